@@ -1,0 +1,20 @@
+// Command fixedip-scheduler is a kube-scheduler with the plugin FixedIP. It runs beside the
+// cluster's own scheduler, for the workloads that name it in schedulerName.
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the API client
+	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the build's version
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+
+	_ "fixedip.io/fixedip/plugins/apis/config/scheme" // FixedIPArgs in the scheduler's configuration
+	"fixedip.io/fixedip/plugins/fixedip"
+)
+
+func main() {
+	command := app.NewSchedulerCommand(app.WithPlugin(fixedip.Name, fixedip.Factory()))
+	os.Exit(cli.Run(command))
+}

@@ -1,0 +1,120 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Finalizer keeps a FixedIP until its address was taken back from the pool of its node.
+const Finalizer = "fixedip.io/pool-entry"
+
+// FixedIP is the record of the addresses that one identity keeps for life. It has the name of the
+// pod. The controller makes it from the claim that the scheduler wrote into a CiliumNode; deleting
+// it gives the addresses back once the pod is gone.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:shortName=fip,categories=all
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="IPS",type=string,JSONPath=`.spec.ips`
+// +kubebuilder:printcolumn:name="NODE",type=string,JSONPath=`.spec.nodeName`
+// +kubebuilder:printcolumn:name="PHASE",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="OWNER",type=string,JSONPath=`.spec.owner.name`
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+type FixedIP struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the reservation. All of it that must survive a backup is here and not in status.
+	// +required
+	Spec FixedIPSpec `json:"spec"`
+	// status is what the controller last saw of the reservation.
+	// +optional
+	Status FixedIPStatus `json:"status,omitempty"`
+}
+
+// FixedIPSpec is the reservation.
+//
+// The rule on ips stands here and not at the field, where removing the field would pass it by.
+//
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.ips) || oldSelf.ips.size() == 0 || (has(self.ips) && self.ips == oldSelf.ips)",fieldPath=".ips",message="immutable once set; delete the FixedIP and its pod to get another address",reason=FieldValueForbidden
+type FixedIPSpec struct {
+	// ips are the addresses, at most one of each family, in canonical form. Once set they never
+	// change: delete the FixedIP and then its pod to have another address.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="each must be a valid IP address",reason=FieldValueInvalid
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !isIP(a) || ip.isCanonical(a))",message="each must be in canonical form, such as 10.240.1.10 or fd00:240::1:a",reason=FieldValueInvalid
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a)) ? (self.filter(a, ip(a).family() == 4).size() <= 1 && self.filter(a, ip(a).family() == 6).size() <= 1) : true",message="at most one address of each family",reason=FieldValueInvalid
+	IPs []string `json:"ips,omitempty"`
+
+	// nodeName is the node whose pool carries the addresses now.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName,omitempty"`
+
+	// owner is the workload that the addresses are kept for.
+	// +required
+	Owner OwnerReference `json:"owner"`
+
+	// podName is the pod that has the addresses, in this namespace. It can't be changed.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable",reason=FieldValueForbidden
+	PodName string `json:"podName"`
+}
+
+// OwnerReference names the workload of an identity, in the namespace of the FixedIP.
+type OwnerReference struct {
+	// apiVersion of the workload, such as apps/v1.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	APIVersion string `json:"apiVersion"`
+	// kind of the workload, such as StatefulSet.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	Kind string `json:"kind"`
+	// name of the workload.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// uid of the workload. A workload that is made anew under the same name while the reservation
+	// stands takes it over, and this follows.
+	// +optional
+	UID types.UID `json:"uid,omitempty"`
+}
+
+// Phase is the state of a reservation in one word.
+// +kubebuilder:validation:Enum=Reserved;InUse;Releasing
+type Phase string
+
+const (
+	// PhaseReserved: the address is kept and no pod has it now.
+	PhaseReserved Phase = "Reserved"
+	// PhaseInUse: a pod that is bound to the node has the address.
+	PhaseInUse Phase = "InUse"
+	// PhaseReleasing: the FixedIP is being deleted; its address goes back when the pod is gone.
+	PhaseReleasing Phase = "Releasing"
+)
+
+// FixedIPStatus is what the controller last saw.
+type FixedIPStatus struct {
+	// phase is the state in one word.
+	// +optional
+	Phase Phase `json:"phase,omitempty"`
+	// podUID is the pod that has the addresses now.
+	// +optional
+	PodUID types.UID `json:"podUID,omitempty"`
+}
+
+// FixedIPList is a list of FixedIPs.
+//
+// +kubebuilder:object:root=true
+type FixedIPList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []FixedIP `json:"items"`
+}

@@ -1,0 +1,193 @@
+// Package ledger is the index over the pools of all nodes, together with the claims that are
+// decided but not yet seen in a pool: who holds which address on which node, where an address is
+// at home, how much room a node has, and which address the next claim takes.
+//
+// It is pure: it has no clock, no goroutine and no client, so that a test can step it. It is fed
+// from watches and read by the scheduler plugin and the controller. It decides nothing for good:
+// the arbiter of an address is the pool of its home node, at the API server.
+package ledger
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Holding is what one owner holds on one node.
+type Holding struct {
+	Node  string
+	Addrs []netip.Addr
+}
+
+// Claim is a set of addresses, at most one a family, that was decided for a pod.
+type Claim struct {
+	// Owner is the pod as pool entries name it: "namespace/name".
+	Owner string
+	Node  string
+	Addrs []netip.Addr
+}
+
+// Ledger is safe for concurrent use. The zero value is not ready: use New.
+type Ledger struct {
+	mu sync.RWMutex
+	// nodes holds every node that has a CiliumNode. Key: its name. Readers of the room of a node
+	// go past mu, hence the sync.Map; writers hold mu. Value: *node.
+	nodes sync.Map
+	// owners is the reverse of the entries of all nodes: owner → node → addresses, sorted.
+	// Invariant: a pair is in it exactly while the entry of that address on that node has that
+	// owner and the owner is a pod.
+	owners map[string]map[string][]netip.Addr
+	// subnets are the subnets of all nodes. Key: a subnet. Value: the nodes that list it; more than
+	// one is a mistake that makes the subnet disputed.
+	subnets map[netip.Prefix][]string
+	// claims are in flight: decided by Assume, not yet forgotten. Key: the pod's UID, since a pod
+	// of the same name may follow while the claim of the first still stands. Invariant: the
+	// addresses of a claim are in the assumed map of its node under the same UID.
+	claims map[types.UID]Claim
+}
+
+// New is an empty ledger.
+func New() *Ledger {
+	return &Ledger{
+		owners:  map[string]map[string][]netip.Addr{},
+		subnets: map[netip.Prefix][]string{},
+		claims:  map[types.UID]Claim{},
+	}
+}
+
+// SetNode takes in a node's pool, in place of what was known of it, and tells what has changed.
+func (l *Ledger) SetNode(p pool.Node) Change {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, known := l.node(p.Name)
+	if !known {
+		n = newNode()
+		// A claim may stand on a node that went and has come again.
+		for uid, c := range l.claims {
+			if c.Node == p.Name {
+				n.assume(uid, c.Addrs)
+			}
+		}
+		l.nodes.Store(p.Name, n)
+	}
+	change := diff(n.pool, p)
+	change.Appeared = !known
+	roomBefore := n.rooms()
+	l.unindexOwners(p.Name, n.pool)
+	l.indexOwners(p)
+	before := n.pool.Subnets
+	n.set(p)
+	l.moveSubnets(p.Name, before, p.Subnets)
+	change.Grew = n.grewSince(roomBefore)
+	return change
+}
+
+// RemoveNode forgets a node. Who held addresses there holds them no more.
+func (l *Ledger) RemoveNode(name string) Change {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, known := l.node(name)
+	if !known {
+		return Change{}
+	}
+	change := diff(n.pool, pool.Node{Name: name})
+	l.unindexOwners(name, n.pool)
+	l.nodes.Delete(name)
+	l.moveSubnets(name, n.pool.Subnets, nil)
+	return change
+}
+
+// Node is the pool of a node as it was last taken in.
+func (l *Ledger) Node(name string) (pool.Node, bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	n, ok := l.node(name)
+	if !ok {
+		return pool.Node{}, false
+	}
+	return n.pool, true
+}
+
+// Nodes are the pools of all nodes, by name.
+func (l *Ledger) Nodes() []pool.Node {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var out []pool.Node
+	l.nodes.Range(func(_, v any) bool {
+		out = append(out, v.(*node).pool)
+		return true
+	})
+	slices.SortFunc(out, func(a, b pool.Node) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Held is what the pools give to the owner, by node name. More than one holding is possible: a
+// scheduler that died between claim and bind may have left one behind.
+func (l *Ledger) Held(owner string) []Holding {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var out []Holding
+	for name, addrs := range l.owners[owner] {
+		out = append(out, Holding{Node: name, Addrs: slices.Clone(addrs)})
+	}
+	slices.SortFunc(out, func(a, b Holding) int { return strings.Compare(a.Node, b.Node) })
+	return out
+}
+
+// Owners are all pods that hold an address somewhere, sorted.
+func (l *Ledger) Owners() []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.Sorted(maps.Keys(l.owners))
+}
+
+// Room is how many addresses of a family a claim on the node can choose from. It takes no lock
+// that others hold for long: the scheduler asks it for many nodes at once.
+func (l *Ledger) Room(name string, f address.Family) int64 {
+	n, ok := l.node(name)
+	if !ok {
+		return 0
+	}
+	return n.room(f)
+}
+
+// node needs mu where more than atomics of the node is touched.
+func (l *Ledger) node(name string) (*node, bool) {
+	v, ok := l.nodes.Load(name)
+	if !ok {
+		return nil, false
+	}
+	return v.(*node), true
+}
+
+func (l *Ledger) indexOwners(p pool.Node) {
+	for a, e := range p.Entries {
+		if _, _, ok := e.Pod(); !ok {
+			continue
+		}
+		if l.owners[e.Owner] == nil {
+			l.owners[e.Owner] = map[string][]netip.Addr{}
+		}
+		addrs := append(l.owners[e.Owner][p.Name], a)
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		l.owners[e.Owner][p.Name] = addrs
+	}
+}
+
+func (l *Ledger) unindexOwners(name string, p pool.Node) {
+	for _, e := range p.Entries {
+		if nodes := l.owners[e.Owner]; nodes != nil {
+			delete(nodes, name)
+			if len(nodes) == 0 {
+				delete(l.owners, e.Owner)
+			}
+		}
+	}
+}

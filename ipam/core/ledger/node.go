@@ -1,0 +1,139 @@
+package ledger
+
+import (
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// node is one node in the ledger. All but the atomics is guarded by the ledger's lock.
+type node struct {
+	pool pool.Node
+	// assumed are the addresses of claims in flight. Key: the address. Value: the UID of the pod
+	// that it was decided for. An address may be here and in the pool at once: the claim has been
+	// seen and its pod is not bound yet.
+	assumed map[netip.Addr]types.UID
+	// disputedWith names another node whose subnets overlap this node's; empty where none does.
+	disputedWith string
+
+	// room4 and room6 are what room answers. They follow every change of the fields above.
+	room4, room6 atomic.Int64
+}
+
+func newNode() *node { return &node{assumed: map[netip.Addr]types.UID{}} }
+
+func (n *node) set(p pool.Node) {
+	n.pool = p
+	n.count()
+}
+
+func (n *node) assume(uid types.UID, addrs []netip.Addr) {
+	for _, a := range addrs {
+		n.assumed[a] = uid
+	}
+	n.count()
+}
+
+func (n *node) forget(uid types.UID) {
+	maps.DeleteFunc(n.assumed, func(_ netip.Addr, by types.UID) bool { return by == uid })
+	n.count()
+}
+
+func (n *node) room(f address.Family) int64 {
+	if f == address.IPv4 {
+		return n.room4.Load()
+	}
+	return n.room6.Load()
+}
+
+func (n *node) rooms() [2]int64 { return [2]int64{n.room4.Load(), n.room6.Load()} }
+
+func (n *node) grewSince(before [2]int64) bool {
+	return n.room4.Load() > before[0] || n.room6.Load() > before[1]
+}
+
+// count works out the room in each family: the addresses of the subnets, less those that have an
+// entry or are used or assumed, plus those that were released and are out of use.
+func (n *node) count() {
+	room := map[address.Family]int64{}
+	if n.disputedWith == "" {
+		for _, s := range n.pool.Subnets {
+			f := address.Of(s.Addr())
+			if size := address.Size(s); size > math.MaxInt64-room[f] {
+				room[f] = math.MaxInt64
+			} else {
+				room[f] += size
+			}
+		}
+		taken := func(a netip.Addr) {
+			if n.offers(a) {
+				room[address.Of(a)]--
+			}
+		}
+		for a, e := range n.pool.Entries {
+			if _, released := e.ReleasedAt(); released && !n.pool.InUse(a) && n.offers(a) {
+				if _, assumed := n.assumed[a]; !assumed {
+					continue
+				}
+			}
+			taken(a)
+		}
+		for a := range n.pool.Used {
+			if _, entry := n.pool.Entries[a]; !entry {
+				taken(a)
+			}
+		}
+		for a := range n.assumed {
+			_, entry := n.pool.Entries[a]
+			if !entry && !n.pool.InUse(a) {
+				taken(a)
+			}
+		}
+	}
+	n.room4.Store(max(0, room[address.IPv4]))
+	n.room6.Store(max(0, room[address.IPv6]))
+}
+
+// offers tells whether the address is among those that Size counts.
+func (n *node) offers(a netip.Addr) bool {
+	return slices.ContainsFunc(n.pool.Subnets, func(s netip.Prefix) bool { return address.Usable(s, a) })
+}
+
+// free tells whether nobody has the address or may have it.
+func (n *node) free(a netip.Addr) bool {
+	_, entry := n.pool.Entries[a]
+	_, assumed := n.assumed[a]
+	return !entry && !assumed && !n.pool.InUse(a)
+}
+
+// pick takes the next address of a family: from the top of the subnets downwards, outside the
+// pool, since a dynamic entry may be in use without our knowing (the agent's word is late). Only
+// when none is left does it take a released one, the one that rests longest first.
+func (n *node) pick(f address.Family) (netip.Addr, bool) {
+	if n.room(f) == 0 {
+		return netip.Addr{}, false
+	}
+	for _, s := range n.pool.Subnets {
+		if address.Of(s.Addr()) != f {
+			continue
+		}
+		for a := range address.Down(s) {
+			if n.free(a) {
+				return a, true
+			}
+		}
+	}
+	for _, a := range n.pool.Reusable(f) {
+		if _, assumed := n.assumed[a]; !assumed {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}

@@ -1,0 +1,122 @@
+package ledger
+
+import (
+	"net/netip"
+	"slices"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Home is the node whose subnet has the address. An address in a subnet that overlaps another
+// node's is at home nowhere: two pools would decide over it.
+func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for subnet, names := range l.subnets {
+		if !subnet.Contains(a) {
+			continue
+		}
+		if n, known := l.node(names[0]); known && n.disputedWith == "" {
+			return names[0], true
+		}
+		return "", false
+	}
+	return "", false
+}
+
+// Disputed names another node whose subnets overlap those of the given one. Nothing in a disputed
+// subnet is handed out.
+func (l *Ledger) Disputed(name string) (other string, disputed bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	n, ok := l.node(name)
+	if !ok {
+		return "", false
+	}
+	return n.disputedWith, n.disputedWith != ""
+}
+
+// moveSubnets brings the index of subnets up to date and judges anew every node that the change
+// may concern.
+func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
+	if slices.Equal(before, after) {
+		return
+	}
+	for _, s := range before {
+		names := slices.DeleteFunc(l.subnets[s], func(n string) bool { return n == name })
+		if len(names) == 0 {
+			delete(l.subnets, s)
+		} else {
+			l.subnets[s] = names
+		}
+	}
+	for _, s := range after {
+		l.subnets[s] = append(l.subnets[s], name)
+	}
+	concerned := map[string]bool{name: true}
+	for s, names := range l.subnets {
+		if overlaps(s, before) || overlaps(s, after) {
+			for _, n := range names {
+				concerned[n] = true
+			}
+		}
+	}
+	for c := range concerned {
+		if n, ok := l.node(c); ok {
+			n.disputedWith = l.overlapping(c, n.pool.Subnets)
+			n.count()
+		}
+	}
+}
+
+// overlapping is the first other node, by name, that has a subnet in common with the given ones.
+func (l *Ledger) overlapping(name string, subnets []netip.Prefix) string {
+	first := ""
+	for s, names := range l.subnets {
+		if !overlaps(s, subnets) {
+			continue
+		}
+		for _, n := range names {
+			if n != name && (first == "" || n < first) {
+				first = n
+			}
+		}
+	}
+	return first
+}
+
+func overlaps(s netip.Prefix, with []netip.Prefix) bool {
+	return slices.ContainsFunc(with, s.Overlaps)
+}
+
+// Change is what a new version of a node's pool brought.
+type Change struct {
+	// Appeared: the node was not known before.
+	Appeared bool
+	// Grew: the node has more room in some family than before.
+	Grew bool
+	// Moved: its subnets are others than before.
+	Moved bool
+	// Owners are the pods that gained or lost an address on the node, sorted.
+	Owners []string
+}
+
+// diff compares two versions of a node's pool. Change.Grew and Change.Appeared are not its work.
+func diff(before, after pool.Node) Change {
+	owners := map[string]bool{}
+	note := func(from, in pool.Node) {
+		for a, e := range from.Entries {
+			if _, _, ok := e.Pod(); ok && in.Entries[a].Owner != e.Owner {
+				owners[e.Owner] = true
+			}
+		}
+	}
+	note(before, after)
+	note(after, before)
+	change := Change{Moved: !slices.Equal(before.Subnets, after.Subnets)}
+	for o := range owners {
+		change.Owners = append(change.Owners, o)
+	}
+	slices.Sort(change.Owners)
+	return change
+}

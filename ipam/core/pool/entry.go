@@ -1,0 +1,82 @@
+// Package pool is the pool of one node as Cilium's CRD mode keeps it: its subnets, its entries,
+// what each entry's owner means, and what the agent says is in use.
+//
+// It is pure: values and rules over them. It knows nothing of Kubernetes objects, clients, clocks
+// or goroutines; reading a CiliumNode and writing one is the work of ipam/store/ciliumpool.
+package pool
+
+import (
+	"strings"
+	"time"
+)
+
+// Entry is one value of spec.ipam.pool. The zero Entry is a dynamic one: any pod may have it.
+type Entry struct {
+	// Owner decides who gets the address. The agent hands an entry to the pod whose
+	// "namespace/name" equals it, and an entry without owner to anybody.
+	Owner string
+	// Resource says what the entry is for. The agent does not read it in this mode.
+	Resource string
+}
+
+// releasedOwner marks an address that was taken from its pod and rests before it may be had by
+// another. It can never equal the name of a pod, since a namespace has no dot, so the agent offers
+// the entry to nobody. The resource of such an entry is the time of the release.
+const releasedOwner = "fixedip.io/released"
+
+// nodeOwners are the names under which an agent takes addresses for the node itself.
+var nodeOwners = map[string]bool{"router": true, "health": true, "ingress": true}
+
+// Owned is the entry that gives an address to a pod.
+func Owned(namespace, podName, kind, ownerName string) Entry {
+	return Entry{Owner: OwnerKey(namespace, podName), Resource: namespace + "/" + kind + "/" + ownerName}
+}
+
+// Released is the entry of an address that was given back at the given time.
+func Released(at time.Time) Entry {
+	return Entry{Owner: releasedOwner, Resource: at.UTC().Format(time.RFC3339)}
+}
+
+// OwnerKey is the owner under which the CNI plugin asks for a pod's address.
+func OwnerKey(namespace, podName string) string { return namespace + "/" + podName }
+
+// SplitOwnerKey is the inverse of OwnerKey. It refuses owners that are not a pod's: none, the
+// node's own, and our marks.
+func SplitOwnerKey(owner string) (namespace, podName string, ok bool) {
+	namespace, podName, ok = strings.Cut(owner, "/")
+	if !ok || namespace == "" || podName == "" || strings.Contains(namespace, ".") || strings.Contains(podName, "/") {
+		return "", "", false
+	}
+	return namespace, podName, true
+}
+
+// Dynamic tells whether the agent may give the address to any pod.
+func (e Entry) Dynamic() bool { return e.Owner == "" }
+
+// Pod is the namespace and name of the pod that the entry belongs to, if it belongs to one.
+func (e Entry) Pod() (namespace, podName string, ok bool) { return SplitOwnerKey(e.Owner) }
+
+// Node tells whether the entry pins an address of the node itself.
+func (e Entry) Node() bool { return nodeOwners[e.Owner] }
+
+// ReleasedAt is the time of the release of an entry that rests. An unreadable time counts as the
+// zero time: the address has rested long enough.
+func (e Entry) ReleasedAt() (time.Time, bool) {
+	if e.Owner != releasedOwner {
+		return time.Time{}, false
+	}
+	at, err := time.Parse(time.RFC3339, e.Resource)
+	if err != nil {
+		return time.Time{}, true
+	}
+	return at, true
+}
+
+// Workload reads the resource of an owned entry: "namespace/Kind/name".
+func (e Entry) Workload() (kind, name string, ok bool) {
+	parts := strings.Split(e.Resource, "/")
+	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {
+		return "", "", false
+	}
+	return parts[1], parts[2], true
+}

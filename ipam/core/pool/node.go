@@ -1,0 +1,99 @@
+package pool
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// Node is the pool of one node at one version of its CiliumNode. It is a value: who changes a map
+// of it has made it first.
+type Node struct {
+	Name string
+	// UID is the CiliumNode's: a node that was deleted and made again is another one.
+	UID string
+	// ResourceVersion is the version of the CiliumNode that this was read from.
+	ResourceVersion string
+	// Subnets are spec.ipam.podCIDRs. The node decides who has the addresses in them.
+	Subnets []netip.Prefix
+	// PodCIDRs are the subnets as they are written: a write that relies on them has to name them so.
+	PodCIDRs []string
+	// HasPool tells an empty pool from one that was never written: they are written to differently.
+	HasPool bool
+	// Entries are spec.ipam.pool. Key: an address in canonical form. Value: who may have it.
+	Entries map[netip.Addr]Entry
+	// Used are the keys of status.ipam.used with their owners: what the agent had allocated when
+	// it last said so, which may be 15 s ago or more (ipam-cilium-node-update-rate).
+	Used map[netip.Addr]string
+	// Malformed are keys of the pool and entries of podCIDRs that are not addresses or subnets.
+	// They are told and never touched.
+	Malformed []string
+}
+
+// Home tells whether the address belongs to one of the node's subnets.
+func (n Node) Home(a netip.Addr) bool {
+	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
+}
+
+// HasFamily tells whether the node has a subnet of the family.
+func (n Node) HasFamily(f address.Family) bool {
+	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return address.Of(s.Addr()) == f })
+}
+
+// InUse tells whether the agent said that it has allocated the address. Silence proves nothing.
+func (n Node) InUse(a netip.Addr) bool {
+	_, ok := n.Used[a]
+	return ok
+}
+
+// Reusable lists the released addresses of a family that the agent no longer lists as used, the
+// one that rests longest first.
+func (n Node) Reusable(f address.Family) []netip.Addr {
+	type resting struct {
+		addr netip.Addr
+		at   time.Time
+	}
+	var found []resting
+	for a, e := range n.Entries {
+		if at, ok := e.ReleasedAt(); ok && address.Of(a) == f && !n.InUse(a) && n.Home(a) {
+			found = append(found, resting{a, at})
+		}
+	}
+	slices.SortFunc(found, func(x, y resting) int {
+		if c := x.at.Compare(y.at); c != 0 {
+			return c
+		}
+		return x.addr.Compare(y.addr)
+	})
+	out := make([]netip.Addr, len(found))
+	for i, r := range found {
+		out[i] = r.addr
+	}
+	return out
+}
+
+// Edit changes one entry, provided that it still is what the writer saw.
+type Edit struct {
+	Addr netip.Addr
+	// From is what the entry has to be now; nil: there has to be none.
+	From *Entry
+	// To is what it becomes; nil: it goes.
+	To *Entry
+}
+
+// Set is the edit that puts an entry where the node has what it has now.
+func (n Node) Set(a netip.Addr, to Entry) Edit {
+	edit := Edit{Addr: a, To: &to}
+	if now, ok := n.Entries[a]; ok {
+		edit.From = &now
+	}
+	return edit
+}
+
+// Drop is the edit that removes the entry that the node has now. ok is false where it has none.
+func (n Node) Drop(a netip.Addr) (edit Edit, ok bool) {
+	now, ok := n.Entries[a]
+	return Edit{Addr: a, From: &now}, ok
+}

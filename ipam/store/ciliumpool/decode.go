@@ -1,0 +1,90 @@
+// Package ciliumpool reads the pools of nodes from CiliumNodes and writes them. It is the only
+// place of the product that knows how Cilium's CRD mode spells a pool, and the only writer of
+// CiliumNodes; another backend would stand beside it.
+//
+// Every write is one JSON patch whose tests name what the writer saw, so that it happens whole or
+// not at all, whoever else writes. It never updates a whole CiliumNode: the agent does that, and
+// exits after ten conflicts (see Claims for how often we write).
+package ciliumpool
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// restoredSuffix is what an agent appends to the owners in status.ipam.used after a restart.
+const restoredSuffix = " [restored]"
+
+// FromCiliumNode reads the pool of a node. What it can't read is in Malformed.
+func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
+	n := pool.Node{
+		Name:            cn.Name,
+		UID:             string(cn.UID),
+		ResourceVersion: cn.ResourceVersion,
+		PodCIDRs:        cn.Spec.IPAM.PodCIDRs,
+		HasPool:         cn.Spec.IPAM.Pool != nil,
+		Entries:         make(map[netip.Addr]pool.Entry, len(cn.Spec.IPAM.Pool)),
+		Used:            make(map[netip.Addr]string, len(cn.Status.IPAM.Used)),
+	}
+	for _, s := range cn.Spec.IPAM.PodCIDRs {
+		subnet, err := netip.ParsePrefix(s)
+		if err != nil {
+			n.Malformed = append(n.Malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q", s))
+			continue
+		}
+		n.Subnets = append(n.Subnets, subnet.Masked())
+	}
+	for key, e := range cn.Spec.IPAM.Pool {
+		a, err := address.Parse(key)
+		if err != nil {
+			n.Malformed = append(n.Malformed, fmt.Sprintf("spec.ipam.pool: %q", key))
+			continue
+		}
+		n.Entries[a] = pool.Entry{Owner: e.Owner, Resource: e.Resource}
+	}
+	for key, e := range cn.Status.IPAM.Used {
+		if a, err := address.Parse(key); err == nil {
+			n.Used[a] = strings.TrimSuffix(e.Owner, restoredSuffix)
+		}
+	}
+	return n
+}
+
+// Trim is a cache transform: it keeps what FromCiliumNode reads and the identity of the object,
+// since a cluster has thousands of CiliumNodes and most of each is of no use here.
+func Trim(obj any) (any, error) {
+	cn, ok := obj.(*ciliumv2.CiliumNode)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &ciliumv2.CiliumNode{
+		TypeMeta: cn.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              cn.Name,
+			UID:               cn.UID,
+			ResourceVersion:   cn.ResourceVersion,
+			Generation:        cn.Generation,
+			CreationTimestamp: cn.CreationTimestamp,
+			DeletionTimestamp: cn.DeletionTimestamp,
+			OwnerReferences:   cn.OwnerReferences,
+		},
+	}
+	trimmed.Spec.IPAM.Pool = cn.Spec.IPAM.Pool
+	trimmed.Spec.IPAM.PodCIDRs = cn.Spec.IPAM.PodCIDRs
+	trimmed.Status.IPAM.Used = cn.Status.IPAM.Used
+	trimmed.Status.IPAM.ReleaseIPs = cn.Status.IPAM.ReleaseIPs
+	return trimmed, nil
+}
+
+// allocation is an entry as the CiliumNode spells it.
+func allocation(e pool.Entry) ipamtypes.AllocationIP {
+	return ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Resource}
+}

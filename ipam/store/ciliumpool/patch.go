@@ -1,0 +1,67 @@
+package ciliumpool
+
+import (
+	"encoding/json"
+	"fmt"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+const (
+	poolPath     = "/spec/ipam/pool"
+	podCIDRsPath = "/spec/ipam/podCIDRs"
+)
+
+// operation is one step of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// encode makes the patch for the edits. It applies only to the CiliumNode that n was read from, as
+// long as its subnets are the same, and only if every edited entry is what the edit expects; the
+// rest of the object may have changed. podCIDRs, where not nil, are published in the same patch.
+func encode(n pool.Node, podCIDRs []string, edits []pool.Edit) ([]byte, error) {
+	ops := []operation{
+		{"test", "/metadata/uid", n.UID},
+		{"test", podCIDRsPath, nullable(n.PodCIDRs)},
+	}
+	if podCIDRs != nil {
+		ops = append(ops, operation{"add", podCIDRsPath, podCIDRs})
+	}
+	if !n.HasPool && len(edits) > 0 {
+		ops = append(ops,
+			operation{"test", poolPath, nil},
+			operation{"add", poolPath, ipamtypes.AllocationMap{}})
+	}
+	for _, e := range edits {
+		path := poolPath + "/" + e.Addr.String()
+		if e.From == nil {
+			ops = append(ops, operation{"test", path, nil})
+		} else {
+			ops = append(ops, operation{"test", path, allocation(*e.From)})
+		}
+		switch {
+		case e.To != nil:
+			ops = append(ops, operation{"add", path, allocation(*e.To)})
+		case e.From != nil:
+			ops = append(ops, operation{"remove", path, nil})
+		}
+	}
+	data, err := json.Marshal(ops)
+	if err != nil {
+		return nil, fmt.Errorf("encode the patch of CiliumNode %s: %w", n.Name, err)
+	}
+	return data, nil
+}
+
+// nullable turns a list that was not there into the null that a test finds in its place.
+func nullable(list []string) any {
+	if list == nil {
+		return nil
+	}
+	return list
+}

@@ -1,0 +1,89 @@
+package ciliumpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+var (
+	// ErrChanged: something that the write relied on has changed. Nothing was written; read the
+	// pool again and decide anew.
+	ErrChanged = errors.New("the pool has changed meanwhile")
+	// ErrGone: the node has no CiliumNode any more, or another one of the same name.
+	ErrGone = errors.New("the CiliumNode is gone")
+)
+
+// Client is what Pools needs of the API server: reads that go there and not to a cache, and
+// patches.
+type Client interface {
+	Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error
+	Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error
+}
+
+// Pools reads and writes the pools of nodes at the API server.
+type Pools struct {
+	api Client
+}
+
+// New makes Pools over a client that does not read from a cache.
+func New(api Client) *Pools { return &Pools{api: api} }
+
+// Get reads the pool of a node as it is now. ErrGone where there is none.
+func (p *Pools) Get(ctx context.Context, name string) (pool.Node, error) {
+	var cn ciliumv2.CiliumNode
+	if err := p.api.Get(ctx, client.ObjectKey{Name: name}, &cn); err != nil {
+		if apierrors.IsNotFound(err) {
+			return pool.Node{}, fmt.Errorf("CiliumNode %s: %w", name, ErrGone)
+		}
+		return pool.Node{}, fmt.Errorf("read CiliumNode %s: %w", name, err)
+	}
+	return FromCiliumNode(&cn), nil
+}
+
+// Edit applies all edits to the pool of a node in one write, or none of them. The result is the
+// pool after it. ErrChanged and ErrGone say that nothing was written; after any other error the
+// write may have happened.
+func (p *Pools) Edit(ctx context.Context, n pool.Node, edits []pool.Edit) (pool.Node, error) {
+	return p.patch(ctx, n, nil, edits)
+}
+
+// Publish gives subnets to a node, together with the first entries of its pool: whoever sees the
+// subnets sees what is reserved in them. It fails with ErrChanged where the node's subnets are no
+// longer those of n.
+func (p *Pools) Publish(ctx context.Context, n pool.Node, subnets []netip.Prefix, edits []pool.Edit) (pool.Node, error) {
+	podCIDRs := make([]string, len(subnets))
+	for i, s := range subnets {
+		podCIDRs[i] = s.String()
+	}
+	return p.patch(ctx, n, podCIDRs, edits)
+}
+
+func (p *Pools) patch(ctx context.Context, n pool.Node, podCIDRs []string, edits []pool.Edit) (pool.Node, error) {
+	data, err := encode(n, podCIDRs, edits)
+	if err != nil {
+		return pool.Node{}, err
+	}
+	var cn ciliumv2.CiliumNode
+	cn.Name = n.Name
+	switch err := p.api.Patch(ctx, &cn, client.RawPatch(types.JSONPatchType, data)); {
+	case err == nil:
+		return FromCiliumNode(&cn), nil
+	case apierrors.IsNotFound(err):
+		return pool.Node{}, fmt.Errorf("CiliumNode %s: %w", n.Name, ErrGone)
+	case apierrors.IsInvalid(err), apierrors.IsConflict(err):
+		// A failed test is 422 Invalid. A conflict is one that the API server met five times over
+		// while it applied the patch.
+		return pool.Node{}, fmt.Errorf("CiliumNode %s: %w: %w", n.Name, ErrChanged, err)
+	default:
+		return pool.Node{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, err)
+	}
+}

@@ -1,0 +1,26 @@
+// Package config is the internal form of the plugin's arguments in a KubeSchedulerConfiguration.
+//
+// It holds types and their validation, nothing that acts on them.
+//
+// +kubebuilder:object:generate=true
+package config
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// FixedIPArgs are the arguments of the plugin FixedIP.
+//
+// +kubebuilder:object:root=true
+type FixedIPArgs struct {
+	metav1.TypeMeta
+
+	// IPFamilies are the families in which every fixed pod has an address: IPv4, IPv6 or both.
+	IPFamilies []string
+	// ClaimTimeout bounds the time from the decision for an address to its entry in the pool.
+	ClaimTimeout metav1.Duration
+	// ClaimQPS is how many requests a second the plugin may send to the API server, ClaimBurst how
+	// many at once.
+	ClaimQPS   float32
+	ClaimBurst int32
+}

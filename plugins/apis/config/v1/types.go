@@ -1,0 +1,30 @@
+// Package v1 is the form of the plugin's arguments that people write:
+// kubescheduler.config.k8s.io/v1, kind FixedIPArgs.
+//
+// It holds types, defaults and their conversion to the internal form.
+//
+// +kubebuilder:object:generate=true
+package v1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// FixedIPArgs are the arguments of the plugin FixedIP.
+//
+// +kubebuilder:object:root=true
+type FixedIPArgs struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// ipFamilies are the families in which every fixed pod has an address: IPv4, IPv6 or both.
+	// Default: [IPv4]. It has to be what the cluster's Cilium agents hand out.
+	IPFamilies []string `json:"ipFamilies,omitempty"`
+	// claimTimeout bounds the time from the decision for an address to its entry in the pool of
+	// the CiliumNode, as the scheduler's own watch shows it. A pod whose claim takes longer is
+	// tried again. Default: 10s.
+	ClaimTimeout *metav1.Duration `json:"claimTimeout,omitempty"`
+	// claimQPS is how many requests a second the plugin may send to the API server. Default: 100.
+	ClaimQPS *float32 `json:"claimQPS,omitempty"`
+	// claimBurst is how many requests the plugin may send at once. Default: 200.
+	ClaimBurst *int32 `json:"claimBurst,omitempty"`
+}

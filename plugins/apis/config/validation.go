@@ -1,0 +1,41 @@
+package config
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// maxClaimTimeout keeps a pod from holding a place in the binding cycle for longer than people
+// would look on.
+const maxClaimTimeout = 5 * time.Minute
+
+// ValidateFixedIPArgs checks the arguments and names each field and value that is wrong.
+func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
+	var errs field.ErrorList
+	families := path.Child("ipFamilies")
+	if len(args.IPFamilies) == 0 {
+		errs = append(errs, field.Required(families, "name IPv4, IPv6 or both"))
+	}
+	seen := map[string]bool{}
+	for i, f := range args.IPFamilies {
+		if _, err := address.ParseFamily(f); err != nil {
+			errs = append(errs, field.NotSupported(families.Index(i), f, []string{"IPv4", "IPv6"}))
+		} else if seen[f] {
+			errs = append(errs, field.Duplicate(families.Index(i), f))
+		}
+		seen[f] = true
+	}
+	if d := args.ClaimTimeout.Duration; d <= 0 || d > maxClaimTimeout {
+		errs = append(errs, field.Invalid(path.Child("claimTimeout"), d.String(), "must be more than 0s and at most "+maxClaimTimeout.String()))
+	}
+	if args.ClaimQPS <= 0 {
+		errs = append(errs, field.Invalid(path.Child("claimQPS"), args.ClaimQPS, "must be more than 0"))
+	}
+	if args.ClaimBurst < 1 {
+		errs = append(errs, field.Invalid(path.Child("claimBurst"), args.ClaimBurst, "must be at least 1"))
+	}
+	return errs
+}

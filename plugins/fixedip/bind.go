@@ -1,0 +1,65 @@
+package fixedip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// PreBindPreFlight skips PreBind where the pools give the pod its addresses already: a pod that
+// comes back to its node costs no write.
+func (p *Plugin) PreBindPreFlight(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
+	claim, ok := p.world.ledger.Claimed(pod.UID)
+	if !ok || p.world.ledger.Stands(claim) {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	return nil
+}
+
+// PreBind writes the claim into the node's pool and waits until the plugin's own watch shows it.
+func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) *fwk.Status {
+	c, err := read(state)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if c.bystander {
+		return nil
+	}
+	claim, ok := p.world.ledger.Claimed(pod.UID)
+	if !ok {
+		return fwk.AsStatus(fmt.Errorf("pod %s/%s has no address decided for it on node %s", pod.Namespace, pod.Name, nodeName))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.claimTimeout, fmt.Errorf("not done within claimTimeout %v", p.claimTimeout))
+	defer cancel()
+	err = p.world.claim(ctx, claim, c.id.Entry())
+	switch {
+	case errors.Is(err, ciliumpool.ErrTaken):
+		// Somebody was faster, which the ledger will have learned by the next cycle.
+		return fwk.NewStatus(fwk.Unschedulable, err.Error())
+	case err != nil:
+		return fwk.AsStatus(fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), nodeName, pod.Namespace, pod.Name, err))
+	}
+	loggerFrom(ctx).V(2).Info("Address claimed", "pod", klog.KObj(pod), "node", nodeName, "ips", claim.Addrs)
+	return nil
+}
+
+// claim writes a claim into the pool of its node, unless it stands there, and waits until the
+// plugin's own watch shows it.
+func (w *world) claim(ctx context.Context, c ledger.Claim, entry pool.Entry) error {
+	if w.ledger.Stands(c) {
+		return nil
+	}
+	if err := w.claims.Write(ctx, ciliumpool.Request{Node: c.Node, Addrs: c.Addrs, Entry: entry}); err != nil {
+		return err
+	}
+	return w.await(ctx, c)
+}

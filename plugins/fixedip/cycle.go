@@ -1,0 +1,159 @@
+package fixedip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+)
+
+// stateKey is where the plugin keeps its state in the cycle.
+const stateKey fwk.StateKey = Name
+
+// cycle is what PreFilter found out about a pod. Nothing but lacked changes afterwards, so that
+// parallel Filters and clones share it.
+type cycle struct {
+	// bystander: the pod has no fixed address. Reserve and PreBind run for it all the same.
+	bystander   bool
+	id          identity.Identity
+	reservation reservation
+	// decided is the moment at which the world was looked at.
+	decided uint64
+	// lacked is set by the first Filter that found no room on a node, which notes it for all.
+	lacked atomic.Bool
+}
+
+// Clone shares the state.
+func (c *cycle) Clone() fwk.StateData { return c }
+
+// PreFilter finds the pod's reservation and narrows the cycle to the node that owns it. Narrowing
+// saves work and decides nothing: a nominated node is tried through Filter alone.
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*framework.PreFilterResult, *fwk.Status) {
+	decided := p.waiting.now()
+	id, fixed, err := identity.Of(pod)
+	if err != nil {
+		return nil, p.refuse(pod, cause{}, decided, err.Error())
+	}
+	if !fixed {
+		state.Write(stateKey, &cycle{bystander: true})
+		return nil, fwk.NewStatus(fwk.Skip)
+	}
+	if !p.world.ready() {
+		return nil, fwk.AsStatus(errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; are their CRDs installed, and may it watch them?"))
+	}
+	r, err := p.world.reservationOf(ctx, id)
+	var no *unreservable
+	switch {
+	case errors.As(err, &no):
+		return nil, p.refuse(pod, cause{owner: id.Key(), room: true}, decided, no.reason)
+	case err != nil:
+		return nil, fwk.AsStatus(err)
+	}
+	state.Write(stateKey, &cycle{id: id, reservation: r, decided: decided})
+	if r.node == "" {
+		return nil, nil
+	}
+	if _, err := p.handle.SnapshotSharedLister().NodeInfos().Get(r.node); err != nil {
+		return nil, p.refuse(pod, cause{owner: id.Key(), node: r.node}, decided,
+			fmt.Sprintf("its address %s belongs to node %s, which does not exist; it waits for that node to come back", address.Join(r.addrs), r.node))
+	}
+	return &framework.PreFilterResult{NodeNames: sets.New(r.node)}, nil
+}
+
+// PreFilterExtensions is nil: other pods on a node change nothing about its addresses.
+func (p *Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
+
+// Filter lets the owner node pass, or, where nothing is reserved, the nodes with room in each
+// family. What it refuses can't be resolved by preemption: an evicted pod keeps its address.
+func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
+	c, err := read(state)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	name := node.Node().Name
+	if r := c.reservation; r.node != "" {
+		if r.node == name {
+			return nil
+		}
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
+			fmt.Sprintf("node(s) didn't own the pod's address %s, which belongs to node %s", address.Join(r.addrs), r.node))
+	}
+	for _, f := range p.families {
+		if p.world.ledger.Room(name, f) == 0 {
+			if c.lacked.CompareAndSwap(false, true) {
+				p.waiting.refuse(pod, cause{owner: c.id.Key(), room: true}, c.decided)
+			}
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) had no free %s address for a fixed pod in their subnets", f))
+		}
+	}
+	return nil
+}
+
+// Reserve decides the pod's address in the ledger.
+func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodeName string) *fwk.Status {
+	c, err := read(state)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
+	if c.bystander {
+		return nil
+	}
+	var claim ledger.Claim
+	if c.reservation.projected {
+		claim, err = p.world.ledger.AssumeExact(pod.UID, c.id.Key(), nodeName, c.reservation.addrs)
+	} else {
+		claim, err = p.world.ledger.Assume(pod.UID, c.id.Key(), nodeName, p.families)
+	}
+	if err != nil {
+		return p.refuse(pod, cause{owner: c.id.Key(), node: nodeName, room: true}, c.decided, err.Error())
+	}
+	p.waiting.settle(pod.UID)
+	loggerFrom(ctx).V(4).Info("Address decided", "pod", klog.KObj(pod), "node", nodeName, "ips", claim.Addrs)
+	return nil
+}
+
+// Unreserve forgets the decision. It touches memory alone: a bind that reported failure may have
+// happened, and then the entry in the pool is the pod's.
+func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
+	p.forget(pod)
+}
+
+// PostBind forgets the decision: the entry in the pool says it now.
+func (p *Plugin) PostBind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
+	p.forget(pod)
+}
+
+func (p *Plugin) forget(pod *corev1.Pod) {
+	if node, grew := p.world.ledger.Forget(pod.UID); grew {
+		p.world.tell(news{node: node, room: true})
+	}
+	p.waiting.settle(pod.UID)
+}
+
+// refuse turns the pod away with a reason and notes what would help it.
+func (p *Plugin) refuse(pod *corev1.Pod, c cause, decided uint64, reason string) *fwk.Status {
+	p.waiting.refuse(pod, c, decided)
+	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reason)
+}
+
+func read(state fwk.CycleState) (*cycle, error) {
+	data, err := state.Read(stateKey)
+	if err != nil {
+		return nil, fmt.Errorf("no state of plugin %s in the cycle: %w", Name, err)
+	}
+	c, ok := data.(*cycle)
+	if !ok {
+		return nil, fmt.Errorf("state of plugin %s in the cycle is of type %T", Name, data)
+	}
+	return c, nil
+}

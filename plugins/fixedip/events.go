@@ -1,0 +1,40 @@
+package fixedip
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/util"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// EventsToRegister names the one event of the framework's that the plugin needs: a pod whose owner
+// node was missing. CiliumNodes and FixedIPs are watched by the plugin itself, which wakes pods
+// from there (see waiting): one view of the world for hints and decisions.
+func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	return []fwk.ClusterEventWithHint{{
+		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add},
+		QueueingHintFn: p.nodeAdded,
+	}}, nil
+}
+
+func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
+	_, node, err := util.As[*corev1.Node](before, after)
+	if err != nil {
+		return fwk.Queue, err
+	}
+	id, fixed, err := identity.Of(pod)
+	if err != nil || !fixed {
+		// The annotation is at fault, which no node mends.
+		return fwk.QueueSkip, nil
+	}
+	r, err := p.world.reservationOf(context.Background(), id)
+	if err != nil || r.node != node.Name {
+		return fwk.QueueSkip, nil
+	}
+	logger.V(5).Info("The node that owns the pod's address is there", "pod", klog.KObj(pod), "node", node.Name)
+	return fwk.Queue, nil
+}

@@ -1,0 +1,106 @@
+// Package fixedip is the scheduler plugin FixedIP: it steers a pod to the node whose subnet owns
+// its reserved address, and has the address written into that node's pool before the pod is bound.
+//
+// It is glue between the scheduler framework and the core (ipam/core) and store (ipam/store). It
+// decides nothing about addresses itself, and the one thing that it writes to the API is a claim,
+// in PreBind. What it knows it can learn again from the API: a scheduler may die at any point.
+//
+// The algorithm, in the order of a scheduling cycle:
+//
+//	PreFilter  finds the pod's reservation, in the pools (the arbiter) or in its FixedIP, and
+//	           narrows the cycle to the node that owns it.
+//	Filter     decides: the owner node alone, or any node with room where nothing is reserved.
+//	Reserve    decides the address, in the ledger, in memory.
+//	PreBind    writes the claim and waits until the plugin's own watch shows it: the agent's watch
+//	           is then close behind, and finds the entry when the pod's sandbox is made.
+//	Unreserve, PostBind  forget the decision. The entry, where it was written, stands.
+package fixedip
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/plugins/apis/config"
+)
+
+// Name is the name of the plugin in a KubeSchedulerConfiguration.
+const Name = "FixedIP"
+
+var (
+	_ framework.PreFilterPlugin   = &Plugin{}
+	_ framework.FilterPlugin      = &Plugin{}
+	_ framework.ReservePlugin     = &Plugin{}
+	_ framework.PreBindPlugin     = &Plugin{}
+	_ framework.PostBindPlugin    = &Plugin{}
+	_ framework.EnqueueExtensions = &Plugin{}
+)
+
+// Plugin is the plugin of one profile. Profiles share the world.
+type Plugin struct {
+	handle       framework.Handle
+	world        *world
+	waiting      *waiting
+	families     []address.Family
+	claimTimeout time.Duration
+}
+
+// Name is the name of the plugin.
+func (p *Plugin) Name() string { return Name }
+
+// Factory makes the plugin's constructor. The framework calls it once for each profile; all of
+// them see one world, since they claim from the same pools.
+func Factory() frameworkruntime.PluginFactory {
+	var mu sync.Mutex
+	var shared *world
+	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
+		args, ok := obj.(*config.FixedIPArgs)
+		if !ok {
+			return nil, fmt.Errorf("plugin %s: arguments are of type %T, want FixedIPArgs", Name, obj)
+		}
+		if err := config.ValidateFixedIPArgs(field.NewPath("pluginConfig").Key(Name).Child("args"), args).ToAggregate(); err != nil {
+			return nil, fmt.Errorf("plugin %s: %w", Name, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if shared == nil {
+			w, err := newWorld(ctx, h.KubeConfig(), args)
+			if err != nil {
+				return nil, fmt.Errorf("plugin %s: %w", Name, err)
+			}
+			shared = w
+		}
+		return newPlugin(ctx, args, h, shared)
+	}
+}
+
+func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle, w *world) (*Plugin, error) {
+	p := &Plugin{
+		handle:       h,
+		world:        w,
+		claimTimeout: args.ClaimTimeout.Duration,
+		waiting: newWaiting(func(pods map[string]*corev1.Pod) {
+			h.Activate(loggerFrom(ctx), pods)
+		}),
+	}
+	for _, name := range args.IPFamilies {
+		f, err := address.ParseFamily(name)
+		if err != nil {
+			return nil, fmt.Errorf("plugin %s: ipFamilies: %w", Name, err)
+		}
+		p.families = append(p.families, f)
+	}
+	w.subscribe(p.waiting)
+	if err := p.waiting.follow(h.SharedInformerFactory().Core().V1().Pods().Informer()); err != nil {
+		return nil, fmt.Errorf("plugin %s: %w", Name, err)
+	}
+	return p, nil
+}

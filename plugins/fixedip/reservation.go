@@ -1,0 +1,95 @@
+package fixedip
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// reservation is where the addresses of an identity are. The zero reservation is none: a first
+// placement.
+type reservation struct {
+	node  string
+	addrs []netip.Addr
+	// projected: the addresses are in the FixedIP and not in a pool, so that they have to be
+	// claimed as they are.
+	projected bool
+}
+
+func keyOf(fip *v1alpha1.FixedIP) string {
+	return pool.OwnerKey(fip.Namespace, fip.Spec.PodName)
+}
+
+// unreservable says why a pod can't be placed. Its text is shown in the pod's events.
+type unreservable struct{ reason string }
+
+func (e *unreservable) Error() string { return e.reason }
+
+// reservationOf finds the reservation of an identity. The pools come first: an address belongs to
+// whom the pool of its node says, and a claim may have no record yet.
+func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reservation, error) {
+	fip, err := w.fixedIP(ctx, id.Namespace, id.PodName)
+	if err != nil {
+		return reservation{}, err
+	}
+	held := w.ledger.Held(id.Key())
+	if fip == nil {
+		return fromPools(held, ""), nil
+	}
+	if fip.DeletionTimestamp != nil {
+		return reservation{}, &unreservable{fmt.Sprintf("its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)}
+	}
+	if o := fip.Spec.Owner; o.Kind != id.Owner.Kind || o.Name != id.Owner.Name {
+		return reservation{}, &unreservable{fmt.Sprintf("its name has an address (%v) that is kept for %s %s, and it belongs to %s %s; delete FixedIP %s to give that address up",
+			fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name, fip.Name)}
+	}
+	if len(held) > 0 {
+		return fromPools(held, fip.Spec.NodeName), nil
+	}
+	return w.fromRecord(fip)
+}
+
+// fromPools takes the holding on the preferred node, or the first. Several holdings are what a
+// scheduler leaves that died between a claim and its record; the controller releases those that
+// the pod is not bound to.
+func fromPools(held []ledger.Holding, preferred string) reservation {
+	if len(held) == 0 {
+		return reservation{}
+	}
+	chosen := held[0]
+	for _, h := range held {
+		if h.Node == preferred {
+			chosen = h
+		}
+	}
+	return reservation{node: chosen.Node, addrs: chosen.Addrs}
+}
+
+// fromRecord places a reservation whose entries are in no pool at the home of its addresses.
+func (w *world) fromRecord(fip *v1alpha1.FixedIP) (reservation, error) {
+	r := reservation{projected: true}
+	for _, ip := range fip.Spec.IPs {
+		a, err := address.Parse(ip)
+		if err != nil {
+			return reservation{}, &unreservable{fmt.Sprintf("FixedIP %s: spec.ips: %v", fip.Name, err)}
+		}
+		home, ok := w.ledger.Home(a)
+		if !ok {
+			return reservation{}, &unreservable{fmt.Sprintf("its address %s is in no node's subnet; it was kept on node %q", a, fip.Spec.NodeName)}
+		}
+		if r.node != "" && r.node != home {
+			return reservation{}, &unreservable{fmt.Sprintf("its addresses %v are in the subnets of two nodes, %s and %s", fip.Spec.IPs, r.node, home)}
+		}
+		r.node, r.addrs = home, append(r.addrs, a)
+	}
+	if r.node == "" {
+		return reservation{}, nil
+	}
+	return r, nil
+}

@@ -1,0 +1,143 @@
+package fixedip
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+)
+
+// cause is what a refused pod waits for. Each field that is set is a thing that would help.
+type cause struct {
+	// owner: anything about the reservation of this identity.
+	owner string
+	// node: anything about the pool of this node.
+	node string
+	// room: any node with more room than before.
+	room bool
+}
+
+// news is a change of the world.
+type news struct {
+	node   string
+	room   bool
+	owners []string
+}
+
+func (n news) helps(c cause) bool {
+	if c.room && n.room || c.node != "" && c.node == n.node {
+		return true
+	}
+	for _, o := range n.owners {
+		if o == c.owner {
+			return true
+		}
+	}
+	return false
+}
+
+// waiting are the pods of one profile that the plugin refused, with what would help each. When it
+// comes, the pod is activated: put into the queue again at once. News that come while a pod is
+// still being refused are not lost: refuse compares the moment at which the decision began.
+type waiting struct {
+	activate func(pods map[string]*corev1.Pod)
+
+	mu sync.Mutex
+	// moment counts the news heard.
+	moment uint64
+	// pods are the refused ones. Key: the pod's UID. Value: the pod and its cause. A pod leaves
+	// when it is woken, reserved or deleted.
+	pods map[types.UID]refused
+}
+
+type refused struct {
+	pod   *corev1.Pod
+	cause cause
+}
+
+func newWaiting(activate func(map[string]*corev1.Pod)) *waiting {
+	return &waiting{activate: activate, pods: map[types.UID]refused{}}
+}
+
+// now is the moment to hand to refuse later. Take it before the world is looked at.
+func (w *waiting) now() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.moment
+}
+
+// refuse notes what a pod waits for, as decided at the given moment. Where there was news since,
+// the pod is woken at once: what it waits for may have come.
+func (w *waiting) refuse(pod *corev1.Pod, c cause, decided uint64) {
+	w.mu.Lock()
+	missed := w.moment != decided
+	if !missed {
+		w.pods[pod.UID] = refused{pod: pod, cause: c}
+	}
+	w.mu.Unlock()
+	if missed {
+		w.wake(pod)
+	}
+}
+
+// settle forgets a pod that waits for nothing of ours any more.
+func (w *waiting) settle(uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pods, uid)
+}
+
+// hear wakes the pods that the news may help.
+func (w *waiting) hear(n news) {
+	w.mu.Lock()
+	w.moment++
+	var woken []*corev1.Pod
+	maps.DeleteFunc(w.pods, func(_ types.UID, r refused) bool {
+		if !n.helps(r.cause) {
+			return false
+		}
+		woken = append(woken, r.pod)
+		return true
+	})
+	w.mu.Unlock()
+	w.wake(woken...)
+}
+
+func (w *waiting) wake(pods ...*corev1.Pod) {
+	if len(pods) == 0 {
+		return
+	}
+	byName := make(map[string]*corev1.Pod, len(pods))
+	for _, p := range pods {
+		byName[p.Namespace+"/"+p.Name] = p
+	}
+	w.activate(byName)
+}
+
+// follow forgets pods that are deleted, and wakes those whose annotations were mended: the queue
+// itself takes no notice of annotations.
+func (w *waiting) follow(pods toolscache.SharedIndexInformer) error {
+	_, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			pod := after.(*corev1.Pod)
+			w.mu.Lock()
+			r, ok := w.pods[pod.UID]
+			mended := ok && !maps.Equal(before.(*corev1.Pod).Annotations, pod.Annotations)
+			if mended {
+				delete(w.pods, pod.UID)
+			}
+			w.mu.Unlock()
+			if mended {
+				w.wake(r.pod)
+			}
+		},
+		DeleteFunc: func(obj any) { w.settle(deleted[*corev1.Pod](obj).UID) },
+	})
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	return nil
+}

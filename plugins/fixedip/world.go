@@ -1,0 +1,229 @@
+package fixedip
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	restclient "k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/plugins/apis/config"
+)
+
+func loggerFrom(ctx context.Context) klog.Logger {
+	return klog.FromContext(ctx).WithName(Name)
+}
+
+// world is what the plugin knows: the pools of all nodes, in the ledger, and the FixedIPs. It is
+// the one view that decisions are made from and that wakes waiting pods: a second watch, such as
+// the framework's own for custom resources, could wake a pod before the decision can see why
+// (kubernetes/kubernetes#73305, #133872).
+type world struct {
+	ledger   *ledger.Ledger
+	claims   *ciliumpool.Claims
+	fixedIPs client.Reader
+	synced   []toolscache.InformerSynced
+
+	mu sync.Mutex
+	// shown are waits for the next version of a node's pool. Key: the node. Value: a channel that
+	// is closed when it comes. A key exists while somebody waits.
+	shown map[string]chan struct{}
+	// subscribers are told of every change, one a profile.
+	subscribers []*waiting
+}
+
+// newScheme knows the objects that the plugin reads beside the scheduler's own.
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	if err := ciliumv2.AddToScheme(s); err != nil {
+		return nil, fmt.Errorf("register Cilium's types: %w", err)
+	}
+	if err := v1alpha1.AddToScheme(s); err != nil {
+		return nil, fmt.Errorf("register FixedIP: %w", err)
+	}
+	return s, nil
+}
+
+// newWorld starts the watches; they end with ctx. It does not wait for them: an API server that
+// can't be reached must not keep the scheduler from starting (PreFilter refuses pods until then).
+func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIPArgs) (*world, error) {
+	cfg := restclient.CopyConfig(base)
+	// The scheduler's own configuration speaks protobuf, which custom resources do not.
+	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, ""
+	cfg.QPS, cfg.Burst = args.ClaimQPS, int(args.ClaimBurst)
+	cfg.RateLimiter = nil
+	restclient.AddUserAgent(cfg, "fixedip-scheduler")
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	api, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	watches, err := cache.New(cfg, cache.Options{
+		Scheme: scheme,
+		ByObject: map[client.Object]cache.ByObject{
+			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
+			&v1alpha1.FixedIP{}:    {Transform: cache.TransformStripManagedFields()},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make a cache: %w", err)
+	}
+	w := &world{
+		ledger:   ledger.New(),
+		fixedIPs: watches,
+		shown:    map[string]chan struct{}{},
+	}
+	w.claims = ciliumpool.NewClaims(ctx, ciliumpool.New(api), w.ledger.Node)
+	if err := w.watch(ctx, watches); err != nil {
+		return nil, err
+	}
+	go func() {
+		if err := watches.Start(ctx); err != nil {
+			loggerFrom(ctx).Error(err, "The watches of CiliumNodes and FixedIPs have ended")
+		}
+	}()
+	return w, nil
+}
+
+func (w *world) watch(ctx context.Context, watches cache.Cache) error {
+	handlers := map[client.Object]toolscache.ResourceEventHandler{
+		&ciliumv2.CiliumNode{}: toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { w.setNode(obj.(*ciliumv2.CiliumNode)) },
+			UpdateFunc: func(_, obj any) { w.setNode(obj.(*ciliumv2.CiliumNode)) },
+			DeleteFunc: func(obj any) { w.removeNode(deleted[*ciliumv2.CiliumNode](obj)) },
+		},
+		&v1alpha1.FixedIP{}: toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(obj any) { w.recordChanged(obj.(*v1alpha1.FixedIP)) },
+			UpdateFunc: func(before, after any) {
+				if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); reserves(a, b) {
+					w.recordChanged(b)
+				}
+			},
+			DeleteFunc: func(obj any) { w.recordChanged(deleted[*v1alpha1.FixedIP](obj)) },
+		},
+	}
+	for obj, handler := range handlers {
+		// BlockUntilSynced false: the cache is not started yet.
+		informer, err := watches.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", obj, err)
+		}
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", obj, err)
+		}
+		w.synced = append(w.synced, registration.HasSynced)
+	}
+	return nil
+}
+
+// deleted is the object of a delete event, also where the watch missed the event itself.
+func deleted[T any](obj any) T {
+	if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	return obj.(T)
+}
+
+// ready tells whether all that stood when the scheduler started has been seen.
+func (w *world) ready() bool {
+	for _, synced := range w.synced {
+		if !synced() {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *world) subscribe(s *waiting) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.subscribers = append(w.subscribers, s)
+}
+
+func (w *world) setNode(cn *ciliumv2.CiliumNode) {
+	change := w.ledger.SetNode(ciliumpool.FromCiliumNode(cn))
+	w.announce(cn.Name, change)
+}
+
+func (w *world) removeNode(cn *ciliumv2.CiliumNode) {
+	w.announce(cn.Name, w.ledger.RemoveNode(cn.Name))
+}
+
+func (w *world) recordChanged(fip *v1alpha1.FixedIP) {
+	w.tell(news{owners: []string{keyOf(fip)}})
+}
+
+// reserves tells whether the change of a record may change where its pod can be placed. A change
+// of its status does not.
+func reserves(before, after *v1alpha1.FixedIP) bool {
+	return before.UID != after.UID || before.Generation != after.Generation ||
+		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
+}
+
+func (w *world) announce(node string, change ledger.Change) {
+	w.mu.Lock()
+	if ch, ok := w.shown[node]; ok {
+		close(ch)
+		delete(w.shown, node)
+	}
+	w.mu.Unlock()
+	w.tell(news{node: node, room: change.Grew || change.Appeared || change.Moved, owners: change.Owners})
+}
+
+func (w *world) tell(n news) {
+	w.mu.Lock()
+	subscribers := w.subscribers
+	w.mu.Unlock()
+	for _, s := range subscribers {
+		s.hear(n)
+	}
+}
+
+// await returns when the pools give all addresses of the claim to its pod, as the plugin's own
+// watch shows them.
+func (w *world) await(ctx context.Context, c ledger.Claim) error {
+	for {
+		w.mu.Lock()
+		next, ok := w.shown[c.Node]
+		if !ok {
+			next = make(chan struct{})
+			w.shown[c.Node] = next
+		}
+		w.mu.Unlock()
+		if w.ledger.Stands(c) {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return fmt.Errorf("the claim is written, but the watch of CiliumNode %s has not shown it: %w", c.Node, context.Cause(ctx))
+		}
+	}
+}
+
+// fixedIP is the record of a pod's reservation, nil where there is none.
+func (w *world) fixedIP(ctx context.Context, namespace, name string) (*v1alpha1.FixedIP, error) {
+	var fip v1alpha1.FixedIP
+	err := w.fixedIPs.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &fip)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", namespace, name, err)
+	}
+	return &fip, nil
+}
