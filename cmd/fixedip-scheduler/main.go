@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"k8s.io/component-base/cli"
@@ -16,5 +17,11 @@ import (
 
 func main() {
 	command := app.NewSchedulerCommand(app.WithPlugin(fixedip.Name, fixedip.Factory()))
-	os.Exit(cli.Run(command))
+	command.Use = "fixedip-scheduler"
+	// A mistake is told in one line, which a page of flags would bury.
+	command.SilenceUsage = true
+	if err := cli.RunNoErrOutput(command); err != nil {
+		fmt.Fprintf(os.Stderr, "fixedip-scheduler: %v\n", err)
+		os.Exit(1)
+	}
 }

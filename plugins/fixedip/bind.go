@@ -42,7 +42,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	defer cancel()
 	err = p.world.claim(ctx, claim, c.id.Entry())
 	switch {
-	case errors.Is(err, ciliumpool.ErrTaken):
+	case errors.Is(err, pool.ErrTaken):
 		// Somebody was faster, which the ledger will have learned by the next cycle.
 		return fwk.NewStatus(fwk.Unschedulable, err.Error())
 	case err != nil:
@@ -58,7 +58,11 @@ func (w *world) claim(ctx context.Context, c ledger.Claim, entry pool.Entry) err
 	if w.ledger.Stands(c) {
 		return nil
 	}
-	if err := w.claims.Write(ctx, ciliumpool.Request{Node: c.Node, Addrs: c.Addrs, Entry: entry}); err != nil {
+	err := w.pools.Write(ctx, ciliumpool.Request{
+		Node:   c.Node,
+		Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim(c.Addrs, entry) },
+	})
+	if err != nil {
 		return err
 	}
 	return w.await(ctx, c)

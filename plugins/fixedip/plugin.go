@@ -64,17 +64,17 @@ func Factory() frameworkruntime.PluginFactory {
 	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
 		args, ok := obj.(*config.FixedIPArgs)
 		if !ok {
-			return nil, fmt.Errorf("plugin %s: arguments are of type %T, want FixedIPArgs", Name, obj)
+			return nil, fmt.Errorf("arguments are of type %T, want FixedIPArgs", obj)
 		}
 		if err := config.ValidateFixedIPArgs(field.NewPath("pluginConfig").Key(Name).Child("args"), args).ToAggregate(); err != nil {
-			return nil, fmt.Errorf("plugin %s: %w", Name, err)
+			return nil, err
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		if shared == nil {
 			w, err := newWorld(ctx, h.KubeConfig(), args)
 			if err != nil {
-				return nil, fmt.Errorf("plugin %s: %w", Name, err)
+				return nil, err
 			}
 			shared = w
 		}
@@ -94,13 +94,13 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 	for _, name := range args.IPFamilies {
 		f, err := address.ParseFamily(name)
 		if err != nil {
-			return nil, fmt.Errorf("plugin %s: ipFamilies: %w", Name, err)
+			return nil, fmt.Errorf("ipFamilies: %w", err)
 		}
 		p.families = append(p.families, f)
 	}
 	w.subscribe(p.waiting)
 	if err := p.waiting.follow(h.SharedInformerFactory().Core().V1().Pods().Informer()); err != nil {
-		return nil, fmt.Errorf("plugin %s: %w", Name, err)
+		return nil, err
 	}
 	return p, nil
 }

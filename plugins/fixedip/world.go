@@ -30,7 +30,7 @@ func loggerFrom(ctx context.Context) klog.Logger {
 // (kubernetes/kubernetes#73305, #133872).
 type world struct {
 	ledger   *ledger.Ledger
-	claims   *ciliumpool.Claims
+	pools    *ciliumpool.Writer
 	fixedIPs client.Reader
 	synced   []toolscache.InformerSynced
 
@@ -86,7 +86,7 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 		fixedIPs: watches,
 		shown:    map[string]chan struct{}{},
 	}
-	w.claims = ciliumpool.NewClaims(ctx, ciliumpool.New(api), w.ledger.Node)
+	w.pools = ciliumpool.NewWriter(ctx, ciliumpool.New(api), w.ledger.Node)
 	if err := w.watch(ctx, watches); err != nil {
 		return nil, err
 	}
@@ -99,34 +99,28 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 }
 
 func (w *world) watch(ctx context.Context, watches cache.Cache) error {
-	handlers := map[client.Object]toolscache.ResourceEventHandler{
-		&ciliumv2.CiliumNode{}: toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { w.setNode(obj.(*ciliumv2.CiliumNode)) },
-			UpdateFunc: func(_, obj any) { w.setNode(obj.(*ciliumv2.CiliumNode)) },
-			DeleteFunc: func(obj any) { w.removeNode(deleted[*ciliumv2.CiliumNode](obj)) },
-		},
-		&v1alpha1.FixedIP{}: toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(obj any) { w.recordChanged(obj.(*v1alpha1.FixedIP)) },
-			UpdateFunc: func(before, after any) {
-				if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); reserves(a, b) {
-					w.recordChanged(b)
-				}
-			},
-			DeleteFunc: func(obj any) { w.recordChanged(deleted[*v1alpha1.FixedIP](obj)) },
-		},
+	pools, err := ciliumpool.Follow(ctx, watches, w.ledger, w.announce)
+	if err != nil {
+		return err
 	}
-	for obj, handler := range handlers {
-		// BlockUntilSynced false: the cache is not started yet.
-		informer, err := watches.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", obj, err)
-		}
-		registration, err := informer.AddEventHandler(handler)
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", obj, err)
-		}
-		w.synced = append(w.synced, registration.HasSynced)
+	// BlockUntilSynced false: the cache is not started yet.
+	informer, err := watches.GetInformer(ctx, &v1alpha1.FixedIP{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch FixedIPs: %w", err)
 	}
+	records, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { w.recordChanged(obj.(*v1alpha1.FixedIP)) },
+		UpdateFunc: func(before, after any) {
+			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); reserves(a, b) {
+				w.recordChanged(b)
+			}
+		},
+		DeleteFunc: func(obj any) { w.recordChanged(deleted[*v1alpha1.FixedIP](obj)) },
+	})
+	if err != nil {
+		return fmt.Errorf("watch FixedIPs: %w", err)
+	}
+	w.synced = []toolscache.InformerSynced{pools, records.HasSynced}
 	return nil
 }
 
@@ -152,15 +146,6 @@ func (w *world) subscribe(s *waiting) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.subscribers = append(w.subscribers, s)
-}
-
-func (w *world) setNode(cn *ciliumv2.CiliumNode) {
-	change := w.ledger.SetNode(ciliumpool.FromCiliumNode(cn))
-	w.announce(cn.Name, change)
-}
-
-func (w *world) removeNode(cn *ciliumv2.CiliumNode) {
-	w.announce(cn.Name, w.ledger.RemoveNode(cn.Name))
 }
 
 func (w *world) recordChanged(fip *v1alpha1.FixedIP) {

@@ -191,3 +191,36 @@ func (l *Ledger) unindexOwners(name string, p pool.Node) {
 		}
 	}
 }
+
+// OwnersOf are the pods that hold an address for a workload: the entries whose resource names it.
+// Sorted.
+func (l *Ledger) OwnersOf(namespace, kind, name string) []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	resource := namespace + "/" + kind + "/" + name
+	var found []string
+	for owner, nodes := range l.owners {
+		if !strings.HasPrefix(owner, namespace+"/") {
+			continue
+		}
+		for node, addrs := range nodes {
+			if n, ok := l.node(node); ok && n.pool.Entries[addrs[0]].Resource == resource {
+				found = append(found, owner)
+				break
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// WorkloadOf is the workload that a holding is for, as its entries say.
+func (l *Ledger) WorkloadOf(h Holding) (kind, name string, ok bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	n, ok := l.node(h.Node)
+	if !ok || len(h.Addrs) == 0 {
+		return "", "", false
+	}
+	return n.pool.Entries[h.Addrs[0]].Workload()
+}

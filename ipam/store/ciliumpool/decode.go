@@ -4,7 +4,7 @@
 //
 // Every write is one JSON patch whose tests name what the writer saw, so that it happens whole or
 // not at all, whoever else writes. It never updates a whole CiliumNode: the agent does that, and
-// exits after ten conflicts (see Claims for how often we write).
+// exits after ten conflicts (see Writer for how often we write).
 package ciliumpool
 
 import (

@@ -1,9 +1,11 @@
-// Package scheme registers the plugin's arguments with the scheme that kube-scheduler decodes its
+// Package scheme registers the plugin's arguments with the schemes that kube-scheduler decodes its
 // configuration with. Import it for that effect; it offers nothing else.
 package scheme
 
 import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	schedconfigv1 "k8s.io/kube-scheduler/config/v1"
+	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	schedscheme "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
 
 	"fixedip.io/fixedip/plugins/apis/config"
@@ -11,6 +13,10 @@ import (
 )
 
 func init() {
+	// The scheme that reads the file is made by now, and the one that converts plugin arguments is
+	// made from these builders when it is first needed.
+	schedconfig.SchemeBuilder.Register(config.AddToScheme)
+	schedconfigv1.SchemeBuilder.Register(configv1.AddToScheme)
 	utilruntime.Must(config.AddToScheme(schedscheme.Scheme))
 	utilruntime.Must(configv1.AddToScheme(schedscheme.Scheme))
 }

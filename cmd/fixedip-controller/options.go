@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/plan"
+)
+
+// options are the flags, as they were written.
+type options struct {
+	kubeconfig string
+	qps        float32
+	burst      int
+
+	ipv4CIDRs, ipv6CIDRs       []string
+	ipv4MaskSize, ipv6MaskSize int
+	watermark                  plan.Watermark
+	coolDown                   time.Duration
+
+	leaderElection                            bool
+	leaderElectionNamespace, leaderElectionID string
+	leaseDuration, renewDeadline, retryPeriod time.Duration
+
+	metricsBindAddress, healthProbeBindAddress string
+}
+
+func defaults() *options {
+	return &options{
+		kubeconfig:              os.Getenv("KUBECONFIG"),
+		qps:                     50,
+		burst:                   100,
+		ipv4MaskSize:            24,
+		ipv6MaskSize:            120,
+		watermark:               plan.Watermark{Free: 8, Max: 110},
+		coolDown:                time.Minute,
+		leaderElection:          true,
+		leaderElectionNamespace: os.Getenv("POD_NAMESPACE"),
+		leaderElectionID:        "cilium-ipam-leader",
+		leaseDuration:           15 * time.Second,
+		renewDeadline:           10 * time.Second,
+		retryPeriod:             2 * time.Second,
+		metricsBindAddress:      ":9470",
+		healthProbeBindAddress:  ":9471",
+	}
+}
+
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "How to reach the API server; the pod's own account if empty. Default from the variable KUBECONFIG")
+	fs.Float32Var(&o.qps, "kube-api-qps", o.qps, "Requests a second to the API server")
+	fs.IntVar(&o.burst, "kube-api-burst", o.burst, "Requests at once to the API server")
+
+	fs.StringSliceVar(&o.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs that the nodes get their subnets from")
+	fs.IntVar(&o.ipv4MaskSize, "cluster-pool-ipv4-mask-size", o.ipv4MaskSize, "Prefix length of a node's IPv4 subnet")
+	fs.StringSliceVar(&o.ipv6CIDRs, "cluster-pool-ipv6-cidr", nil, "IPv6 CIDRs that the nodes get their subnets from")
+	fs.IntVar(&o.ipv6MaskSize, "cluster-pool-ipv6-mask-size", o.ipv6MaskSize, "Prefix length of a node's IPv6 subnet")
+	fs.IntVar(&o.watermark.Free, "ip-rate-num", o.watermark.Free, "Free dynamic addresses to keep in the pool of each node, in each family")
+	fs.IntVar(&o.watermark.Max, "max-allocated-ip", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones")
+	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
+
+	fs.BoolVar(&o.leaderElection, "enable-leader-election", o.leaderElection, "Let one of several replicas lead")
+	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", o.leaderElectionNamespace, "Namespace of the Leases. Default from the variable POD_NAMESPACE")
+	fs.StringVar(&o.leaderElectionID, "leader-election-id", o.leaderElectionID, "Name of the leader's Lease")
+	fs.DurationVar(&o.leaseDuration, "leader-election-lease-duration", o.leaseDuration, "How long the others wait for a leader that is silent")
+	fs.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", o.renewDeadline, "How long a leader tries to renew its lease before it stops")
+	fs.DurationVar(&o.retryPeriod, "leader-election-retry-period", o.retryPeriod, "Time between two tries for the lease")
+
+	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "Address of the metrics; 0 serves none")
+	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", o.healthProbeBindAddress, "Address of /healthz and /readyz; 0 serves none")
+}
+
+// config reads what the flags say. An error names the flag and the value.
+func (o *options) config() (controller.Config, error) {
+	cfg := controller.Config{Watermark: o.watermark, CoolDown: o.coolDown, Namespace: o.leaderElectionNamespace}
+	for _, family := range []struct {
+		flag     string
+		family   address.Family
+		cidrs    []string
+		maskSize int
+	}{
+		{"cluster-pool-ipv4-cidr", address.IPv4, o.ipv4CIDRs, o.ipv4MaskSize},
+		{"cluster-pool-ipv6-cidr", address.IPv6, o.ipv6CIDRs, o.ipv6MaskSize},
+	} {
+		for _, s := range family.cidrs {
+			cidr, err := parseCIDR(s, family.family)
+			if err != nil {
+				return cfg, fmt.Errorf("--%s: %w", family.flag, err)
+			}
+			cfg.ClusterPools = append(cfg.ClusterPools, address.ClusterPool{CIDR: cidr, MaskSize: family.maskSize})
+		}
+	}
+	if errs := cfg.Validate(); len(errs) > 0 {
+		return cfg, fmt.Errorf("--%w", errs[0])
+	}
+	if o.leaderElection && !(o.leaseDuration > o.renewDeadline && o.renewDeadline > o.retryPeriod && o.retryPeriod > 0) {
+		return cfg, fmt.Errorf("--leader-election-lease-duration %v must be longer than --leader-election-renew-deadline %v, which must be longer than --leader-election-retry-period %v", o.leaseDuration, o.renewDeadline, o.retryPeriod)
+	}
+	return cfg, nil
+}
+
+func parseCIDR(s string, family address.Family) (netip.Prefix, error) {
+	cidr, err := address.ParseSubnet(s)
+	if err != nil {
+		return cidr, err
+	}
+	if f := address.Of(cidr.Addr()); f != family {
+		return cidr, fmt.Errorf("%q is an %s CIDR", s, f)
+	}
+	return cidr, nil
+}
+
+func (o *options) restConfig() (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig %q: %w", o.kubeconfig, err)
+	}
+	cfg.QPS, cfg.Burst = o.qps, o.burst
+	return rest.AddUserAgent(cfg, "fixedip-controller"), nil
+}

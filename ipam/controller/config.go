@@ -1,0 +1,65 @@
+// Package controller is the IPAM controller for Cilium's CRD mode: it gives nodes their subnets,
+// keeps their pools filled, and keeps the FixedIPs: the records of what the scheduler claims.
+//
+// It is glue over controller-runtime: it reads caches, asks ipam/core/plan what to do, and has it
+// done by ipam/store. It may not decide about addresses itself, and keeps nothing in memory that
+// it could not read from the API again.
+package controller
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/plan"
+)
+
+// Config is what the controller is told by its flags.
+type Config struct {
+	// ClusterPools are what subnets are cut from, in this order.
+	ClusterPools []address.ClusterPool
+	// Watermark is how many dynamic entries a pool holds.
+	Watermark plan.Watermark
+	// CoolDown is how long an address rests between two owners.
+	CoolDown time.Duration
+	// Namespace is where the controller keeps its Leases.
+	Namespace string
+}
+
+// Validate names each field and value that is wrong. fields are the names that the user knows.
+func (c Config) Validate() field.ErrorList {
+	var errs field.ErrorList
+	if len(c.ClusterPools) == 0 {
+		errs = append(errs, field.Required(field.NewPath("cluster-pool-ipv4-cidr"), "name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)"))
+	}
+	var cidrs []netip.Prefix
+	for _, p := range c.ClusterPools {
+		family := "ipv4"
+		if p.Family() == address.IPv6 {
+			family = "ipv6"
+		}
+		if err := p.Validate(); err != nil {
+			errs = append(errs, field.Invalid(field.NewPath("cluster-pool-"+family+"-mask-size"), p.MaskSize, err.Error()))
+		}
+		if i := slices.IndexFunc(cidrs, p.CIDR.Overlaps); i >= 0 {
+			errs = append(errs, field.Invalid(field.NewPath("cluster-pool-"+family+"-cidr"), p.CIDR.String(), "overlaps "+cidrs[i].String()))
+		}
+		cidrs = append(cidrs, p.CIDR)
+	}
+	if c.Watermark.Free < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("ip-rate-num"), c.Watermark.Free, "must be at least 1: an agent does not start with an empty pool"))
+	}
+	if c.Watermark.Max < c.Watermark.Free {
+		errs = append(errs, field.Invalid(field.NewPath("max-allocated-ip"), c.Watermark.Max, "must not be less than ip-rate-num"))
+	}
+	if c.CoolDown < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("cool-down"), c.CoolDown.String(), "must not be negative"))
+	}
+	if c.Namespace == "" {
+		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
+	}
+	return errs
+}

@@ -1,0 +1,212 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// sweepInterval is how often an identity is looked at without an event, for what events missed.
+const sweepInterval = 5 * time.Minute
+
+// recordReconciler owns FixedIPs, and the release of the owned entries of pools. A request names
+// an identity: the namespace and the name of its pod, which is also the name of its FixedIP.
+//
+// Every reconcile makes one step that plan.Decide found, and every step changes what the watches
+// show, so that the next one follows. A step that takes something away is preceded by a look at
+// the API server itself: caches may be old, and what is given up can't be had back.
+type recordReconciler struct {
+	ledger *ledger.Ledger
+	writer *ciliumpool.Writer
+	cached client.Reader
+	live   client.Client
+	events events.EventRecorder
+	clock  clock.Clock
+}
+
+// identityRequest is the request for the pod that an entry belongs to, if it belongs to one.
+func identityRequest(owner string) []reconcile.Request {
+	namespace, name, ok := pool.SplitOwnerKey(owner)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+}
+
+func (r *recordReconciler) setup(mgr manager.Manager, identities *feed) error {
+	return builder.ControllerManagedBy(mgr).
+		Named("record").
+		For(&v1alpha1.FixedIP{}).
+		WatchesRawSource(identities.source(func() []reconcile.Request {
+			var all []reconcile.Request
+			for _, owner := range r.ledger.Owners() {
+				all = append(all, identityRequest(owner)...)
+			}
+			return all
+		})).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
+		Watches(&appsv1.StatefulSet{}, handler.EnqueueRequestsFromMapFunc(r.ofWorkload)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		Complete(r)
+}
+
+// ofPod asks for the identity of a pod, if it has or had one.
+func (r *recordReconciler) ofPod(_ context.Context, obj client.Object) []reconcile.Request {
+	pod := obj.(*corev1.Pod)
+	_, fixed, err := identity.Of(pod)
+	key := pool.OwnerKey(pod.Namespace, pod.Name)
+	if (err != nil || !fixed) && len(r.ledger.Held(key)) == 0 {
+		return nil
+	}
+	return identityRequest(key)
+}
+
+// ofWorkload asks for every identity that is kept for a StatefulSet, recorded or only claimed.
+func (r *recordReconciler) ofWorkload(ctx context.Context, obj client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	var records v1alpha1.FixedIPList
+	if err := r.cached.List(ctx, &records, client.InNamespace(obj.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "FixedIPs not listed from the cache; the sweep will find what this event was for", "statefulSet", klog.KObj(obj))
+	}
+	for _, record := range records.Items {
+		if record.Spec.Owner.Name == obj.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&record)})
+		}
+	}
+	for _, owner := range r.ledger.OwnersOf(obj.GetNamespace(), "StatefulSet", obj.GetName()) {
+		requests = append(requests, identityRequest(owner)...)
+	}
+	return requests
+}
+
+// Reconcile makes the next step about one identity.
+func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	s, err := r.situation(ctx, r.cached, req.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	next := plan.Decide(s)
+	if destroys(next.Step) {
+		// The caches suggest to give something up: ask the API server whether it is so.
+		if s, err = r.situation(ctx, r.live, req.NamespacedName); err != nil {
+			return reconcile.Result{}, err
+		}
+		next = plan.Decide(s)
+	}
+	if err := r.make(ctx, req.NamespacedName, s, next); err != nil {
+		if errors.Is(err, errSuperseded) || apierrors.IsConflict(err) {
+			// The world has moved on, which the watches will show, or have shown already.
+			klog.FromContext(ctx).V(3).Info("Step superseded", "step", next.Step, "err", err)
+			return reconcile.Result{RequeueAfter: time.Second}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("%s of %s: %w", next.Step, req, err)
+	}
+	if s.Record == nil && len(s.Held) == 0 {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: sweepInterval}, nil
+}
+
+func destroys(s plan.Step) bool {
+	return s == plan.DeleteRecord || s == plan.ReleaseEntries || s == plan.FinishRecord
+}
+
+// situation gathers what is known of an identity from a reader: the caches, or the API server.
+// What the pools say always comes from the ledger; whoever writes to a pool tests what he saw.
+func (r *recordReconciler) situation(ctx context.Context, from client.Reader, key types.NamespacedName) (plan.Situation, error) {
+	s := plan.Situation{Held: r.ledger.Held(pool.OwnerKey(key.Namespace, key.Name))}
+	var record v1alpha1.FixedIP
+	switch err := from.Get(ctx, key, &record); {
+	case err == nil:
+		s.Record = &record
+		s.Workload.OwnerReference = record.Spec.Owner
+	case !apierrors.IsNotFound(err):
+		return s, fmt.Errorf("read FixedIP %s: %w", key, err)
+	case len(s.Held) > 0:
+		kind, name, ok := r.ledger.WorkloadOf(s.Held[0])
+		if !ok || kind != "StatefulSet" {
+			// Somebody wrote this owner by hand, for a pod that no workload of ours has.
+			return plan.Situation{}, nil
+		}
+		s.Workload.OwnerReference = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: kind, Name: name}
+	default:
+		return s, nil
+	}
+	var pod corev1.Pod
+	switch err := from.Get(ctx, key, &pod); {
+	case err == nil:
+		s.Pod = &pod
+	case !apierrors.IsNotFound(err):
+		return s, fmt.Errorf("read pod %s: %w", key, err)
+	}
+	var workload appsv1.StatefulSet
+	switch err := from.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: s.Workload.Name}, &workload); {
+	case err == nil:
+		s.Workload.Exists, s.Workload.UID = true, workload.UID
+	case !apierrors.IsNotFound(err):
+		return s, fmt.Errorf("read StatefulSet %s/%s: %w", key.Namespace, s.Workload.Name, err)
+	}
+	return s, nil
+}
+
+// make makes one step.
+func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s plan.Situation, next plan.Next) error {
+	logger := klog.FromContext(ctx)
+	switch next.Step {
+	case plan.Nothing:
+		return nil
+	case plan.CreateRecord:
+		record := &v1alpha1.FixedIP{Spec: next.Spec}
+		record.Namespace, record.Name = key.Namespace, key.Name
+		controllerutil.AddFinalizer(record, v1alpha1.Finalizer)
+		if err := r.live.Create(ctx, record); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		logger.Info("Claim recorded", "ips", next.Spec.IPs, "node", next.Spec.NodeName)
+		return nil
+	case plan.UpdateRecord:
+		record := s.Record.DeepCopy()
+		record.Spec = next.Spec
+		// Update carries the resourceVersion that was read.
+		return r.live.Update(ctx, record)
+	case plan.UpdateStatus:
+		record := s.Record.DeepCopy()
+		record.Status = next.Status
+		return r.live.Status().Update(ctx, record)
+	case plan.DeleteRecord:
+		r.events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Reclaimed", "DeleteRecord", "%s %s and its pod are gone; address %v goes back", s.Workload.Kind, s.Workload.Name, s.Record.Spec.IPs)
+		err := r.live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
+		return client.IgnoreNotFound(err)
+	case plan.ReleaseEntries:
+		return r.release(ctx, key, s, next.Node)
+	case plan.FinishRecord:
+		record := s.Record.DeepCopy()
+		record.Finalizers = slices.DeleteFunc(record.Finalizers, func(f string) bool { return f == v1alpha1.Finalizer })
+		return client.IgnoreNotFound(r.live.Update(ctx, record))
+	}
+	return fmt.Errorf("unknown step %v", next.Step)
+}

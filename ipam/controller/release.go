@@ -1,0 +1,71 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// errSuperseded: what a step was decided from is no longer so.
+var errSuperseded = errors.New("the situation has changed meanwhile")
+
+// release takes the addresses of an identity from it on one node. The addresses rest in the pool
+// under a mark that no pod matches; nodeReconciler removes the mark when they have cooled down.
+//
+// A restart in place writes nothing, so that a pod of the same name may be bound to the node
+// between the look at the API server and the write, counting on the entry. The mark is therefore
+// looked at again: if such a pod has come, it gets the entry back. Nobody else can have had the
+// address in between.
+func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName, s plan.Situation, node string) error {
+	if s.Pod != nil && s.Pod.Spec.NodeName == node {
+		return fmt.Errorf("pod %s is bound to node %s: %w", key, node, errSuperseded)
+	}
+	owner := pool.OwnerKey(key.Namespace, key.Name)
+	at := r.clock.Now()
+	// taken are the entries as they were, to be put back if need be.
+	var taken []pool.Edit
+	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		edits := n.Release(owner, at)
+		if len(edits) > 0 {
+			// Asked again after a write whose answer was lost, there is nothing left to take.
+			taken = edits
+		}
+		return edits, nil
+	}})
+	if errors.Is(err, ciliumpool.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("release the address of %s on node %s: %w", key, node, err)
+	}
+	var pod corev1.Pod
+	switch err := r.live.Get(ctx, key, &pod); {
+	case apierrors.IsNotFound(err), err == nil && pod.Spec.NodeName != node:
+		klog.FromContext(ctx).Info("Address released", "node", node, "entries", len(taken))
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at pod %s after its address was released on node %s: %w", key, node, err)
+	}
+	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		var undo []pool.Edit
+		for _, e := range taken {
+			if now, ok := n.Entries[e.Addr]; ok && now == *e.To {
+				undo = append(undo, n.Set(e.Addr, *e.From))
+			}
+		}
+		return undo, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("give pod %s its address back on node %s: %w", key, node, err)
+	}
+	return fmt.Errorf("pod %s was bound to node %s meanwhile and has its address back: %w", key, node, errSuperseded)
+}

@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/subnets"
+)
+
+// Scheme knows all objects that the controller reads and writes.
+func Scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ciliumv2.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			return nil, fmt.Errorf("register API types: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// CacheOptions trims what the controller watches to the fields that it uses.
+func CacheOptions() cache.Options {
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
+			&corev1.Pod{}:          {Transform: trimPod},
+			&appsv1.StatefulSet{}:  {Transform: trimStatefulSet},
+		},
+	}
+}
+
+// trimPod keeps of a pod what identity.Of and plan read.
+func trimPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	return &corev1.Pod{
+		TypeMeta:   pod.TypeMeta,
+		ObjectMeta: trimMeta(pod.ObjectMeta),
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
+	}, nil
+}
+
+// trimStatefulSet keeps of a StatefulSet that it exists.
+func trimStatefulSet(obj any) (any, error) {
+	sts, ok := obj.(*appsv1.StatefulSet)
+	if !ok {
+		return obj, nil
+	}
+	return &appsv1.StatefulSet{TypeMeta: sts.TypeMeta, ObjectMeta: trimMeta(sts.ObjectMeta)}, nil
+}
+
+func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace:         m.Namespace,
+		Name:              m.Name,
+		UID:               m.UID,
+		ResourceVersion:   m.ResourceVersion,
+		Generation:        m.Generation,
+		DeletionTimestamp: m.DeletionTimestamp,
+		Annotations:       m.Annotations,
+		OwnerReferences:   m.OwnerReferences,
+	}
+}
+
+// Setup adds the controllers to a manager. ctx bounds the writes that are under way when the
+// manager stops.
+func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
+	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	l := ledger.New()
+	pools := ciliumpool.New(live)
+	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
+	nodes, identities := &feed{}, &feed{}
+	_, err = ciliumpool.Follow(ctx, mgr.GetCache(), l, func(node string, change ledger.Change) {
+		nodes.add(nodeRequest(node))
+		for _, owner := range change.Owners {
+			identities.add(identityRequest(owner)...)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	n := &nodeReconciler{
+		ledger:    l,
+		writer:    writer,
+		allocator: subnets.NewAllocator(live, pools, l, cfg.ClusterPools, cfg.Namespace),
+		cached:    mgr.GetClient(),
+		events:    mgr.GetEventRecorder("fixedip-controller"),
+		clock:     clock.RealClock{},
+		cfg:       cfg,
+	}
+	if err := n.setup(ctx, mgr, nodes); err != nil {
+		return fmt.Errorf("set up the controller of pools: %w", err)
+	}
+	r := &recordReconciler{
+		ledger: l,
+		writer: writer,
+		cached: mgr.GetClient(),
+		live:   live,
+		events: mgr.GetEventRecorder("fixedip-controller"),
+		clock:  clock.RealClock{},
+	}
+	if err := r.setup(mgr, identities); err != nil {
+		return fmt.Errorf("set up the controller of records: %w", err)
+	}
+	return nil
+}
+
+// feed hands what the ledger learns to the queue of a controller. It is the controller's source
+// for CiliumNodes: the ledger has each change before the controller is told.
+type feed struct {
+	mu sync.Mutex
+	// queue is nil until the controller starts, which is when this replica leads.
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+func (f *feed) add(requests ...reconcile.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.queue == nil {
+		return
+	}
+	for _, r := range requests {
+		f.queue.Add(r)
+	}
+}
+
+// source starts the feed with all that the ledger knows by then.
+func (f *feed) source(all func() []reconcile.Request) source.Source {
+	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		f.mu.Lock()
+		f.queue = queue
+		f.mu.Unlock()
+		f.add(all()...)
+		return nil
+	})
+}

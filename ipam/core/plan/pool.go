@@ -1,0 +1,86 @@
+// Package plan decides what the controller does next: for the pool of a node, for the subnets of
+// the cluster, for the record of an identity.
+//
+// It is pure: every function answers from its arguments. It reads API objects as values; it may
+// not read a cache, call an API, or look at a clock.
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Watermark says how many dynamic entries the pool of a node holds in each family.
+type Watermark struct {
+	// Free is how many should be free. It is kept modest: the size of a pool is the price of every
+	// write to it, and every agent receives every write.
+	Free int
+	// Max is how many dynamic entries there may be, free or in use; the rest of the subnet is left
+	// to fixed addresses.
+	Max int
+}
+
+// Fill makes the edits that bring the free dynamic entries of a family up to the watermark, from
+// the bottom of the subnets upwards. short is how many of them the subnets have no room for.
+func Fill(n pool.Node, f address.Family, w Watermark) (edits []pool.Edit, short int) {
+	free, dynamic := 0, 0
+	for a, e := range n.Entries {
+		if address.Of(a) != f || !e.Dynamic() {
+			continue
+		}
+		dynamic++
+		if !n.InUse(a) {
+			free++
+		}
+	}
+	missing := min(w.Free-free, w.Max-dynamic)
+	for _, s := range n.Subnets {
+		if missing <= 0 {
+			break
+		}
+		if address.Of(s.Addr()) != f {
+			continue
+		}
+		for a := range address.Up(s) {
+			if missing <= 0 {
+				break
+			}
+			if _, exists := n.Entries[a]; exists || n.InUse(a) {
+				continue
+			}
+			edits = append(edits, n.Set(a, pool.Entry{}))
+			missing--
+		}
+	}
+	return edits, max(0, missing)
+}
+
+// Rested makes the edits that remove the entries of released addresses that have cooled down, so
+// that they are free again. An address that the agent still lists, or that a pod on the node still
+// has, goes on resting. next is when the next one will have cooled down; zero where none rests.
+func Rested(n pool.Node, now time.Time, coolDown time.Duration, inUse func(netip.Addr) bool) (edits []pool.Edit, next time.Time) {
+	for a, e := range n.Entries {
+		at, released := e.ReleasedAt()
+		if !released {
+			continue
+		}
+		due := at.Add(coolDown)
+		if now.Before(due) {
+			if next.IsZero() || due.Before(next) {
+				next = due
+			}
+			continue
+		}
+		if n.InUse(a) || inUse(a) {
+			continue
+		}
+		edit, _ := n.Drop(a)
+		edits = append(edits, edit)
+	}
+	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
+	return edits, next
+}

@@ -1,0 +1,65 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// ErrTaken: the address has another holder.
+var ErrTaken = errors.New("the address has another holder")
+
+// Claim makes the edits that give addresses to the pod of an owned entry: all of them or, where
+// one is somebody else's, none and ErrTaken. None are needed where the entries stand.
+func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
+	var edits []Edit
+	for _, a := range addrs {
+		now, exists := n.Entries[a]
+		_, released := now.ReleasedAt()
+		user, used := n.Used[a]
+		switch {
+		case exists && now.Owner == entry.Owner:
+			continue
+		case !n.Home(a):
+			return nil, fmt.Errorf("%s is in no subnet of node %s (%v): %w", a, n.Name, n.PodCIDRs, ErrTaken)
+		case exists && now.Dynamic():
+			return nil, fmt.Errorf("%s on node %s is a dynamic entry, which any pod may be using: %w", a, n.Name, ErrTaken)
+		case exists && !released:
+			return nil, fmt.Errorf("%s on node %s belongs to %s: %w", a, n.Name, now.Owner, ErrTaken)
+		case used && user != entry.Owner:
+			return nil, fmt.Errorf("%s on node %s is used by %s: %w", a, n.Name, user, ErrTaken)
+		}
+		edits = append(edits, n.Set(a, entry))
+	}
+	return edits, nil
+}
+
+// Release makes the edits that take every address of an owner from it. The addresses rest: who
+// comes under the same name no longer gets them, and neither does anybody else for now.
+func (n Node) Release(owner string, at time.Time) []Edit {
+	var edits []Edit
+	for a, e := range n.Entries {
+		if e.Owner == owner {
+			edits = append(edits, n.Set(a, Released(at)))
+		}
+	}
+	return edits
+}
+
+// With is the node as it is after the edits, on a map of its own.
+func (n Node) With(edits []Edit) Node {
+	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))
+	for a, e := range n.Entries {
+		entries[a] = e
+	}
+	for _, e := range edits {
+		if e.To == nil {
+			delete(entries, e.Addr)
+		} else {
+			entries[e.Addr] = *e.To
+		}
+	}
+	n.Entries = entries
+	return n
+}
