@@ -18,14 +18,14 @@ import (
 func (l *Ledger) Assume(uid types.UID, owner, nodeName string, families []address.Family) (Claim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n, err := l.claimable(nodeName)
-	if err != nil {
-		return Claim{}, err
-	}
 	if c, ok := l.claims[uid]; ok && c.Node == nodeName && c.Owner == owner {
 		return c, nil
 	}
 	l.forget(uid)
+	n, err := l.claimable(nodeName)
+	if err != nil {
+		return Claim{}, err
+	}
 	held := l.owners[owner][nodeName]
 	c := Claim{Owner: owner, Node: nodeName}
 	for _, f := range families {
@@ -49,11 +49,11 @@ func (l *Ledger) Assume(uid types.UID, owner, nodeName string, families []addres
 func (l *Ledger) AssumeExact(uid types.UID, owner, nodeName string, addrs []netip.Addr) (Claim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.forget(uid)
 	n, err := l.claimable(nodeName)
 	if err != nil {
 		return Claim{}, err
 	}
-	l.forget(uid)
 	for _, a := range addrs {
 		if !n.pool.Home(a) {
 			return Claim{}, fmt.Errorf("its address %s is not in the subnets of node %s (%s)", a, nodeName, joinSubnets(n.pool.Subnets))

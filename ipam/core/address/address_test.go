@@ -1,0 +1,186 @@
+package address_test
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func TestParse(t *testing.T) {
+	for text, wantErr := range map[string]string{
+		"10.240.1.10":      "",
+		"fd00:240::1:a":    "",
+		"FD00::1":          `"FD00::1" is not in canonical form; write fd00::1`,
+		"fd00:0::1":        `"fd00:0::1" is not in canonical form; write fd00::1`,
+		"10.0.0.256":       `"10.0.0.256" is not an IP address`,
+		"":                 `"" is not an IP address`,
+		"fe80::1%eth0":     `"fe80::1%eth0" has a zone; a pod address has none`,
+		"::ffff:10.0.0.1":  `"::ffff:10.0.0.1" is an IPv4 address mapped into IPv6; write 10.0.0.1`,
+		"10.240.1.0/24":    `"10.240.1.0/24" is not an IP address`,
+		" 10.240.1.10":     `" 10.240.1.10" is not an IP address`,
+		"010.240.1.10":     `"010.240.1.10" is not an IP address`,
+		"10.240.1.10\x00b": `"10.240.1.10\x00b" is not an IP address`,
+	} {
+		_, err := address.Parse(text)
+		if got := message(err); got != wantErr {
+			t.Errorf("Parse(%q): %s, want %s", text, got, wantErr)
+		}
+	}
+}
+
+func TestParseSubnet(t *testing.T) {
+	for text, wantErr := range map[string]string{
+		"10.240.0.0/16":      "",
+		"fd00:240::/48":      "",
+		"10.0.0.0/33":        `"10.0.0.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`,
+		"10.0.0.5/16":        `"10.0.0.5/16" has host bits set; the network is 10.0.0.0/16`,
+		"::ffff:10.0.0.0/96": `"::ffff:10.0.0.0/96" is an IPv4 CIDR mapped into IPv6`,
+		"10.0.0.0":           `"10.0.0.0" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`,
+	} {
+		_, err := address.ParseSubnet(text)
+		if got := message(err); got != wantErr {
+			t.Errorf("ParseSubnet(%q): %s, want %s", text, got, wantErr)
+		}
+	}
+}
+
+func TestSubnetEnds(t *testing.T) {
+	for subnet, want := range map[string]struct {
+		lowest, highest string
+		size            int64
+	}{
+		"10.240.1.0/24":      {"10.240.1.1", "10.240.1.254", 254},
+		"10.240.1.4/30":      {"10.240.1.5", "10.240.1.6", 2},
+		"10.240.1.4/31":      {"10.240.1.4", "10.240.1.5", 2},
+		"10.240.1.4/32":      {"10.240.1.4", "10.240.1.4", 1},
+		"fd00::/120":         {"fd00::1", "fd00::ff", 255},
+		"fd00::10/127":       {"fd00::10", "fd00::11", 2},
+		"fd00::/64":          {"fd00::1", "fd00::ffff:ffff:ffff:ffff", math.MaxInt64},
+		"fd00::/66":          {"fd00::1", "fd00::3fff:ffff:ffff:ffff", 1<<62 - 1},
+		"255.255.255.252/30": {"255.255.255.253", "255.255.255.254", 2},
+	} {
+		p := prefix(subnet)
+		var lowest, highest netip.Addr
+		for lowest = range address.Up(p) {
+			break
+		}
+		for highest = range address.Down(p) {
+			break
+		}
+		if lowest.String() != want.lowest || highest.String() != want.highest || address.Size(p) != want.size {
+			t.Errorf("%s: from %s to %s, %d addresses; want %+v", subnet, lowest, highest, address.Size(p), want)
+		}
+	}
+}
+
+// The two walks visit the same addresses, as many as Size says, in opposite order, all usable.
+func TestWalks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p netip.Prefix
+		if rapid.Bool().Draw(t, "v6") {
+			p, _ = netip.AddrFrom16([16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "addr"))).Prefix(rapid.IntRange(118, 128).Draw(t, "bits"))
+		} else {
+			p, _ = netip.AddrFrom4([4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(t, "addr"))).Prefix(rapid.IntRange(22, 32).Draw(t, "bits"))
+		}
+		up, down := slices.Collect(address.Up(p)), slices.Collect(address.Down(p))
+		slices.Reverse(down)
+		if !slices.Equal(up, down) || int64(len(up)) != address.Size(p) || !slices.IsSortedFunc(up, netip.Addr.Compare) {
+			t.Fatalf("%s: up %v, down %v, size %d", p, up, down, address.Size(p))
+		}
+		for _, a := range up {
+			if !address.Usable(p, a) {
+				t.Fatalf("%s: %s is walked and not usable", p, a)
+			}
+		}
+		if address.Usable(p, up[0].Prev()) || address.Usable(p, up[len(up)-1].Next()) {
+			t.Fatalf("%s: an address beyond the walk is usable", p)
+		}
+	})
+}
+
+func TestClusterPoolValidate(t *testing.T) {
+	for name, c := range map[string]struct {
+		pool    address.ClusterPool
+		wantErr string
+	}{
+		"a /24 from a /16":        {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 24}},
+		"the whole pool":          {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 16}},
+		"larger than the pool":    {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 8}, "mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool"},
+		"longer than an address":  {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 33}, "mask size 33 is longer than an IPv4 address (32 bits)"},
+		"IPv6 has longer ones":    {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 64}},
+		"longer than an IPv6 one": {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 129}, "mask size 129 is longer than an IPv6 address (128 bits)"},
+	} {
+		if got := message(c.pool.Validate()); got != c.wantErr {
+			t.Errorf("%s: %q, want %q", name, got, c.wantErr)
+		}
+	}
+}
+
+// Whatever is taken, a carved subnet is in its pool, of its size, and overlaps nothing; and it is
+// found as long as there is one.
+func TestCarve(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pool := address.ClusterPool{CIDR: prefix("10.240.0.0/26"), MaskSize: rapid.IntRange(26, 30).Draw(t, "mask")}
+		taken := rapid.SliceOf(rapid.Custom(func(t *rapid.T) netip.Prefix {
+			p, _ := netip.AddrFrom4([4]byte{10, 240, 0, rapid.Byte().Draw(t, "byte")}).Prefix(rapid.IntRange(26, 32).Draw(t, "bits"))
+			return p
+		})).Draw(t, "taken")
+		room := 0
+		for b := 0; b < 64; b += 1 << (32 - pool.MaskSize) {
+			candidate := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 240, 0, byte(b)}), pool.MaskSize)
+			if !slices.ContainsFunc(taken, candidate.Overlaps) {
+				room++
+			}
+		}
+		for {
+			subnet, ok := address.Carve([]address.ClusterPool{pool}, address.IPv4, taken)
+			if ok != (room > 0) {
+				t.Fatalf("carved: %v, with room for %d", ok, room)
+			}
+			if !ok {
+				return
+			}
+			if subnet.Bits() != pool.MaskSize || !pool.CIDR.Contains(subnet.Addr()) || slices.ContainsFunc(taken, subnet.Overlaps) {
+				t.Fatalf("carved %s beside %v", subnet, taken)
+			}
+			taken = append(taken, subnet)
+			room--
+		}
+	})
+}
+
+func TestCarveTakesPoolsInOrder(t *testing.T) {
+	pools := []address.ClusterPool{
+		{CIDR: prefix("10.1.0.0/24"), MaskSize: 24},
+		{CIDR: prefix("fd00::/48"), MaskSize: 64},
+		{CIDR: prefix("10.2.0.0/24"), MaskSize: 25},
+	}
+	var taken []netip.Prefix
+	for _, want := range []string{"10.1.0.0/24", "10.2.0.0/25", "10.2.0.128/25"} {
+		got, ok := address.Carve(pools, address.IPv4, taken)
+		if !ok || got.String() != want {
+			t.Fatalf("carved %v, %v; want %s", got, ok, want)
+		}
+		taken = append(taken, got)
+	}
+	if got, ok := address.Carve(pools, address.IPv4, taken); ok {
+		t.Fatalf("carved %v from pools that are used up", got)
+	}
+	if got, ok := address.Carve(pools, address.IPv6, taken); !ok || got.String() != "fd00::/64" {
+		t.Fatalf("carved %v, %v from the IPv6 pool", got, ok)
+	}
+}
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

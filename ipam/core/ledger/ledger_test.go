@@ -1,0 +1,199 @@
+package ledger_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+var v4 = []address.Family{address.IPv4}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// node makes a node with one /29: .1 to .6 are usable.
+func node(name, subnet string, entries map[string]pool.Entry, used ...string) pool.Node {
+	n := pool.Node{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+	for a, e := range entries {
+		n.Entries[addr(a)] = e
+	}
+	for _, u := range used {
+		n.Used[addr(u)] = "db/old-0"
+	}
+	return n
+}
+
+func TestAssumePicks(t *testing.T) {
+	released := func(sec int64) pool.Entry { return pool.Released(time.Unix(sec, 0)) }
+	full := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {}, "10.0.1.4": released(30), "10.0.1.5": released(10), "10.0.1.6": released(20)}
+	for name, c := range map[string]struct {
+		node    pool.Node
+		want    string
+		wantErr string
+	}{
+		"the top of an empty subnet":        {node: node("n", "10.0.1.0/29", nil), want: "10.0.1.6"},
+		"the next below the fixed ones":     {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/x-0"}}), want: "10.0.1.5"},
+		"never a dynamic entry":             {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {}, "10.0.1.5": {}}), want: "10.0.1.4"},
+		"never what the agent has in use":   {node: node("n", "10.0.1.0/29", nil, "10.0.1.6", "10.0.1.5"), want: "10.0.1.4"},
+		"never what rests, while others do": {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": released(1)}), want: "10.0.1.5"},
+		"at last what rests longest":        {node: node("n", "10.0.1.0/29", full), want: "10.0.1.5"},
+		"but not if it is still in use":     {node: node("n", "10.0.1.0/29", full, "10.0.1.5"), want: "10.0.1.6"},
+		"what it holds already":             {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": {Owner: "db/mysql-0"}}), want: "10.0.1.2"},
+		"nothing where nothing is left":     {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30)"},
+		"nothing without a subnet":          {node: pool.Node{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none yet)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledger.New()
+			l.SetNode(c.node)
+			claim, err := l.Assume("uid", "db/mysql-0", "n", v4)
+			if c.wantErr != "" {
+				if err == nil || err.Error() != c.wantErr {
+					t.Fatalf("error %v, want %s", err, c.wantErr)
+				}
+				return
+			}
+			if err != nil || len(claim.Addrs) != 1 || claim.Addrs[0] != addr(c.want) {
+				t.Fatalf("claim %+v, %v; want %s", claim, err, c.want)
+			}
+		})
+	}
+}
+
+func TestAssumeExact(t *testing.T) {
+	n := node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {Owner: "db/other-0"}, "10.0.1.3": pool.Released(time.Unix(1, 0)), "10.0.1.4": {Owner: "db/mysql-0"}}, "10.0.1.5")
+	for want, wantErr := range map[string]string{
+		"10.0.1.6": "",
+		"10.0.1.4": "",
+		"10.0.1.3": "",
+		"10.0.1.1": "its address 10.0.1.1 on node n is a dynamic entry of the pool, which any pod may be using",
+		"10.0.1.2": "its address 10.0.1.2 on node n is held by db/other-0",
+		"10.0.1.5": "its address 10.0.1.5 on node n is still used by db/old-0",
+		"10.0.2.1": "its address 10.0.2.1 is not in the subnets of node n (10.0.1.0/29)",
+	} {
+		l := ledger.New()
+		l.SetNode(n)
+		claim, err := l.AssumeExact("uid", "db/mysql-0", "n", []netip.Addr{addr(want)})
+		if wantErr == "" {
+			if err != nil || !slices.Equal(claim.Addrs, []netip.Addr{addr(want)}) {
+				t.Errorf("%s: %+v, %v", want, claim, err)
+			}
+			if _, err := l.AssumeExact("uid-2", "db/mysql-1", "n", []netip.Addr{addr(want)}); err == nil {
+				t.Errorf("%s was given to a second pod", want)
+			}
+		} else if err == nil || err.Error() != wantErr {
+			t.Errorf("%s: error %v, want %s", want, err, wantErr)
+		}
+	}
+}
+
+// A claim lasts from Assume to Forget, through the entry's way into the pool.
+func TestClaimLifeCycle(t *testing.T) {
+	l := ledger.New()
+	l.SetNode(node("n", "10.0.1.0/29", nil))
+	claim, err := l.Assume("uid-1", "db/mysql-0", "n", v4)
+	if err != nil || l.Stands(claim) || l.Room("n", address.IPv4) != 5 {
+		t.Fatalf("after Assume: %v, stands %v, room %d", err, l.Stands(claim), l.Room("n", address.IPv4))
+	}
+	if other, err := l.Assume("uid-2", "db/mysql-1", "n", v4); err != nil || other.Addrs[0] == claim.Addrs[0] {
+		t.Fatalf("two claims share %v (%v)", other.Addrs, err)
+	}
+	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/mysql-0"}}))
+	if !l.Stands(claim) || l.Room("n", address.IPv4) != 4 {
+		t.Fatalf("after the watch: stands %v, room %d", l.Stands(claim), l.Room("n", address.IPv4))
+	}
+	if _, grew := l.Forget("uid-1"); grew || !l.Stands(claim) {
+		t.Fatalf("to forget a claim that stands frees its address: grew %v", grew)
+	}
+	if _, grew := l.Forget("uid-2"); !grew || l.Room("n", address.IPv4) != 5 {
+		t.Fatalf("to forget a claim that was never written does not: grew %v, room %d", grew, l.Room("n", address.IPv4))
+	}
+	if _, grew := l.Forget("uid-2"); grew {
+		t.Fatal("to forget twice does something")
+	}
+}
+
+func TestHomeAndDisputes(t *testing.T) {
+	l := ledger.New()
+	l.SetNode(node("node-1", "10.0.1.0/29", nil))
+	if home, ok := l.Home(addr("10.0.1.3")); !ok || home != "node-1" {
+		t.Fatalf("home %q, %v", home, ok)
+	}
+	if home, ok := l.Home(addr("10.0.9.3")); ok {
+		t.Fatalf("an address in no subnet is at home on %q", home)
+	}
+	l.SetNode(node("node-2", "10.0.1.0/30", nil))
+	for _, n := range []string{"node-1", "node-2"} {
+		if other, disputed := l.Disputed(n); !disputed || other == n || l.Room(n, address.IPv4) != 0 {
+			t.Errorf("%s is disputed with %q, room %d", n, other, l.Room(n, address.IPv4))
+		}
+		if _, err := l.Assume(types.UID(n), "db/"+n, n, v4); err == nil {
+			t.Errorf("an address of a disputed subnet was given away on %s", n)
+		}
+	}
+	if home, ok := l.Home(addr("10.0.1.2")); ok {
+		t.Fatalf("an address in a disputed subnet is at home on %q", home)
+	}
+	l.RemoveNode("node-2")
+	if other, disputed := l.Disputed("node-1"); disputed || l.Room("node-1", address.IPv4) != 6 {
+		t.Fatalf("still disputed with %q, room %d", other, l.Room("node-1", address.IPv4))
+	}
+}
+
+func TestChangeNamesOwners(t *testing.T) {
+	l := ledger.New()
+	entry := func(owner string) map[string]pool.Entry {
+		return map[string]pool.Entry{"10.0.1.6": {Owner: owner}, "10.0.1.5": {Owner: "db/stays-0"}}
+	}
+	for _, step := range []struct {
+		entries map[string]pool.Entry
+		want    []string
+	}{
+		{entry("db/mysql-0"), []string{"db/mysql-0", "db/stays-0"}},
+		{entry("db/mysql-0"), nil},
+		{entry("db/mysql-1"), []string{"db/mysql-0", "db/mysql-1"}},
+		{entry("router"), []string{"db/mysql-1"}},
+		{nil, []string{"db/stays-0"}},
+	} {
+		if got := l.SetNode(node("n", "10.0.1.0/29", step.entries)); !slices.Equal(got.Owners, step.want) {
+			t.Errorf("owners %v, want %v", got.Owners, step.want)
+		}
+	}
+}
+
+// Many cycles ask and claim at once, as parallel Filters and binding goroutines do: no two ever
+// have one address.
+func TestConcurrentClaims(t *testing.T) {
+	l := ledger.New()
+	l.SetNode(node("n", "10.0.1.0/24", nil))
+	var mu sync.Mutex
+	owners := map[netip.Addr]string{}
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			uid := types.UID(fmt.Sprint(i))
+			for l.Room("n", address.IPv4) == 0 {
+				t.Error("no room for 64 of 254")
+			}
+			claim, err := l.Assume(uid, fmt.Sprintf("db/mysql-%d", i), "n", v4)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if other, taken := owners[claim.Addrs[0]]; taken {
+				t.Errorf("%s has the address of %s", claim.Owner, other)
+			}
+			owners[claim.Addrs[0]] = claim.Owner
+		})
+	}
+	wg.Wait()
+}

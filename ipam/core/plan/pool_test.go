@@ -1,0 +1,125 @@
+package plan_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// node makes a node with 10.0.1.0/29: .1 to .6 are usable.
+func node(entries map[string]pool.Entry, used ...string) pool.Node {
+	n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+	for a, e := range entries {
+		n.Entries[addr(a)] = e
+	}
+	for _, u := range used {
+		n.Used[addr(u)] = "somebody"
+	}
+	return n
+}
+
+func edited(edits []pool.Edit) []string {
+	var out []string
+	for _, e := range edits {
+		out = append(out, e.Addr.String())
+	}
+	return out
+}
+
+func equal(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestFill(t *testing.T) {
+	owned := pool.Entry{Owner: "db/mysql-0"}
+	for name, c := range map[string]struct {
+		node  pool.Node
+		mark  plan.Watermark
+		want  []string
+		short int
+	}{
+		"an empty pool":                  {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0},
+		"enough is free":                 {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), plan.Watermark{Free: 2, Max: 4}, nil, 0},
+		"what is used is not free":       {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0},
+		"no more than the maximum":       {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), plan.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0},
+		"around what is fixed":           {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.Released(time.Unix(1, 0))}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0},
+		"around what is used unlisted":   {node(nil, "10.0.1.1"), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0},
+		"until the subnet is full":       {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), plan.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2},
+		"a pinned address of the node":   {node(map[string]pool.Entry{"10.0.1.1": {Owner: "router"}}), plan.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0},
+		"a node that has no such subnet": {pool.Node{Name: "n"}, plan.Watermark{Free: 1, Max: 1}, nil, 1},
+	} {
+		edits, short := plan.Fill(c.node, address.IPv4, c.mark)
+		if !equal(edited(edits), c.want) || short != c.short {
+			t.Errorf("%s: %v, short of %d; want %v, %d", name, edited(edits), short, c.want, c.short)
+		}
+	}
+}
+
+// Filling never touches an entry that stands, and a second filling finds nothing to do.
+func TestFillSettles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := node(nil)
+		for a := range address.Up(n.Subnets[0]) {
+			switch rapid.IntRange(0, 3).Draw(t, "entry") {
+			case 0:
+				n.Entries[a] = pool.Entry{}
+			case 1:
+				n.Entries[a] = pool.Entry{Owner: "db/mysql-0"}
+			}
+			if rapid.Bool().Draw(t, "used") {
+				n.Used[a] = "somebody"
+			}
+		}
+		mark := plan.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free")}
+		mark.Max = rapid.IntRange(mark.Free, 8).Draw(t, "max")
+		edits, _ := plan.Fill(n, address.IPv4, mark)
+		for _, e := range edits {
+			if e.From != nil || n.InUse(e.Addr) {
+				t.Fatalf("filling touches %s", e.Addr)
+			}
+		}
+		if again, _ := plan.Fill(n.With(edits), address.IPv4, mark); len(again) > 0 {
+			t.Fatalf("after filling %v, filling again wants %v", edited(edits), edited(again))
+		}
+	})
+}
+
+func TestRested(t *testing.T) {
+	now := time.Unix(1000, 0)
+	n := node(map[string]pool.Entry{
+		"10.0.1.1": pool.Released(now.Add(-60 * time.Second)),
+		"10.0.1.2": pool.Released(now.Add(-59 * time.Second)),
+		"10.0.1.3": pool.Released(now.Add(-90 * time.Second)),
+		"10.0.1.4": pool.Released(now.Add(-90 * time.Second)),
+		"10.0.1.5": {Owner: "fixedip.io/released", Resource: "unreadable"},
+		"10.0.1.6": {Owner: "db/mysql-0"},
+	}, "10.0.1.3")
+	edits, next := plan.Rested(n, now, time.Minute, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
+	if want := []string{"10.0.1.1", "10.0.1.5"}; !equal(edited(edits), want) {
+		t.Errorf("removed %v, want %v", edited(edits), want)
+	}
+	for _, e := range edits {
+		if e.To != nil || e.From == nil || *e.From != n.Entries[e.Addr] {
+			t.Errorf("edit %+v does not remove what it saw", e)
+		}
+	}
+	if want := now.Add(time.Second); !next.Equal(want) {
+		t.Errorf("next %v, want %v", next, want)
+	}
+}
