@@ -88,7 +88,7 @@ func read(lease *coordinationv1.Lease) (intent, error) {
 	for _, s := range slices.DeleteFunc(strings.Split(lease.Annotations[subnetsAnnotation], ","), func(s string) bool { return s == "" }) {
 		subnet, err := netip.ParsePrefix(s)
 		if err != nil {
-			return intent{}, fmt.Errorf("Lease %s/%s: annotation %s: %w", lease.Namespace, lease.Name, subnetsAnnotation, err)
+			return intent{}, fmt.Errorf("read annotation %s of Lease %s/%s: %w", subnetsAnnotation, lease.Namespace, lease.Name, err)
 		}
 		i.subnets = append(i.subnets, subnet)
 	}

@@ -1,0 +1,92 @@
+# make demo     the main job: watch a StatefulSet keep its addresses (KEEP=1 leaves it running)
+# make test     all tests, with the race detector
+# make verify   generated code, go.mod, format and lint are as they should be
+# make help     all targets
+
+BIN      := bin
+DEMO_DIR ?= $(CURDIR)/.demo
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# One set of flags for everything, so that everything shares one build cache. The race detector is
+# the one that needs cgo.
+export GOFLAGS     := -trimpath
+export CGO_ENABLED := 0
+
+KUBERNETES_VERSION := $(shell go list -m -f '{{.Version}}' k8s.io/kubernetes)
+VERSION_FLAG       := -X k8s.io/component-base/version.gitVersion
+LDFLAGS            := -s -w $(VERSION_FLAG)=$(VERSION)
+KUBERNETES_LDFLAGS := -s -w $(VERSION_FLAG)=$(KUBERNETES_VERSION)
+
+TOOL := go tool -modfile=hack/tools/go.mod
+
+.PHONY: help
+help: ## Shows this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Downloads all modules
+	go mod download
+	go mod download -modfile=hack/tools/go.mod
+
+##@ Programs
+
+PROGRAMS := fixedip-scheduler fixedip-controller
+CLUSTER  := fixedip-controlplane fixedip-simnode
+
+.PHONY: build
+build: $(PROGRAMS:%=$(BIN)/%) ## Builds our programs
+
+.PHONY: FORCE
+FORCE:
+
+# go build knows better than make what has changed.
+$(PROGRAMS:%=$(BIN)/%): $(BIN)/%: FORCE
+	@hack/build.sh $@ ./cmd/$* -ldflags '$(LDFLAGS)'
+
+$(CLUSTER:%=$(BIN)/%): $(BIN)/fixedip-%: FORCE
+	@hack/build.sh $@ ./hack/$* -ldflags '$(KUBERNETES_LDFLAGS)'
+
+$(BIN)/demo: FORCE
+	@hack/build.sh $@ ./hack/demo
+
+$(PROGRAMS:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
+	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)'
+
+##@ The main job
+
+.PHONY: demo
+demo: $(CLUSTER:%=$(BIN)/%) build $(BIN)/demo ## Runs the main job on a cluster of its own (KEEP=1 leaves it running)
+	@$(BIN)/demo -bin $(BIN) -dir $(DEMO_DIR) $(if $(KEEP),-keep)
+
+.PHONY: demo-stop
+demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
+	@$(BIN)/demo -dir $(DEMO_DIR) -stop
+
+##@ Tests
+
+.PHONY: test
+test: test-unit test-integration ## Runs all tests
+
+.PHONY: test-unit
+test-unit: ## Runs the tests that need no cluster
+	CGO_ENABLED=1 go test -race ./cmd/... ./ipam/... ./plugins/... ./hack/...
+
+.PHONY: test-integration
+test-integration: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout 20m ./test/...
+
+##@ Care
+
+.PHONY: generate
+generate: ## Makes deep copies and the CRD manifest anew
+	$(TOOL) controller-gen object paths=./ipam/api/... paths=./plugins/apis/...
+	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
+
+.PHONY: verify
+verify: generate ## Checks that generated code, go.mod, format and lint are as they should be
+	go mod tidy
+	cd hack/tools && go mod tidy
+	gofmt -l -w cmd hack ipam plugins test
+	go vet ./...
+	$(TOOL) staticcheck ./...
+	git diff --exit-code

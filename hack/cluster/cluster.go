@@ -1,0 +1,291 @@
+// Package cluster runs a whole cluster as processes of this machine, without root: the one-process control
+// plane, simulated nodes and the product's own binaries. The demo and the integration tests share it. It
+// decides when processes start, stop and are killed; it does no work of the product's, and knows its objects
+// only as YAML.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	nodeutil "k8s.io/component-helpers/node/util"
+)
+
+// Users that the control plane makes a kubeconfig for.
+const (
+	// Admin may do everything.
+	Admin = "admin"
+	// Scheduler is the service account of the product's scheduler: its rights are those of the manifests.
+	Scheduler = "fixedip-scheduler"
+	// Controller is the service account of the product's controller: its rights are those of the manifests.
+	Controller = "fixedip-controller"
+	// SimNode is who the simulated nodes are.
+	SimNode = "simnode"
+)
+
+const (
+	controlPlaneName = "control-plane"
+	startTimeout     = 2 * time.Minute
+	// stopTimeout is how long a process may take to end after SIGTERM. The control plane bounds its own stop to
+	// about 7 s.
+	stopTimeout = 10 * time.Second
+
+	clientQPS   = 200
+	clientBurst = 400
+)
+
+// Binaries are the paths of the programs. Those that are not started may be empty.
+type Binaries struct {
+	ControlPlane, SimNode, Scheduler, Controller string
+}
+
+// Options say what to start and where.
+type Options struct {
+	// Dir is the work folder: state, logs, kubeconfigs. A cluster started on the folder of an earlier one has
+	// its state.
+	Dir string
+	// Binaries are the programs.
+	Binaries Binaries
+	// Manifests are YAML files and folders of them, applied before Start returns.
+	Manifests []string
+	// ControlPlaneArgs are more arguments for the control plane.
+	ControlPlaneArgs []string
+	// Detach lets the processes outlive the one that starts them; StopDetached ends them.
+	Detach bool
+	// Log gets a line for each thing that happens; nil drops them.
+	Log func(format string, args ...any)
+}
+
+// Cluster is a running cluster. Its methods may be called from several goroutines.
+type Cluster struct {
+	opts    Options
+	starter *starter
+	applier *applier
+
+	mu sync.Mutex
+	// processes has every process that was started, running or not, by name. A name is given to another
+	// process only after its process has ended.
+	processes map[string]*Process
+	// order has the names in the order of their first start; the control plane is the first.
+	order []string
+}
+
+// Start brings up the control plane, with Cilium's CRDs and those among the manifests in place before its
+// controllers start, and applies the manifests.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	if o.Log == nil {
+		o.Log = func(string, ...any) {}
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("find the work folder %q: %w", o.Dir, err)
+	}
+	o.Dir = dir
+	for _, sub := range []string{logDir, pidDir, crdDir} {
+		if err := os.MkdirAll(filepath.Join(o.Dir, sub), 0o700); err != nil {
+			return nil, fmt.Errorf("create the work folder: %w", err)
+		}
+	}
+	if err := refuseSecond(o.Dir); err != nil {
+		return nil, err
+	}
+	if err := writeCRDs(filepath.Join(o.Dir, crdDir), o.Manifests); err != nil {
+		return nil, err
+	}
+	c := &Cluster{opts: o, starter: newStarter(), processes: map[string]*Process{}}
+	if err := c.start(ctx); err != nil {
+		c.Stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	began := time.Now()
+	args := append([]string{
+		"--dir=" + filepath.Join(c.opts.Dir, controlPlaneName),
+		"--crds=" + filepath.Join(c.opts.Dir, crdDir),
+	}, c.opts.ControlPlaneArgs...)
+	p, err := c.add(controlPlaneName, c.opts.Binaries.ControlPlane, args)
+	if err != nil {
+		return err
+	}
+	p.awaitsReady = true
+	if err := p.Restart(ctx); err != nil {
+		return err
+	}
+	c.opts.Log("control plane ready after %s", time.Since(began).Round(10*time.Millisecond))
+
+	admin, err := c.RESTConfig(Admin)
+	if err != nil {
+		return err
+	}
+	if c.applier, err = newApplier(admin); err != nil {
+		return err
+	}
+	if len(c.opts.Manifests) == 0 {
+		return nil
+	}
+	return c.Apply(ctx, c.opts.Manifests...)
+}
+
+// ControlPlane returns the process of the control plane. Its Restart returns when it is ready again, on the
+// same port and with its state.
+func (c *Cluster) ControlPlane() *Process { return c.Process(controlPlaneName) }
+
+// Process returns the process of this name, nil if none was started.
+func (c *Cluster) Process(name string) *Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.processes[name]
+}
+
+// Processes returns all processes in the order in which they were first started.
+func (c *Cluster) Processes() []*Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]*Process, 0, len(c.order))
+	for _, name := range c.order {
+		list = append(list, c.processes[name])
+	}
+	return list
+}
+
+// StartProcess starts a program whose output goes to <Dir>/logs/<name>.log.
+func (c *Cluster) StartProcess(name, bin string, args ...string) (*Process, error) {
+	p, err := c.add(name, bin, args)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Restart(context.Background()); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// StartNode starts a simulated node. It does not wait: the node turns ready when someone fills its pool, see
+// WaitNodeReady.
+func (c *Cluster) StartNode(ctx context.Context, name string, args ...string) (*Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("start node %s: %w", name, err)
+	}
+	return c.StartProcess(name, c.opts.Binaries.SimNode, append([]string{
+		"--kubeconfig=" + c.Kubeconfig(SimNode), "--node-name=" + name,
+	}, args...)...)
+}
+
+// WaitNodeReady returns when the Node says that it is ready.
+func (c *Cluster) WaitNodeReady(ctx context.Context, name string) error {
+	cfg, err := c.RESTConfig(Admin)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", metav1.NamespaceNone,
+		fields.OneTermEqualSelector("metadata.name", name))
+	err = waitFor(ctx, lw, func(e watch.Event) (bool, error) {
+		node, ok := e.Object.(*corev1.Node)
+		if !ok || e.Type == watch.Deleted {
+			return false, nil
+		}
+		_, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
+		return ready != nil && ready.Status == corev1.ConditionTrue, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for node %s to be ready: %w", name, err)
+	}
+	return nil
+}
+
+// Dir returns the work folder.
+func (c *Cluster) Dir() string { return c.opts.Dir }
+
+// Kubeconfig returns the path of a user's kubeconfig.
+func (c *Cluster) Kubeconfig(user string) string {
+	return filepath.Join(c.opts.Dir, controlPlaneName, "kubeconfig", user+".yaml")
+}
+
+// RESTConfig returns the client configuration of a user, without client-go's narrow default rate limit.
+func (c *Cluster) RESTConfig(user string) (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig(user))
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig of %s: %w", user, err)
+	}
+	cfg.QPS, cfg.Burst = clientQPS, clientBurst
+	return cfg, nil
+}
+
+// Apply applies every document of the YAML files and folders server-side and waits until the kinds that they
+// define are served.
+func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
+	docs, err := readManifests(paths)
+	if err != nil {
+		return err
+	}
+	if err := c.applier.apply(ctx, docs); err != nil {
+		return err
+	}
+	c.opts.Log("applied %d objects from %v", len(docs), paths)
+	return nil
+}
+
+// Stop ends everything, the control plane last, in bounded time: what does not end by itself is killed.
+func (c *Cluster) Stop() {
+	list := c.Processes()
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, p := range list {
+		if p.Name != controlPlaneName {
+			wg.Go(func() { c.logEnd(p, p.Terminate(ctx)) })
+		}
+	}
+	wg.Wait()
+	ctx, cancel = context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if p := c.ControlPlane(); p != nil {
+		c.logEnd(p, p.Terminate(ctx))
+	}
+	c.starter.stop()
+}
+
+func (c *Cluster) logEnd(p *Process, err error) {
+	if err != nil && !errors.Is(err, errNotStarted) {
+		c.opts.Log("stopping %s: %v", p.Name, err)
+	}
+}
+
+// add makes the process of a name, without starting it.
+func (c *Cluster) add(name, bin string, args []string) (*Process, error) {
+	if bin == "" {
+		return nil, fmt.Errorf("start %s: no program is given", name)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.processes[name]; old == nil {
+		c.order = append(c.order, name)
+	} else if old.Running() {
+		return nil, fmt.Errorf("start %s: a process of this name runs already", name)
+	}
+	p := newProcess(c, name, bin, args)
+	c.processes[name] = p
+	return p, nil
+}

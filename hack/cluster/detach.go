@@ -1,0 +1,186 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pidDir has one file per running process, "<pid> <start time>". The start time tells a process from a later
+// one that got the same number.
+const pidDir = "pids"
+
+// errGone says that the process of a file has ended.
+var errGone = errors.New("the process has ended")
+
+// StopDetached ends the processes of a cluster that was started with Detach, the control plane last, in
+// bounded time.
+func StopDetached(dir string) error {
+	names, err := pidNames(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	others := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == controlPlaneName })
+	errs = append(errs, stopGroup(dir, others))
+	if len(others) < len(names) {
+		errs = append(errs, stopGroup(dir, []string{controlPlaneName}))
+	}
+	return errors.Join(errs...)
+}
+
+// refuseSecond fails if a cluster runs on the folder: a second one would share its state.
+func refuseSecond(dir string) error {
+	names, err := pidNames(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fd, pid, err := openPID(filepath.Join(dir, pidDir, name))
+		if err == nil {
+			return errors.Join(fmt.Errorf("%s of a cluster in %s runs already, pid %d", name, dir, pid), unix.Close(fd))
+		}
+		if !errors.Is(err, errGone) {
+			return err
+		}
+		if err := os.Remove(filepath.Join(dir, pidDir, name)); err != nil {
+			return fmt.Errorf("remove the pid file of an ended process: %w", err)
+		}
+	}
+	return nil
+}
+
+func pidNames(dir string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, pidDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the pid files of the cluster: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, nil
+}
+
+// stopGroup asks processes to end, waits for all of them together and kills those that do not.
+func stopGroup(dir string, names []string) error {
+	var errs []error
+	open := map[string]int{} // descriptors of the processes that run, by name
+	for _, name := range names {
+		path := filepath.Join(dir, pidDir, name)
+		fd, _, err := openPID(path)
+		if err == nil {
+			open[name] = fd
+			err = unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0)
+		}
+		if err != nil && !errors.Is(err, errGone) && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("stop %s: %w", name, err))
+		}
+	}
+	deadline := time.Now().Add(stopTimeout)
+	for name, fd := range open {
+		if err := waitPID(fd, deadline); err != nil {
+			errs = append(errs, fmt.Errorf("stop %s: it did not end in time and was killed", name))
+			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("kill %s: %w", name, err))
+			}
+		}
+		if err := unix.Close(fd); err != nil {
+			errs = append(errs, fmt.Errorf("close the descriptor of %s: %w", name, err))
+		}
+	}
+	for _, name := range names {
+		if err := os.Remove(filepath.Join(dir, pidDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove the pid file of %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// waitPID waits until a process has ended, by the event that its descriptor becomes readable.
+func waitPID(fd int, deadline time.Time) error {
+	for {
+		left := max(0, time.Until(deadline))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		case n > 0:
+			return nil
+		default:
+			return os.ErrDeadlineExceeded
+		}
+	}
+}
+
+// openPID opens the process of a pid file, errGone if it is not that process any more. The descriptor is
+// opened before the start time is compared, so that it cannot be another process afterwards.
+func openPID(path string) (fd, pid int, err error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read a pid file: %w", err)
+	}
+	number, started, _ := strings.Cut(strings.TrimSpace(string(data)), " ")
+	if pid, err = strconv.Atoi(number); err != nil {
+		return 0, 0, fmt.Errorf("read the pid file %s: %w", path, err)
+	}
+	fd, err = unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return 0, pid, errGone
+	}
+	if err != nil {
+		return 0, pid, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	actual, err := startTime(pid)
+	if err != nil || actual != started {
+		return 0, pid, errors.Join(errGone, unix.Close(fd))
+	}
+	return fd, pid, nil
+}
+
+func writePID(path string, pid int) error {
+	started, err := startTime(pid)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, fmt.Appendf(nil, "%d %s\n", pid, started), 0o600); err != nil {
+		return fmt.Errorf("write the pid file: %w", err)
+	}
+	return nil
+}
+
+// removePID removes a pid file unless a later life of the process has written it anew.
+func removePID(path string, pid int) {
+	data, err := os.ReadFile(path)
+	if err == nil && strings.HasPrefix(string(data), strconv.Itoa(pid)+" ") {
+		// What stays is recognized as old by its start time.
+		_ = os.Remove(path)
+	}
+}
+
+// startTime returns when a process started, in the kernel's clock ticks since boot (proc_pid_stat(5), field
+// 22). The name in field 2 may contain anything, so the fields are counted from its closing bracket.
+func startTime(pid int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", fmt.Errorf("read the start time of process %d: %w", pid, err)
+	}
+	_, rest, found := strings.Cut(string(data[max(0, strings.LastIndexByte(string(data), ')')):]), ") ")
+	values := strings.Fields(rest)
+	if !found || len(values) < 20 {
+		return "", fmt.Errorf("read the start time of process %d: unexpected content of its stat file", pid)
+	}
+	return values[19], nil
+}

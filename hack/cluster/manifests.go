@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	crdclient "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/client"
+)
+
+// crdDir has the definitions that the control plane creates before its controllers start.
+const crdDir = "crds"
+
+const crdKind = "CustomResourceDefinition"
+
+// readManifests reads every document of the YAML files and of the YAML files in the folders.
+func readManifests(paths []string) ([]*unstructured.Unstructured, error) {
+	var docs []*unstructured.Unstructured
+	for _, path := range paths {
+		err := filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			// A file that is named itself is read whatever it is called.
+			if ext := filepath.Ext(file); file != path && ext != ".yaml" && ext != ".yml" {
+				return nil
+			}
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			list, err := parseDocuments(data)
+			if err != nil {
+				return fmt.Errorf("%s: %w", file, err)
+			}
+			docs = append(docs, list...)
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the manifests in %s: %w", path, err)
+		}
+	}
+	return docs, nil
+}
+
+func parseDocuments(data []byte) ([]*unstructured.Unstructured, error) {
+	var docs []*unstructured.Unstructured
+	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for {
+		doc, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return docs, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		u := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(doc, &u.Object); err != nil {
+			return nil, err
+		}
+		if len(u.Object) == 0 { // a document of comments only
+			continue
+		}
+		if u.GetKind() == "" || u.GetAPIVersion() == "" || u.GetName() == "" {
+			return nil, fmt.Errorf("a document has no apiVersion, kind or name: %.80q", doc)
+		}
+		docs = append(docs, u)
+	}
+}
+
+// writeCRDs writes the definitions that the cluster starts with, one file each: those of Cilium that the
+// product uses, out of Cilium's own package, and those among the manifests.
+func writeCRDs(dir string, manifests []string) error {
+	docs, err := readManifests(manifests)
+	if err != nil {
+		return err
+	}
+	docs = slices.DeleteFunc(docs, func(d *unstructured.Unstructured) bool { return d.GetKind() != crdKind })
+	objects := map[string]any{} // by name of the definition
+	for _, d := range docs {
+		objects[d.GetName()] = d.Object
+	}
+	for _, name := range []string{crdclient.CNCRDName, crdclient.CEPCRDName} {
+		crd := crdclient.GetPregeneratedCRD(slog.New(slog.DiscardHandler), name)
+		crd.TypeMeta = metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: crdKind}
+		objects[crd.Name] = crd
+	}
+	for name, object := range objects {
+		data, err := yaml.Marshal(object)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name+".yaml"), data, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("write the custom resource definition %s: %w", name, err)
+		}
+	}
+	return nil
+}

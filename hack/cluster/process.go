@@ -1,0 +1,329 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+const (
+	logDir = "logs"
+	// logTail is how much of a log goes into the error about a process that ended too early.
+	logTail = 2000
+)
+
+var (
+	errNotStarted = errors.New("the process was never started")
+	errStopped    = errors.New("the cluster was stopped")
+)
+
+// starter starts processes from one thread that it keeps. The kernel sends the parent death signal when the
+// thread that started the child ends, not the process (prctl(2)), and Go ends threads as it likes.
+type starter struct {
+	requests chan func()
+	done     chan struct{}
+	once     sync.Once
+}
+
+func newStarter() *starter {
+	s := &starter{requests: make(chan func()), done: make(chan struct{})}
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		for {
+			select {
+			case request := <-s.requests:
+				request()
+			case <-s.done:
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// start starts the command.
+func (s *starter) start(cmd *exec.Cmd) error {
+	result := make(chan error, 1)
+	select {
+	case s.requests <- func() { result <- cmd.Start() }:
+		return <-result
+	case <-s.done:
+		return errStopped
+	}
+}
+
+// stop ends the thread; children that still run are killed with it.
+func (s *starter) stop() { s.once.Do(func() { close(s.done) }) }
+
+// Process is a program that the cluster runs. It can be killed and started again under the same name.
+type Process struct {
+	// Name is unique in the cluster.
+	Name string
+
+	cluster *Cluster
+	bin     string
+	args    []string
+	// awaitsReady says that the program takes --ready-fd, and that it has started only when it wrote to it.
+	awaitsReady bool
+
+	starting sync.Mutex // held while a life is started, so that there is one at a time
+	mu       sync.Mutex
+	run      *run // the current or last life; nil before the first; guarded by mu
+}
+
+// run is one life of a process.
+type run struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when the process has ended
+	err    error         // how it ended; read after exited
+}
+
+func newProcess(c *Cluster, name, bin string, args []string) *Process {
+	return &Process{Name: name, cluster: c, bin: bin, args: args}
+}
+
+// LogPath returns the file that has the output of all lives of the process.
+func (p *Process) LogPath() string {
+	return filepath.Join(p.cluster.opts.Dir, logDir, p.Name+".log")
+}
+
+// PID returns the process id of the current or last life, 0 if there was none.
+func (p *Process) PID() int {
+	if r := p.current(); r != nil {
+		return r.cmd.Process.Pid
+	}
+	return 0
+}
+
+// Exited returns a channel that is closed when the current life ends.
+func (p *Process) Exited() <-chan struct{} {
+	if r := p.current(); r != nil {
+		return r.exited
+	}
+	closed := make(chan struct{})
+	close(closed)
+	return closed
+}
+
+// Running says whether the process lives.
+func (p *Process) Running() bool {
+	select {
+	case <-p.Exited():
+		return false
+	default:
+		return true
+	}
+}
+
+// ExitError returns how the last life ended: nil for a clean end, and while it lives.
+func (p *Process) ExitError() error {
+	r := p.current()
+	if r == nil {
+		return nil
+	}
+	select {
+	case <-r.exited:
+		return r.err
+	default:
+		return nil
+	}
+}
+
+// Wait returns when the process has ended, with how it ended, or when ctx ends.
+func (p *Process) Wait(ctx context.Context) error {
+	r := p.current()
+	if r == nil {
+		return fmt.Errorf("wait for %s: %w", p.Name, errNotStarted)
+	}
+	select {
+	case <-r.exited:
+		return r.err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s: %w", p.Name, context.Cause(ctx))
+	}
+}
+
+// Signal sends a signal, SIGSTOP and SIGCONT among them.
+func (p *Process) Signal(sig os.Signal) error {
+	r := p.current()
+	if r == nil {
+		return fmt.Errorf("send %s to %s: %w", sig, p.Name, errNotStarted)
+	}
+	if err := r.cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("send %s to %s: %w", sig, p.Name, err)
+	}
+	return nil
+}
+
+// Kill ends the process with SIGKILL and waits until it is gone.
+func (p *Process) Kill() error {
+	r := p.current()
+	if r == nil {
+		return fmt.Errorf("kill %s: %w", p.Name, errNotStarted)
+	}
+	if err := r.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", p.Name, err)
+	}
+	<-r.exited
+	return nil
+}
+
+// Terminate asks the process to end and waits until it has; it is killed when ctx ends first. The error says
+// how the process ended if not cleanly.
+func (p *Process) Terminate(ctx context.Context) error {
+	r := p.current()
+	if r == nil {
+		return fmt.Errorf("stop %s: %w", p.Name, errNotStarted)
+	}
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop %s: %w", p.Name, err)
+	}
+	select {
+	case <-r.exited:
+	case <-ctx.Done():
+		if err := p.Kill(); err != nil {
+			return err
+		}
+		return fmt.Errorf("stop %s: it did not end in time and was killed", p.Name)
+	}
+	// A program without a handler ends by the signal itself, which is a clean end too.
+	var exit *exec.ExitError
+	if errors.As(r.err, &exit) {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
+			return nil
+		}
+	}
+	return r.err
+}
+
+// Restart starts the process again with the same arguments, or for the first time. A running one is stopped
+// first. The control plane is ready when Restart returns.
+func (p *Process) Restart(ctx context.Context) error {
+	p.starting.Lock()
+	defer p.starting.Unlock()
+	if p.Running() {
+		if err := p.Terminate(ctx); err != nil {
+			p.cluster.opts.Log("restarting %s: %v", p.Name, err)
+		}
+	}
+	r, ready, err := p.launch()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	p.mu.Lock()
+	p.run = r
+	p.mu.Unlock()
+	p.cluster.opts.Log("started %s, pid %d", p.Name, r.cmd.Process.Pid)
+	if ready == nil {
+		return nil
+	}
+	if err := p.awaitReady(ctx, r, ready); err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// RSS returns the memory that the process holds, in bytes.
+func (p *Process) RSS() (int64, error) {
+	path := fmt.Sprintf("/proc/%d/status", p.PID())
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("read the memory of %s: %w", p.Name, err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, found := strings.CutPrefix(line, "VmRSS:"); found {
+			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("read the memory of %s in %s: %w", p.Name, path, err)
+			}
+			return kb << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("read the memory of %s: %s does not tell", p.Name, path)
+}
+
+func (p *Process) current() *run {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.run
+}
+
+// launch starts one life. The second result is the pipe that tells when the program is ready, if it does that.
+func (p *Process) launch() (*run, *os.File, error) {
+	log, err := os.OpenFile(p.LogPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open its log: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(p.bin, p.args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if p.cluster.opts.Detach {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	} else {
+		// The own process group keeps Ctrl-C of the terminal away: Stop decides about the order.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	}
+	var ready *os.File
+	if p.awaitsReady {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, fmt.Errorf("make the pipe that tells when it is ready: %w", err)
+		}
+		defer w.Close()
+		cmd.ExtraFiles = []*os.File{w} // the first extra file is descriptor 3
+		cmd.Args = append(cmd.Args, "--ready-fd=3")
+		ready = r
+	}
+	if err := p.cluster.starter.start(cmd); err != nil {
+		if ready != nil {
+			err = errors.Join(err, ready.Close())
+		}
+		return nil, nil, err
+	}
+	pidFile := filepath.Join(p.cluster.opts.Dir, pidDir, p.Name)
+	if err := writePID(pidFile, cmd.Process.Pid); err != nil {
+		p.cluster.opts.Log("%s: %v", p.Name, err)
+	}
+	r := &run{cmd: cmd, exited: make(chan struct{})}
+	go func() {
+		r.err = cmd.Wait()
+		removePID(pidFile, cmd.Process.Pid)
+		close(r.exited)
+	}()
+	return r, ready, nil
+}
+
+// awaitReady waits for the line on the pipe; its end means that the process ended.
+func (p *Process) awaitReady(ctx context.Context, r *run, ready *os.File) error {
+	defer ready.Close()
+	line := make(chan bool, 1)
+	go func() { line <- bufio.NewScanner(ready).Scan() }()
+	select {
+	case ok := <-line:
+		if ok {
+			return nil
+		}
+		<-r.exited
+		return fmt.Errorf("it ended before it was ready: %w; the end of its log:\n%s", r.err, tail(p.LogPath()))
+	case <-ctx.Done():
+		return fmt.Errorf("it was not ready in time: %w; the end of its log:\n%s", context.Cause(ctx), tail(p.LogPath()))
+	}
+}
+
+// tail returns the end of a file, or why it cannot.
+func tail(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-logTail):])
+}

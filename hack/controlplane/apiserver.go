@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	apiserveroptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+)
+
+// portFile keeps the port of the API server in the work folder, so that kubeconfigs stay good when the
+// control plane is started again.
+const portFile = "secure-port"
+
+// part is a running piece of the control plane; done carries its result when it has ended.
+type part struct {
+	done <-chan error
+}
+
+// serverConfig is what the API server needs from the rest.
+type serverConfig struct {
+	listener  net.Listener
+	etcdURL   string
+	keys      *pki
+	tokenFile string
+}
+
+// listen opens the port of the API server: the one asked for, else that of the last run, else a free one.
+func listen(dir string, port int) (net.Listener, error) {
+	file := filepath.Join(dir, portFile)
+	if port == 0 {
+		data, err := os.ReadFile(file)
+		switch {
+		case err == nil:
+			if port, err = strconv.Atoi(strings.TrimSpace(string(data))); err != nil {
+				return nil, fmt.Errorf("read the port of the last run from %s: %w", file, err)
+			}
+		case !errors.Is(err, os.ErrNotExist):
+			return nil, fmt.Errorf("read the port of the last run: %w", err)
+		}
+	}
+	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("open the port of the API server: %w", err)
+	}
+	_, actual, err := net.SplitHostPort(l.Addr().String())
+	if err == nil {
+		err = writePrivate(file, []byte(actual+"\n"))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("keep the port of the API server: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// startAPIServer starts the API server until ctx ends. The command of the same name cannot be used: it takes
+// over the signals of the process.
+func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
+	o := apiserveroptions.NewServerRunOptions()
+	fs := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
+	named := o.Flags()
+	for _, set := range named.FlagSets {
+		fs.AddFlagSet(set)
+	}
+	_, port, err := net.SplitHostPort(c.listener.Addr().String())
+	if err != nil {
+		return nil, fmt.Errorf("find the port of the API server: %w", err)
+	}
+	args := []string{
+		"--etcd-servers=" + c.etcdURL,
+		"--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1",
+		"--secure-port=" + port,
+		"--tls-cert-file=" + c.keys.certFile,
+		"--tls-private-key-file=" + c.keys.keyFile,
+		"--token-auth-file=" + c.tokenFile,
+		"--authorization-mode=Node,RBAC",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + c.keys.serviceAccountKeyFile,
+		"--service-account-signing-key-file=" + c.keys.serviceAccountKeyFile,
+		"--service-cluster-ip-range=10.96.0.0/16",
+		// The loopback address is refused as an endpoint, and nothing in the cluster dials the server.
+		"--endpoint-reconciler-type=none",
+		"--allow-privileged=true",
+		"--profiling=false",
+	}
+	if err := fs.Parse(args); err != nil {
+		return nil, fmt.Errorf("configure the API server: %w", err)
+	}
+	o.SecureServing.Listener = c.listener
+
+	// The registry holds the feature gates of the whole process: they are settled once, here, and the
+	// controller manager, which shares it, finds them settled.
+	if err := o.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
+		return nil, fmt.Errorf("settle the feature gates: %w", err)
+	}
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	completed, err := o.Complete(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("complete the options of the API server: %w", err)
+	}
+	if errs := completed.Validate(); len(errs) > 0 {
+		return nil, fmt.Errorf("check the options of the API server: %w", utilerrors.NewAggregate(errs))
+	}
+	done := make(chan error, 1)
+	go func() { done <- app.Run(ctx, completed); close(done) }()
+	return &part{done: done}, nil
+}
+
+// waitServing waits until the API server says that it is ready. There is no event for that, so it is asked.
+func waitServing(ctx context.Context, cfg *rest.Config, ended <-chan error) error {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("make a client for the API server: %w", err)
+	}
+	var last error
+	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		select {
+		case err := <-ended:
+			return false, partEnded("the API server", err)
+		default:
+		}
+		last = client.RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the API server to be ready: %w", errors.Join(err, last))
+	}
+	return nil
+}

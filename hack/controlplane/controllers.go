@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	kcmoptions "k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+)
+
+// enabledControllers are the controllers that a cluster of pods needs. Volumes, certificates, quotas and
+// anything that wants a cloud or a pod network are left out.
+var enabledControllers = []string{
+	names.ServiceAccountTokenController,
+	names.ServiceAccountController,
+	names.RootCACertificatePublisherController,
+	names.NamespaceController,
+	names.GarbageCollectorController,
+	names.PodGarbageCollectorController,
+	names.TTLController,
+	names.TTLAfterFinishedController,
+	names.ReplicaSetController,
+	names.ReplicationControllerController,
+	names.DeploymentController,
+	names.StatefulSetController,
+	names.DaemonSetController,
+	names.JobController,
+	names.CronJobController,
+	names.DisruptionController,
+	names.NodeLifecycleController,
+	names.TaintEvictionController,
+	names.EndpointSliceController,
+	names.ClusterRoleAggregationController,
+	names.ResourceQuotaController,
+}
+
+// builtinNamespaces get their default service account before the control plane counts as ready: pods cannot
+// be created without it.
+var builtinNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
+
+// controllerConfig is what the controller manager needs from the rest.
+type controllerConfig struct {
+	kubeconfig             string
+	keys                   *pki
+	nodeMonitorGracePeriod time.Duration
+	podGCThreshold         int
+}
+
+// controllerManager is a configured controller manager.
+type controllerManager struct {
+	options         *kcmoptions.KubeControllerManagerOptions
+	known, disabled []string
+	aliases         map[string]string
+}
+
+// newControllerManager configures the controller manager. It has to come before the API server is configured:
+// the controller manager changes a feature default of the process (WatchListClient), which panics once any
+// flag set knows the features (KubeControllerManagerOptions.Flags).
+func newControllerManager(c controllerConfig) (*controllerManager, error) {
+	o, err := kcmoptions.NewKubeControllerManagerOptions()
+	if err != nil {
+		return nil, fmt.Errorf("make the options of the controller manager: %w", err)
+	}
+	known, disabled, aliases := app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()
+	fs := pflag.NewFlagSet("kube-controller-manager", pflag.ContinueOnError)
+	named := o.Flags(known, disabled, aliases)
+	for _, set := range named.FlagSets {
+		fs.AddFlagSet(set)
+	}
+	args := []string{
+		"--kubeconfig=" + c.kubeconfig,
+		"--controllers=" + strings.Join(enabledControllers, ","),
+		"--leader-elect=false",
+		"--secure-port=0",
+		"--service-account-private-key-file=" + c.keys.serviceAccountKeyFile,
+		"--root-ca-file=" + c.keys.caFile,
+		"--kube-api-qps=" + strconv.Itoa(clientQPS),
+		"--kube-api-burst=" + strconv.Itoa(clientBurst),
+		"--node-monitor-grace-period=" + c.nodeMonitorGracePeriod.String(),
+		"--terminated-pod-gc-threshold=" + strconv.Itoa(c.podGCThreshold),
+	}
+	if err := fs.Parse(args); err != nil {
+		return nil, fmt.Errorf("configure the controller manager: %w", err)
+	}
+	o.ParsedFlags = &named
+	return &controllerManager{options: o, known: known, disabled: disabled, aliases: aliases}, nil
+}
+
+// start runs the controller manager until ctx ends.
+func (m *controllerManager) start(ctx context.Context) (*part, error) {
+	config, err := m.options.Config(ctx, m.known, m.disabled, m.aliases)
+	if err != nil {
+		return nil, fmt.Errorf("complete the options of the controller manager: %w", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- app.Run(ctx, config.Complete()); close(done) }()
+	return &part{done: done}, nil
+}
+
+// waitServiceAccounts waits until the default service account exists in every built-in namespace.
+func waitServiceAccounts(ctx context.Context, cfg *rest.Config) error {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("make a client for the API server: %w", err)
+	}
+	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "serviceaccounts", metav1.NamespaceAll,
+		fields.OneTermEqualSelector("metadata.name", "default"))
+	missing := sets.New(builtinNamespaces...)
+	_, err = watchtools.UntilWithSync(ctx, lw, &corev1.ServiceAccount{}, nil, func(e watch.Event) (bool, error) {
+		if account, ok := e.Object.(*corev1.ServiceAccount); ok && e.Type != watch.Deleted {
+			missing.Delete(account.Namespace)
+		}
+		return missing.Len() == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the default service accounts of %v: %w", sets.List(missing), err)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/sets"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	"sigs.k8s.io/yaml"
+)
+
+// installCRDs creates the definitions that are missing and waits until all of them are served. Those that
+// exist are left as they are: whoever applied a later version knows better.
+func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
+	definitions, err := readCRDs(paths)
+	if err != nil || len(definitions) == 0 {
+		return err
+	}
+	client, err := apiextensions.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("make a client for custom resource definitions: %w", err)
+	}
+	pending := sets.New[string]()
+	for _, d := range definitions {
+		_, err := client.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, d, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create custom resource definition %s: %w", d.Name, err)
+		}
+		pending.Insert(d.Name)
+	}
+	lw := cache.NewListWatchFromClient(client.ApiextensionsV1().RESTClient(), "customresourcedefinitions",
+		metav1.NamespaceNone, fields.Everything())
+	_, err = watchtools.UntilWithSync(ctx, lw, &apiextensionsv1.CustomResourceDefinition{}, nil, func(e watch.Event) (bool, error) {
+		d, ok := e.Object.(*apiextensionsv1.CustomResourceDefinition)
+		if ok && apihelpers.IsCRDConditionTrue(d, apiextensionsv1.Established) {
+			pending.Delete(d.Name)
+		}
+		return pending.Len() == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the custom resource definitions %v: %w", sets.List(pending), err)
+	}
+	return nil
+}
+
+// readCRDs reads every definition in the files, and in the files of the folders.
+func readCRDs(paths []string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	var all []*apiextensionsv1.CustomResourceDefinition
+	for _, path := range paths {
+		err := filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			definitions, err := parseCRDs(data)
+			if err != nil {
+				return fmt.Errorf("%s: %w", file, err)
+			}
+			all = append(all, definitions...)
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the custom resource definitions in %s: %w", path, err)
+		}
+	}
+	return all, nil
+}
+
+// parseCRDs returns the definitions among the YAML documents and refuses anything else.
+func parseCRDs(data []byte) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	var definitions []*apiextensionsv1.CustomResourceDefinition
+	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for {
+		doc, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return definitions, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		d := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.UnmarshalStrict(doc, d); err != nil {
+			return nil, err
+		}
+		switch d.Kind {
+		case "": // a document of comments only
+		case "CustomResourceDefinition":
+			definitions = append(definitions, d)
+		default:
+			return nil, fmt.Errorf("found a %s instead of a CustomResourceDefinition", d.Kind)
+		}
+	}
+}

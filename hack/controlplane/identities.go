@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+const (
+	productNamespace      = "fixedip-system"
+	controllerManagerUser = "kube-controller-manager"
+	clusterName           = "fixedip"
+	clientQPS             = 1000
+	clientBurst           = 2000
+)
+
+// identity is someone who may talk to the API server.
+type identity struct {
+	name   string // of the kubeconfig
+	user   string
+	groups []string
+	token  string
+}
+
+// knownIdentities lists who gets a kubeconfig. The product's own processes carry the names that the kubelet
+// would give them through their service accounts, so that they run under the RBAC rules of the manifests.
+func knownIdentities() []identity {
+	account := func(name string) identity {
+		return identity{
+			name:   name,
+			user:   serviceaccount.MakeUsername(productNamespace, name),
+			groups: serviceaccount.MakeGroupNames(productNamespace),
+		}
+	}
+	master := func(name, username string) identity {
+		return identity{name: name, user: username, groups: []string{user.SystemPrivilegedGroup}}
+	}
+	return []identity{
+		master("admin", "admin"),
+		account("fixedip-scheduler"),
+		account("fixedip-controller"),
+		master("simnode", "simnode"),
+		master(controllerManagerUser, user.KubeControllerManager),
+	}
+}
+
+// identities are the known identities with their tokens.
+type identities struct {
+	file string // the token file of the API server
+	list []identity
+}
+
+// ensureIdentities reads the tokens of an earlier run, makes those that are missing and writes the token
+// file: the tokens that clients hold stay good across restarts.
+func ensureIdentities(file string) (*identities, error) {
+	tokens, err := readTokens(file)
+	if err != nil {
+		return nil, err
+	}
+	list := knownIdentities()
+	var buf bytes.Buffer
+	w := csv.NewWriter(&buf)
+	for i := range list {
+		id := &list[i]
+		if id.token = tokens[id.user]; id.token == "" {
+			id.token = rand.Text()
+		}
+		if err := w.Write([]string{id.token, id.user, id.name, strings.Join(id.groups, ",")}); err != nil {
+			return nil, fmt.Errorf("encode the token of %s: %w", id.user, err)
+		}
+	}
+	w.Flush()
+	if err := w.Error(); err != nil {
+		return nil, fmt.Errorf("encode the tokens: %w", err)
+	}
+	if err := writePrivate(file, buf.Bytes()); err != nil {
+		return nil, err
+	}
+	return &identities{file: file, list: list}, nil
+}
+
+// readTokens returns the tokens in a token file by user name; none if there is no file yet.
+func readTokens(file string) (map[string]string, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the tokens: %w", err)
+	}
+	r := csv.NewReader(bytes.NewReader(data))
+	r.FieldsPerRecord = 4
+	records, err := r.ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("read the tokens in %s: %w", file, err)
+	}
+	tokens := make(map[string]string, len(records))
+	for _, rec := range records {
+		tokens[rec[1]] = rec[0]
+	}
+	return tokens, nil
+}
+
+// restConfig returns a client configuration for one of the identities.
+func (ids *identities) restConfig(name, server string, caPEM []byte) (*rest.Config, error) {
+	for _, id := range ids.list {
+		if id.name == name {
+			return &rest.Config{
+				Host:            server,
+				BearerToken:     id.token,
+				TLSClientConfig: rest.TLSClientConfig{CAData: caPEM},
+				QPS:             clientQPS,
+				Burst:           clientBurst,
+			}, nil
+		}
+	}
+	return nil, fmt.Errorf("no identity is called %q", name)
+}
+
+// writeKubeconfigs writes one kubeconfig per identity.
+func writeKubeconfigs(dir, server string, caPEM []byte, ids *identities) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("create the kubeconfig folder: %w", err)
+	}
+	for _, id := range ids.list {
+		cfg := clientcmdapi.NewConfig()
+		cfg.Clusters[clusterName] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: caPEM}
+		cfg.AuthInfos[id.name] = &clientcmdapi.AuthInfo{Token: id.token}
+		cfg.Contexts[clusterName] = &clientcmdapi.Context{Cluster: clusterName, AuthInfo: id.name}
+		cfg.CurrentContext = clusterName
+		data, err := clientcmd.Write(*cfg)
+		if err != nil {
+			return fmt.Errorf("encode the kubeconfig of %s: %w", id.name, err)
+		}
+		if err := writePrivate(filepath.Join(dir, id.name+".yaml"), data); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+// Command fixedip-controlplane is a whole Kubernetes control plane in one unprivileged process: etcd, the API
+// server and the controller manager, started from their own packages. The demo and the integration tests run
+// on it. It keeps everything in one folder, so that it can be killed and started again with its state.
+//
+// It is not for production: etcd does not sync to disk, and anyone who can read the folder is an
+// administrator of the cluster.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"fixedip.io/fixedip/hack/cluster/lifeline"
+)
+
+const (
+	// readyTimeout bounds the start: a warm start takes 4 s on two cores.
+	readyTimeout = 90 * time.Second
+	// stopTimeout bounds the stop of the API server, which otherwise waits a minute for open requests.
+	stopTimeout = 3 * time.Second
+	// readyFile is written to the work folder while the control plane is ready.
+	readyFile = "ready"
+)
+
+func main() {
+	o := newOptions()
+	flags := pflag.NewFlagSet("fixedip-controlplane", pflag.ContinueOnError)
+	o.addFlags(flags)
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return
+		}
+		fail(err)
+	}
+	if err := o.validate(flags.Args()); err != nil {
+		fail(err)
+	}
+	if err := setVerbosity(o.verbosity); err != nil {
+		fail(err)
+	}
+	if o.exitWithParent {
+		if err := lifeline.Bind(); err != nil {
+			fail(err)
+		}
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		klog.Flush()
+		fail(err)
+	}
+	klog.Flush()
+}
+
+// fail prints the one line that says why the process ends, and ends it.
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "fixedip-controlplane:", err)
+	os.Exit(1)
+}
+
+// setVerbosity sets klog's level, which the API server and the controller manager share. Their own logging
+// options may be applied only once per process and are left alone.
+func setVerbosity(v int) error {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Set("v", strconv.Itoa(v)); err != nil {
+		return fmt.Errorf("set log level %d: %w", v, err)
+	}
+	return nil
+}
+
+// run starts the parts in the order in which they need one another and keeps them until ctx ends or one of
+// them fails.
+func run(ctx context.Context, o *options) error {
+	began := time.Now()
+	ready := filepath.Join(o.dir, readyFile)
+	if err := os.MkdirAll(o.dir, 0o700); err != nil {
+		return fmt.Errorf("create the work folder %s: %w", o.dir, err)
+	}
+	if err := os.Remove(ready); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the ready file of an earlier run: %w", err)
+	}
+	keys, err := ensurePKI(filepath.Join(o.dir, "pki"))
+	if err != nil {
+		return err
+	}
+	users, err := ensureIdentities(filepath.Join(o.dir, "pki", "tokens.csv"))
+	if err != nil {
+		return err
+	}
+	listener, err := listen(o.dir, o.securePort)
+	if err != nil {
+		return err
+	}
+	address := listener.Addr().String()
+	if err := writeKubeconfigs(filepath.Join(o.dir, "kubeconfig"), "https://"+address, keys.caPEM, users); err != nil {
+		return err
+	}
+
+	manager, err := newControllerManager(controllerConfig{
+		kubeconfig: filepath.Join(o.dir, "kubeconfig", controllerManagerUser+".yaml"), keys: keys,
+		nodeMonitorGracePeriod: o.nodeMonitorGracePeriod, podGCThreshold: o.podGCThreshold,
+	})
+	if err != nil {
+		return err
+	}
+	store, err := startEtcd(ctx, o.etcdDir)
+	if err != nil {
+		return err
+	}
+	defer store.stop()
+
+	// The API server gets its own context, since it has to outlive the controllers by a moment: controllers
+	// whose server is gone fill the log with errors.
+	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServer()
+	server, err := startAPIServer(serverCtx, serverConfig{
+		listener: listener, etcdURL: store.url, keys: keys, tokenFile: users.file,
+	})
+	if err != nil {
+		return err
+	}
+
+	startCtx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	admin, err := users.restConfig("admin", "https://"+address, keys.caPEM)
+	if err != nil {
+		return err
+	}
+	if err := waitServing(startCtx, admin, server.done); err != nil {
+		return err
+	}
+	// The garbage collector looks for new kinds every 30 s only (startGarbageCollectorController, syncPeriod):
+	// kinds that exist before it starts are collected from the first moment.
+	if err := installCRDs(startCtx, admin, o.crds); err != nil {
+		return err
+	}
+	controllers, err := manager.start(ctx)
+	if err != nil {
+		return err
+	}
+	if err := waitServiceAccounts(startCtx, admin); err != nil {
+		return err
+	}
+
+	line := fmt.Sprintf("ready: https://%s in %s", address, time.Since(began).Round(time.Millisecond))
+	if err := os.WriteFile(ready, []byte(line+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write the ready file: %w", err)
+	}
+	fmt.Println(line)
+	if err := notifyReady(o.readyFD, line); err != nil {
+		return err
+	}
+
+	select {
+	case <-ctx.Done():
+	case err = <-server.done:
+		err = partEnded("the API server", err)
+	case err = <-controllers.done:
+		// The controller manager ends with ctx too; whoever of the two is seen first, it is a normal stop.
+		if ctx.Err() == nil {
+			err = partEnded("the controller manager", err)
+		} else {
+			err = nil
+		}
+	case err = <-store.failed:
+		err = partEnded("etcd", err)
+	}
+	stopServer()
+	select {
+	case <-server.done:
+	case <-time.After(stopTimeout):
+		klog.FromContext(ctx).Info("The API server did not stop in time and is cut off", "timeout", stopTimeout)
+	}
+	return errors.Join(err, removeReady(ready))
+}
+
+// partEnded describes the end of a part that should have gone on.
+func partEnded(part string, err error) error {
+	if err == nil {
+		return fmt.Errorf("%s ended by itself", part)
+	}
+	return fmt.Errorf("%s failed: %w", part, err)
+}
+
+func removeReady(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the ready file: %w", err)
+	}
+	return nil
+}
+
+// notifyReady writes the ready line to an inherited file descriptor and closes it. A pipe tells a parent both
+// outcomes as events: the line, or its end when the process died before it was ready.
+func notifyReady(fd int, line string) error {
+	if fd < 0 {
+		return nil
+	}
+	f := os.NewFile(uintptr(fd), "ready-fd")
+	if f == nil {
+		return fmt.Errorf("--ready-fd=%d is not an open file descriptor", fd)
+	}
+	_, err := io.WriteString(f, line+"\n")
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("report ready on --ready-fd=%d: %w", fd, err)
+	}
+	return nil
+}

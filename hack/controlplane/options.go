@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// options are the settings of the process, as the command line gives them.
+type options struct {
+	dir                    string
+	etcdDir                string
+	securePort             int
+	crds                   []string
+	nodeMonitorGracePeriod time.Duration
+	podGCThreshold         int
+	readyFD                int
+	exitWithParent         bool
+	verbosity              int
+}
+
+func newOptions() *options {
+	return &options{
+		nodeMonitorGracePeriod: 50 * time.Second,
+		podGCThreshold:         12500,
+		readyFD:                -1,
+	}
+}
+
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.dir, "dir", o.dir, "Work folder: certificates, tokens, kubeconfigs and the data of etcd. Started again on the same folder, the control plane comes back with its state.")
+	fs.StringVar(&o.etcdDir, "etcd-dir", o.etcdDir, "Data folder of etcd; empty means <dir>/etcd.")
+	fs.IntVar(&o.securePort, "secure-port", o.securePort, "Port of the API server on 127.0.0.1; 0 means the port of the last run on this folder, or a free one.")
+	fs.StringArrayVar(&o.crds, "crds", o.crds, "File or folder with CustomResourceDefinitions to create before the controllers start; may be given more than once.")
+	fs.DurationVar(&o.nodeMonitorGracePeriod, "node-monitor-grace-period", o.nodeMonitorGracePeriod, "How long a node may be silent before it counts as lost, as in kube-controller-manager.")
+	fs.IntVar(&o.podGCThreshold, "terminated-pod-gc-threshold", o.podGCThreshold, "How many ended pods may stay before the pod garbage collector removes some, as in kube-controller-manager.")
+	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor that gets one line when the control plane is ready; -1 means none.")
+	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when the process that started this one ends.")
+	fs.IntVarP(&o.verbosity, "v", "v", o.verbosity, "Log level.")
+}
+
+// validate checks the options and fills in those that follow from others.
+func (o *options) validate(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	if o.dir == "" {
+		return fmt.Errorf("--dir=%q: a work folder is needed", o.dir)
+	}
+	abs, err := filepath.Abs(o.dir)
+	if err != nil {
+		return fmt.Errorf("--dir=%q: %w", o.dir, err)
+	}
+	o.dir = abs
+	if o.etcdDir == "" {
+		o.etcdDir = filepath.Join(o.dir, "etcd")
+	}
+	if o.securePort < 0 || o.securePort > 65535 {
+		return fmt.Errorf("--secure-port=%d: not a port", o.securePort)
+	}
+	for _, path := range o.crds {
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("--crds=%q: %w", path, err)
+		}
+	}
+	// kube-controller-manager wants the period to be more than twice its own check interval of 5 s.
+	if o.nodeMonitorGracePeriod < 11*time.Second {
+		return fmt.Errorf("--node-monitor-grace-period=%s: at least 11s is needed", o.nodeMonitorGracePeriod)
+	}
+	if o.readyFD >= 0 && o.readyFD < 3 {
+		return fmt.Errorf("--ready-fd=%d: 0, 1 and 2 are the standard streams", o.readyFD)
+	}
+	if o.verbosity < 0 {
+		return fmt.Errorf("--v=%d: the log level is not negative", o.verbosity)
+	}
+	return nil
+}

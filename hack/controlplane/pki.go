@@ -1,0 +1,154 @@
+package main
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/util/keyutil"
+)
+
+// certificateLife is how long a work folder stays usable.
+const certificateLife = 10 * 365 * 24 * time.Hour
+
+// pki names the key material in the work folder. The private key of the certificate authority is not kept:
+// nothing is signed after the first start.
+type pki struct {
+	caFile, certFile, keyFile string
+	serviceAccountKeyFile     string
+	caPEM                     []byte
+}
+
+// ensurePKI returns the key material of an earlier run, or makes it. Clients keep the certificate authority
+// in their kubeconfigs, so a restart may not change it.
+func ensurePKI(dir string) (*pki, error) {
+	p := &pki{
+		caFile:                filepath.Join(dir, "ca.crt"),
+		certFile:              filepath.Join(dir, "apiserver.crt"),
+		keyFile:               filepath.Join(dir, "apiserver.key"),
+		serviceAccountKeyFile: filepath.Join(dir, "service-account.key"),
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create the key folder: %w", err)
+	}
+	// The certificate of the authority is written last: where it exists, the rest does.
+	caPEM, err := os.ReadFile(p.caFile)
+	switch {
+	case err == nil:
+		p.caPEM = caPEM
+		return p, nil
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("read the certificate authority: %w", err)
+	}
+	if err := p.create(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// create makes a certificate authority, a serving certificate signed by it and the key that signs service
+// account tokens, and writes them to their files.
+func (p *pki) create() error {
+	caKey, err := newKey()
+	if err != nil {
+		return err
+	}
+	ca := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: "fixedip-controlplane-ca"},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	caDER, err := sign(ca, ca, caKey.Public(), caKey)
+	if err != nil {
+		return fmt.Errorf("make the certificate authority: %w", err)
+	}
+	if ca, err = x509.ParseCertificate(caDER); err != nil {
+		return fmt.Errorf("read the certificate authority just made: %w", err)
+	}
+
+	serverKey, err := newKey()
+	if err != nil {
+		return err
+	}
+	serving := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+	servingDER, err := sign(serving, ca, serverKey.Public(), caKey)
+	if err != nil {
+		return fmt.Errorf("make the serving certificate: %w", err)
+	}
+	serviceAccountKey, err := newKey()
+	if err != nil {
+		return err
+	}
+
+	p.caPEM = encodeCertificate(caDER)
+	return errors.Join(
+		writeKey(p.keyFile, serverKey),
+		writeKey(p.serviceAccountKeyFile, serviceAccountKey),
+		writePrivate(p.certFile, encodeCertificate(servingDER)),
+		writePrivate(p.caFile, p.caPEM),
+	)
+}
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a private key: %w", err)
+	}
+	return key, nil
+}
+
+// sign completes the template with serial number and lifetime and returns the signed certificate.
+func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) ([]byte, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial
+	// A machine whose clock was just set back must still accept the certificate.
+	template.NotBefore = time.Now().Add(-time.Hour)
+	template.NotAfter = template.NotBefore.Add(certificateLife)
+	return x509.CreateCertificate(rand.Reader, template, parent, public, signer)
+}
+
+func encodeCertificate(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func writeKey(path string, key *ecdsa.PrivateKey) error {
+	data, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return fmt.Errorf("encode the key for %s: %w", path, err)
+	}
+	return writePrivate(path, data)
+}
+
+// writePrivate writes a file that only its owner can read, whole or not at all: a process that is killed
+// while it writes leaves nothing half done for its successor.
+func writePrivate(path string, data []byte) error {
+	temp := path + ".new"
+	if err := os.WriteFile(temp, data, 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return fmt.Errorf("put %s in place: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+)
+
+const (
+	namespace = "default"
+	// actTimeout is how long an act may take before the demo says what is missing.
+	actTimeout = 90 * time.Second
+	// updateRate is how often the simulated agents report what they use. Cilium's default is 15 s;
+	// the shorter one only makes the last act shorter.
+	updateRate = "1s"
+	coolDown   = "5s"
+	// preAllocate is how many free dynamic addresses each pool has.
+	preAllocate = 8
+)
+
+var nodes = []string{"node-1", "node-2", "node-3"}
+
+// demo is one run.
+type demo struct {
+	bin, dir, manifests string
+	keep                bool
+	began               time.Time
+	acts                int
+
+	cluster               *cluster.Cluster
+	witness               *witness.Witness
+	api                   client.Client
+	scheduler, controller *cluster.Process
+	// addresses is what each pod had after the first act. Key: the pod's name. Nothing may change it.
+	addresses map[string]string
+}
+
+func (d *demo) run(ctx context.Context) error {
+	if err := d.bringUp(ctx); err != nil {
+		return err
+	}
+	if !d.keep {
+		defer d.cluster.Stop()
+	}
+	for _, act := range []func(context.Context) error{
+		d.firstPlacement, d.allPodsDeleted, d.rollingRestart, d.bothKilled, d.controllerStopped,
+	} {
+		if err := d.perform(ctx, act); err != nil {
+			return err
+		}
+	}
+	if d.keep {
+		d.sayHowToReach()
+		return nil
+	}
+	if err := d.perform(ctx, d.statefulSetDeleted); err != nil {
+		return err
+	}
+	d.sayMemory()
+	fmt.Printf("\nAll %d acts passed in %s: no address changed, none was shared.\n", d.acts, time.Since(d.began).Round(100*time.Millisecond))
+	return nil
+}
+
+// perform bounds an act, and looks for broken promises after it.
+func (d *demo) perform(ctx context.Context, act func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, actTimeout, fmt.Errorf("not done after %v", actTimeout))
+	defer cancel()
+	if err := act(ctx); err != nil {
+		return err
+	}
+	if broken := d.witness.Violations(); len(broken) > 0 {
+		return fmt.Errorf("a promise was broken:\n  %s", strings.Join(broken, "\n  "))
+	}
+	return nil
+}
+
+func (d *demo) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+// act announces an act and what it proves.
+func (d *demo) act(title, proves string) {
+	d.acts++
+	d.say("\n── Act %d: %s\n   proves: %s\n", d.acts, title, proves)
+}
+
+func (d *demo) bringUp(ctx context.Context) error {
+	d.say("Starting a cluster in %s: etcd, kube-apiserver and kube-controller-manager in one process,\n%d nodes that run Cilium's own allocator, and fixedip's scheduler and controller.\n", d.dir, len(nodes))
+	if err := d.clean(); err != nil {
+		return err
+	}
+	var err error
+	d.cluster, err = cluster.Start(ctx, cluster.Options{
+		Dir:      d.dir,
+		Binaries: cluster.Binaries{ControlPlane: d.program("fixedip-controlplane"), SimNode: d.program("fixedip-simnode")},
+		Manifests: []string{
+			filepath.Join(d.manifests, "crd"),
+			filepath.Join(d.manifests, "namespace.yaml"),
+			filepath.Join(d.manifests, "scheduler-rbac.yaml"),
+			filepath.Join(d.manifests, "controller-rbac.yaml"),
+		},
+		Detach: d.keep,
+		Log:    func(format string, args ...any) { d.say("  "+format, args...) },
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.startAll(ctx); err != nil {
+		d.cluster.Stop()
+		return err
+	}
+	return nil
+}
+
+// clean empties the work folder, where nothing but an earlier demo may have been.
+func (d *demo) clean() error {
+	if err := cluster.StopDetached(d.dir); err != nil {
+		return fmt.Errorf("stop the cluster of an earlier demo: %w", err)
+	}
+	const mark = ".fixedip-demo"
+	entries, err := os.ReadDir(d.dir)
+	if err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("look into the work folder: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(d.dir, mark)); len(entries) > 0 && err != nil {
+		return fmt.Errorf("-dir %q: not empty and not of an earlier demo; name another folder", d.dir)
+	}
+	if err := os.RemoveAll(d.dir); err != nil {
+		return fmt.Errorf("empty the work folder: %w", err)
+	}
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return fmt.Errorf("make the work folder: %w", err)
+	}
+	return os.WriteFile(filepath.Join(d.dir, mark), nil, 0o600)
+}
+
+func (d *demo) program(name string) string { return filepath.Join(d.bin, name) }
+
+func (d *demo) startAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, actTimeout, fmt.Errorf("not done after %v", actTimeout))
+	defer cancel()
+	for _, n := range nodes {
+		if _, err := d.cluster.StartNode(ctx, n, "--update-rate="+updateRate); err != nil {
+			return err
+		}
+	}
+	var err error
+	d.controller, err = product.StartController(d.cluster, "controller", d.program("fixedip-controller"), product.ControllerOptions{
+		Lease: product.QuickLease,
+		Args:  []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--cluster-pool-ipv4-mask-size=24", "--cool-down=" + coolDown, fmt.Sprintf("--ip-rate-num=%d", preAllocate)},
+	})
+	if err != nil {
+		return err
+	}
+	d.scheduler, err = product.StartScheduler(d.cluster, "scheduler", d.program("fixedip-scheduler"), product.SchedulerOptions{Lease: product.QuickLease})
+	if err != nil {
+		return err
+	}
+	cfg, err := d.cluster.RESTConfig(cluster.Admin)
+	if err != nil {
+		return err
+	}
+	scheme, err := witness.Scheme()
+	if err != nil {
+		return err
+	}
+	if d.api, err = client.New(cfg, client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	if d.witness, err = witness.Start(context.WithoutCancel(ctx), cfg); err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if err := d.cluster.WaitNodeReady(ctx, n); err != nil {
+			return fmt.Errorf("%w; is its pool filled? the logs of the controller and of the node tell", err)
+		}
+	}
+	// Each agent has taken two addresses for its node, which the controller makes up for.
+	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Used >= 2 && p.Dynamic-p.Used >= preAllocate }); err != nil {
+		return fmt.Errorf("wait for full pools: %w", err)
+	}
+	d.say("  %d nodes ready after %s\n\n%s", len(nodes), time.Since(d.began).Round(100*time.Millisecond), d.witness.Pools())
+	return nil
+}
+
+func (d *demo) sayMemory() {
+	d.say("\nMemory of each process:")
+	for _, p := range d.cluster.Processes() {
+		if rss, err := p.RSS(); err == nil {
+			d.say("  %-15s %4d MiB", p.Name, rss>>20)
+		}
+	}
+}
+
+func (d *demo) sayHowToReach() {
+	d.sayMemory()
+	d.say(`
+The first %d acts passed, and the cluster goes on. To reach it:
+
+  export KUBECONFIG=%s
+  kubectl get pods -o wide
+  kubectl get fixedips
+  kubectl get ciliumnode node-1 -o jsonpath='{.spec.ipam}'
+
+To stop it: make demo-stop`, d.acts, d.cluster.Kubeconfig(cluster.Admin))
+}

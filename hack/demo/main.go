@@ -1,0 +1,57 @@
+// Command demo shows what fixedip does, on a cluster of its own on this machine: a real API
+// server, our scheduler and controller as processes of their own, and three nodes of which each
+// runs Cilium's own allocator. It ends with an error as soon as an address changes or is shared.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/go-logr/logr"
+
+	"fixedip.io/fixedip/hack/cluster"
+)
+
+func main() {
+	bin := flag.String("bin", "bin", "folder of the programs")
+	dir := flag.String("dir", "", "work folder; it is emptied first")
+	manifests := flag.String("manifests", "manifests", "folder of the manifests")
+	keep := flag.Bool("keep", false, "leave the cluster running")
+	stop := flag.Bool("stop", false, "stop the cluster that was left running in -dir, and do nothing else")
+	flag.Parse()
+	// The witness uses controller-runtime, which asks for a logger.
+	ctrllog.SetLogger(logr.Discard())
+	if *dir == "" {
+		fmt.Fprintln(os.Stderr, "demo: -dir: name a work folder")
+		os.Exit(2)
+	}
+	if *stop {
+		if err := cluster.StopDetached(*dir); err != nil {
+			fmt.Fprintln(os.Stderr, "demo:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	d := &demo{bin: *bin, dir: *dir, manifests: *manifests, keep: *keep, began: time.Now()}
+	err := d.run(ctx)
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "demo: interrupted")
+	default:
+		fmt.Fprintf(os.Stderr, "\ndemo: FAILED: %v\nThe logs are in %s.\n", err, filepath.Join(*dir, "logs"))
+	}
+	os.Exit(1)
+}

@@ -1,0 +1,93 @@
+// Package product starts fixedip's own programs in a cluster of package cluster: each a process of
+// its own, as the service account and with the rights that the manifests give it.
+package product
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/template"
+	"time"
+
+	"fixedip.io/fixedip/hack/cluster"
+)
+
+// Lease is how fast a replica takes over from one that was killed.
+type Lease struct{ Duration, Renew, Retry time.Duration }
+
+// QuickLease is for demos and tests: with the product's defaults each kill would cost 15 s.
+var QuickLease = Lease{Duration: 4 * time.Second, Renew: 3 * time.Second, Retry: 500 * time.Millisecond}
+
+// SchedulerOptions say how the scheduler runs.
+type SchedulerOptions struct {
+	Lease Lease
+	// Families are the families in which pods have addresses; IPv4 if empty.
+	Families []string
+	// Kubeconfig is another way to the API server than the scheduler's own; for tests with a proxy.
+	Kubeconfig string
+}
+
+var schedulerConfig = template.Must(template.New("").Parse(`apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: {{.Kubeconfig}}
+leaderElection:
+  leaderElect: true
+  resourceNamespace: fixedip-system
+  resourceName: fixedip-scheduler
+  leaseDuration: {{.Lease.Duration}}
+  renewDeadline: {{.Lease.Renew}}
+  retryPeriod: {{.Lease.Retry}}
+profiles:
+- schedulerName: fixedip-scheduler
+  plugins:
+    multiPoint:
+      enabled:
+      - name: FixedIP
+  pluginConfig:
+  - name: FixedIP
+    args:
+      ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
+`))
+
+// StartScheduler starts a scheduler. The name tells replicas apart.
+func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*cluster.Process, error) {
+	if o.Kubeconfig == "" {
+		o.Kubeconfig = c.Kubeconfig(cluster.Scheduler)
+	}
+	if o.Families == nil {
+		o.Families = []string{"IPv4"}
+	}
+	var config bytes.Buffer
+	if err := schedulerConfig.Execute(&config, o); err != nil {
+		return nil, fmt.Errorf("write the configuration of %s: %w", name, err)
+	}
+	path := filepath.Join(c.Dir(), name+".yaml")
+	if err := os.WriteFile(path, config.Bytes(), 0o600); err != nil {
+		return nil, fmt.Errorf("write the configuration of %s: %w", name, err)
+	}
+	return c.StartProcess(name, bin, "--config="+path, "--secure-port=0", "-v=2")
+}
+
+// ControllerOptions say how the controller runs.
+type ControllerOptions struct {
+	Lease Lease
+	// Args are its other flags: the cluster pools at least.
+	Args []string
+}
+
+// StartController starts a controller. The name tells replicas apart.
+func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) (*cluster.Process, error) {
+	args := append([]string{
+		"--kubeconfig=" + c.Kubeconfig(cluster.Controller),
+		"--leader-election-namespace=fixedip-system",
+		"--leader-election-lease-duration=" + o.Lease.Duration.String(),
+		"--leader-election-renew-deadline=" + o.Lease.Renew.String(),
+		"--leader-election-retry-period=" + o.Lease.Retry.String(),
+		"--metrics-bind-address=0",
+		"--health-probe-bind-address=0",
+		"-v=2",
+	}, o.Args...)
+	return c.StartProcess(name, bin, args...)
+}

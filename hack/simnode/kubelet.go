@@ -1,0 +1,361 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	statusutil "k8s.io/kubernetes/pkg/util/pod"
+)
+
+const (
+	kubeletWorkers = 8
+	// minGracePeriod is what a kubelet gives even a pod that is deleted by force
+	// (calculateEffectiveGracePeriod). Its successor may well start before the old sandbox is gone (fact 13).
+	minGracePeriod = time.Second
+)
+
+// errStopped ends a wait because the process stops.
+var errStopped = errors.New("the node is stopping")
+
+// podKey names one incarnation of a pod: two pods of the same name that follow one another have sandboxes of
+// their own, and the new one starts while the old one still stops, as on a real node.
+type podKey struct {
+	types.NamespacedName
+	uid types.UID
+}
+
+func keyOf(pod *corev1.Pod) podKey {
+	return podKey{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, uid: pod.UID}
+}
+
+// sandbox is the network of one pod incarnation.
+type sandbox struct {
+	ips []net.IP
+	// held are those of the addresses that the allocator knows: none for pods on the host network, and not
+	// those that could not be restored.
+	held []net.IP
+	// started is when the containers started.
+	started metav1.Time
+	// stopAt is when the containers will have stopped; zero while nobody asked them to.
+	stopAt time.Time
+}
+
+// network gives addresses to sandboxes and takes them back; the agent.
+type network interface {
+	add(namespace, name string) ([]net.IP, error)
+	del(ctx context.Context, ips []net.IP)
+}
+
+// kubelet starts and stops the pods that are bound to the node.
+type kubelet struct {
+	client   kubernetes.Interface
+	opts     *options
+	informer cache.SharedIndexInformer
+	queue    workqueue.TypedRateLimitingInterface[podKey]
+	recorder record.EventRecorder
+	events   record.EventBroadcaster
+
+	mu sync.Mutex
+	// network is nil until the agent is up; pods that need addresses wait for it.
+	network network
+	// sandboxes has the sandbox of each pod incarnation that runs or is stopping, from its CNI ADD to its CNI
+	// DEL. Only the worker that holds a key changes that key's entry; mu guards the map itself.
+	sandboxes map[podKey]*sandbox
+	// retryAt has the time before which a failed CNI ADD is not tried again, by pod incarnation: an event in
+	// between must not make the node faster than a real one. It has no key that sandboxes has.
+	retryAt map[podKey]time.Time
+}
+
+func newKubelet(client kubernetes.Interface, o *options) *kubelet {
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) {
+		l.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", o.nodeName).String()
+	}))
+	events := record.NewBroadcaster()
+	return &kubelet{
+		client:   client,
+		opts:     o,
+		informer: factory.Core().V1().Pods().Informer(),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[podKey](50*time.Millisecond, 10*time.Second)),
+		events:    events,
+		recorder:  events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: o.nodeName}),
+		sandboxes: map[podKey]*sandbox{},
+		retryAt:   map[podKey]time.Time{},
+	}
+}
+
+// run works until ctx ends. The pods stay as they are.
+func (k *kubelet) run(ctx context.Context) error {
+	k.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: k.client.CoreV1().Events("")})
+	defer k.events.Shutdown()
+	_, err := k.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: k.enqueue,
+		UpdateFunc: func(before, after any) {
+			// A pod that was replaced while the watch was down shows up as an update.
+			if b, ok := before.(*corev1.Pod); ok && b.UID != after.(*corev1.Pod).UID {
+				k.enqueue(before)
+			}
+			k.enqueue(after)
+		},
+		DeleteFunc: func(obj any) {
+			if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = unknown.Obj
+			}
+			k.enqueue(obj)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch the pods of node %s: %w", k.opts.nodeName, err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { k.informer.RunWithContext(ctx) })
+	for range kubeletWorkers {
+		wg.Go(func() {
+			for k.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	k.queue.ShutDown()
+	wg.Wait()
+	return nil
+}
+
+// waitForPods returns when the kubelet has seen the pods that exist, or with an error when ctx ends.
+func (k *kubelet) waitForPods(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), k.informer.HasSynced) {
+		return errStopped
+	}
+	return nil
+}
+
+// runningPods returns the pods that an earlier process started on this node and that have addresses.
+func (k *kubelet) runningPods() []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, obj := range k.informer.GetStore().List() {
+		pod := obj.(*corev1.Pod)
+		if !pod.Spec.HostNetwork && pod.Status.Phase == corev1.PodRunning && len(pod.Status.PodIPs) > 0 {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// attachNetwork lets pods with addresses start. The restored pods go on with the sandboxes that they have.
+func (k *kubelet) attachNetwork(n network, restored []restoredPod) {
+	k.mu.Lock()
+	k.network = n
+	keys := make([]podKey, 0, len(restored))
+	for _, r := range restored {
+		key := keyOf(r.pod)
+		k.sandboxes[key] = &sandbox{ips: podAddresses(r.pod), held: r.held, started: startedAt(r.pod)}
+		keys = append(keys, key)
+	}
+	k.mu.Unlock()
+	// Pods that vanished meanwhile are in the list of restored ones only.
+	for _, key := range keys {
+		k.queue.Add(key)
+	}
+	for _, obj := range k.informer.GetStore().List() {
+		k.enqueue(obj)
+	}
+}
+
+func (k *kubelet) enqueue(obj any) {
+	if pod, ok := obj.(*corev1.Pod); ok {
+		k.queue.Add(keyOf(pod))
+	}
+}
+
+func (k *kubelet) next(ctx context.Context) bool {
+	key, stop := k.queue.Get()
+	if stop {
+		return false
+	}
+	defer k.queue.Done(key)
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", key.NamespacedName, "uid", key.uid)
+	again, err := k.sync(klog.NewContext(ctx, logger), key)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		logger.Info("Cannot bring the pod to its desired state, trying again", "err", err)
+		k.queue.AddRateLimited(key)
+	default:
+		k.queue.Forget(key)
+		if again > 0 {
+			k.queue.AddAfter(key, again)
+		}
+	}
+	return true
+}
+
+// sync brings one pod incarnation to the state that its object asks for. It returns when to look again, zero
+// if only an event can change anything.
+func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
+	pod, err := k.pod(key)
+	if err != nil {
+		return 0, err
+	}
+	k.mu.Lock()
+	network, box := k.network, k.sandboxes[key]
+	k.mu.Unlock()
+	if pod != nil && !pod.Spec.HostNetwork && network == nil {
+		return 0, nil // attachNetwork comes back to it
+	}
+	switch {
+	case pod == nil: // deleted by force, or with a grace period of zero
+		return k.stop(ctx, key, box, k.opts.stopDelay), nil
+	case pod.DeletionTimestamp != nil:
+		return k.terminate(ctx, key, pod, box)
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return k.stop(ctx, key, box, 0), nil
+	case box == nil:
+		return k.create(ctx, key, pod, network)
+	default:
+		return 0, k.patchStatus(ctx, pod, runningStatus(pod, box, k.opts.nodeIPs))
+	}
+}
+
+// pod returns the object of this incarnation, nil if it is gone.
+func (k *kubelet) pod(key podKey) (*corev1.Pod, error) {
+	obj, exists, err := k.informer.GetStore().GetByKey(key.NamespacedName.String())
+	if err != nil {
+		return nil, fmt.Errorf("look up pod %s: %w", key.NamespacedName, err)
+	}
+	if !exists {
+		return nil, nil
+	}
+	if pod := obj.(*corev1.Pod); pod.UID == key.uid {
+		return pod, nil
+	}
+	return nil, nil
+}
+
+// create makes the sandbox and starts the containers. Without addresses the pod waits in ContainerCreating,
+// with an event that says what the allocator said.
+func (k *kubelet) create(ctx context.Context, key podKey, pod *corev1.Pod, network network) (time.Duration, error) {
+	box := &sandbox{}
+	if pod.Spec.HostNetwork {
+		for _, s := range k.opts.nodeIPs {
+			box.ips = append(box.ips, net.ParseIP(s))
+		}
+	} else {
+		if left := k.retryIn(key); left > 0 {
+			return left, nil
+		}
+		ips, err := network.add(pod.Namespace, pod.Name)
+		if err != nil {
+			k.mu.Lock()
+			k.retryAt[key] = time.Now().Add(k.opts.sandboxRetry)
+			k.mu.Unlock()
+			k.recorder.Eventf(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox",
+				"Failed to create pod sandbox: plugin type=\"cilium-cni\" failed (add): unable to allocate IP via local cilium agent: %v", err)
+			if err := k.patchStatus(ctx, pod, waitingStatus(pod, k.opts.nodeIPs)); err != nil {
+				return 0, err
+			}
+			return k.opts.sandboxRetry, nil
+		}
+		box.ips, box.held = ips, ips
+	}
+	box.started = startedAt(pod)
+	k.mu.Lock()
+	k.sandboxes[key] = box
+	delete(k.retryAt, key)
+	k.mu.Unlock()
+	klog.FromContext(ctx).Info("Started the pod", "ips", box.ips)
+	return 0, k.patchStatus(ctx, pod, runningStatus(pod, box, k.opts.nodeIPs))
+}
+
+// retryIn returns how long a pod whose CNI ADD failed still has to wait.
+func (k *kubelet) retryIn(key podKey) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if at, failed := k.retryAt[key]; failed {
+		return time.Until(at)
+	}
+	return 0
+}
+
+// stop stops the containers and, once they have stopped, takes the sandbox down. It returns how long that
+// still takes, zero when it is done.
+func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time.Duration) time.Duration {
+	if box == nil {
+		k.mu.Lock()
+		delete(k.retryAt, key)
+		k.mu.Unlock()
+		return 0
+	}
+	if box.stopAt.IsZero() {
+		box.stopAt = time.Now().Add(delay)
+	}
+	if left := time.Until(box.stopAt); left > 0 {
+		return left
+	}
+	k.mu.Lock()
+	network := k.network
+	delete(k.sandboxes, key)
+	k.mu.Unlock()
+	if len(box.held) > 0 {
+		network.del(ctx, box.held)
+	}
+	klog.FromContext(ctx).Info("Stopped the pod", "ips", box.ips)
+	return 0
+}
+
+// terminate stops a pod that was asked to go, reports that it has ended and removes its object, in this order:
+// whoever sees the object gone may rely on the sandbox being gone.
+func (k *kubelet) terminate(ctx context.Context, key podKey, pod *corev1.Pod, box *sandbox) (time.Duration, error) {
+	delay := k.opts.stopDelay
+	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
+		delay = min(delay, max(minGracePeriod, time.Duration(*grace)*time.Second))
+	}
+	if left := k.stop(ctx, key, box, delay); left > 0 {
+		return left, nil
+	}
+	if err := k.patchStatus(ctx, pod, endedStatus(pod)); err != nil {
+		return 0, err
+	}
+	if grace := pod.DeletionGracePeriodSeconds; grace != nil && *grace == 0 && len(pod.Finalizers) > 0 {
+		return 0, nil // only the finalizers keep it
+	}
+	err := k.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64),
+		Preconditions:      metav1.NewUIDPreconditions(string(pod.UID)),
+	})
+	// A conflict means that the name belongs to another incarnation already.
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return 0, fmt.Errorf("delete the object of the ended pod %s: %w", key.NamespacedName, err)
+	}
+	return 0, nil
+}
+
+// patchStatus writes the status if it differs, to this incarnation of the pod only.
+func (k *kubelet) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
+	_, _, _, err := statusutil.PatchPodStatus(ctx, k.client, pod.Namespace, pod.Name, pod.UID, pod.Status, status)
+	if err == nil {
+		return nil
+	}
+	// The helper hides the kind of the error. A pod that is gone, or was replaced, has no status to write.
+	live, getErr := k.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(getErr) || (getErr == nil && live.UID != pod.UID) {
+		return nil
+	}
+	return fmt.Errorf("write the pod's status: %w", err)
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// options are the settings of the process, as the command line gives them.
+type options struct {
+	kubeconfig     string
+	nodeName       string
+	nodeIPs        []string
+	ipv4, ipv6     bool
+	updateRate     time.Duration
+	poolPoll       time.Duration
+	maxPods        int64
+	sandboxRetry   time.Duration
+	stopDelay      time.Duration
+	leaseRenewal   time.Duration
+	labels         map[string]string
+	debugAddress   string
+	exitWithParent bool
+	verbosity      int
+}
+
+func newOptions() *options {
+	return &options{
+		ipv4:         true,
+		updateRate:   15 * time.Second,
+		poolPoll:     200 * time.Millisecond,
+		maxPods:      110,
+		sandboxRetry: 2 * time.Second,
+		stopDelay:    200 * time.Millisecond,
+		leaseRenewal: 3 * time.Second,
+	}
+}
+
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Kubeconfig of an identity that may do what a kubelet and an agent do.")
+	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of the node.")
+	fs.StringSliceVar(&o.nodeIPs, "node-ip", o.nodeIPs, "Addresses of the node itself, one per family; empty derives them from the name, in 100.64.0.0/10 and fd00:64::/64.")
+	fs.BoolVar(&o.ipv4, "ipv4", o.ipv4, "Give pods IPv4 addresses.")
+	fs.BoolVar(&o.ipv6, "ipv6", o.ipv6, "Give pods IPv6 addresses.")
+	fs.DurationVar(&o.updateRate, "update-rate", o.updateRate, "Least time between two reports of the addresses in use, the agent's --ipam-cilium-node-update-rate.")
+	fs.DurationVar(&o.poolPoll, "pool-poll", o.poolPoll, "How often the allocator looks whether a new node's pool has its minimum; the agent looks every 5s.")
+	fs.Int64Var(&o.maxPods, "max-pods", o.maxPods, "Number of pods that the node accepts.")
+	fs.DurationVar(&o.sandboxRetry, "sandbox-retry", o.sandboxRetry, "Time until a failed address request is tried again; a real kubelet takes 10-13s.")
+	fs.DurationVar(&o.stopDelay, "stop-delay", o.stopDelay, "Time that containers take to stop, if the pod's grace period is not shorter.")
+	fs.DurationVar(&o.leaseRenewal, "lease-renewal", o.leaseRenewal, "How often the node says that it lives.")
+	fs.StringToStringVar(&o.labels, "labels", o.labels, "More labels for the node.")
+	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the allocator's state as JSON; empty means off.")
+	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when the process that started this one ends.")
+	fs.IntVarP(&o.verbosity, "v", "v", o.verbosity, "Log level.")
+}
+
+// validate checks the options and fills in those that follow from others.
+func (o *options) validate(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	if _, err := os.Stat(o.kubeconfig); err != nil {
+		return fmt.Errorf("--kubeconfig=%q: %w", o.kubeconfig, err)
+	}
+	if errs := validation.IsDNS1123Subdomain(o.nodeName); len(errs) > 0 {
+		return fmt.Errorf("--node-name=%q: %s", o.nodeName, errs[0])
+	}
+	if !o.ipv4 && !o.ipv6 {
+		return fmt.Errorf("--ipv4=%t and --ipv6=%t: at least one family is needed", o.ipv4, o.ipv6)
+	}
+	if o.maxPods < 1 {
+		return fmt.Errorf("--max-pods=%d: at least 1 is needed", o.maxPods)
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"update-rate", o.updateRate, time.Millisecond},
+		{"pool-poll", o.poolPoll, time.Millisecond},
+		{"sandbox-retry", o.sandboxRetry, time.Millisecond},
+		{"stop-delay", o.stopDelay, 0},
+		{"lease-renewal", o.leaseRenewal, 100 * time.Millisecond},
+	} {
+		if d.value < d.least {
+			return fmt.Errorf("--%s=%s: at least %s is needed", d.flag, d.value, d.least)
+		}
+	}
+	for key, value := range o.labels {
+		errs := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...)
+		if len(errs) > 0 {
+			return fmt.Errorf("--labels=%s=%s: %s", key, value, errs[0])
+		}
+	}
+	for _, s := range o.nodeIPs {
+		if _, err := netip.ParseAddr(s); err != nil {
+			return fmt.Errorf("--node-ip=%q: %w", s, err)
+		}
+	}
+	if o.debugAddress != "" {
+		if _, _, err := net.SplitHostPort(o.debugAddress); err != nil {
+			return fmt.Errorf("--debug-address=%q: %w", o.debugAddress, err)
+		}
+	}
+	if len(o.nodeIPs) == 0 {
+		o.nodeIPs = deriveNodeIPs(o.nodeName, o.ipv4, o.ipv6)
+	}
+	return nil
+}
+
+// deriveNodeIPs makes stable node addresses from the name. Nothing ever dials them. They are not loopback
+// addresses, which the API server refuses in endpoints.
+func deriveNodeIPs(name string, ipv4, ipv6 bool) []string {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	n := h.Sum32()
+	var ips []string
+	if ipv4 {
+		ips = append(ips, netip.AddrFrom4([4]byte{100, 64 | byte(n>>16)&0x3f, byte(n >> 8), byte(n)}).String())
+	}
+	if ipv6 {
+		b := [16]byte{0: 0xfd, 3: 0x64, 12: byte(n >> 24), 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)}
+		ips = append(ips, netip.AddrFrom16(b).String())
+	}
+	return ips
+}

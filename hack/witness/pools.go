@@ -1,0 +1,97 @@
+package witness
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+)
+
+// Pool counts the entries of one node's pool.
+type Pool struct {
+	Node    string
+	Subnets []string
+	// Fixed entries name a pod, Dynamic ones nobody, Resting ones were taken from a pod. Used are
+	// those that the agent says it has allocated.
+	Fixed, Dynamic, Resting, Used int
+	// Free are the addresses of the subnets that have no entry.
+	Free int64
+}
+
+func poolOf(cn *ciliumv2.CiliumNode) Pool {
+	p := Pool{Node: cn.Name, Subnets: cn.Spec.IPAM.PodCIDRs, Used: len(cn.Status.IPAM.Used)}
+	for _, e := range cn.Spec.IPAM.Pool {
+		switch {
+		case e.Owner == "":
+			p.Dynamic++
+		case pod(e.Owner):
+			p.Fixed++
+		default:
+			p.Resting++
+		}
+	}
+	for _, s := range p.Subnets {
+		subnet, err := netip.ParsePrefix(s)
+		if host := subnet.Addr().BitLen() - subnet.Bits(); err == nil && host > 1 && host < 63 {
+			p.Free += 1<<host - 2
+		}
+	}
+	p.Free -= int64(len(cn.Spec.IPAM.Pool))
+	return p
+}
+
+func (w *Witness) pools() []Pool {
+	var pools []Pool
+	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
+		pools = append(pools, poolOf(w.nodes[name]))
+	}
+	return pools
+}
+
+// AwaitPools returns when the condition holds for the pools of all nodes.
+func (w *Witness) AwaitPools(ctx context.Context, condition func(Pool) bool) error {
+	for {
+		w.mu.Lock()
+		pools, changed := w.pools(), w.changed
+		w.mu.Unlock()
+		if !slices.ContainsFunc(pools, func(p Pool) bool { return !condition(p) }) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w; what stands is\n%s", context.Cause(ctx), w.Pools())
+		}
+	}
+}
+
+// Generations are the generations of all CiliumNodes, by name: they change with each write of the
+// spec, and with no other.
+func (w *Witness) Generations() map[string]int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	generations := map[string]int64{}
+	for name, cn := range w.nodes {
+		generations[name] = cn.Generation
+	}
+	return generations
+}
+
+// Pools shows the pools of all nodes to people.
+func (w *Witness) Pools() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "NODE\tSUBNET\tFIXED\tDYNAMIC\tRESTING\tIN USE\tFREE OF ENTRIES")
+	for _, p := range w.pools() {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\n", p.Node, strings.Join(p.Subnets, " "), p.Fixed, p.Dynamic, p.Resting, p.Used, p.Free)
+	}
+	t.Flush()
+	return b.String()
+}

@@ -1,0 +1,142 @@
+package witness
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// Row is what stands for one identity.
+type Row struct {
+	Pod     string
+	UID     string
+	Node    string
+	Address string
+	// Running: the pod runs, with its address, and was not asked to stop.
+	Running bool
+	// Phase is that of the FixedIP; empty where there is none.
+	Phase string
+	// Entries are "node/address" of the pool entries that name the pod.
+	Entries []string
+}
+
+// State is all rows of a namespace, by pod: everything that is a pod, a FixedIP or an entry.
+func (w *Witness) State(namespace string) []Row {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state(namespace)
+}
+
+func (w *Witness) state(namespace string) []Row {
+	keys := map[string]bool{}
+	for k := range w.pods {
+		keys[k] = true
+	}
+	for k := range w.records {
+		keys[k] = true
+	}
+	for _, cn := range w.nodes {
+		for _, e := range cn.Spec.IPAM.Pool {
+			if pod(e.Owner) {
+				keys[e.Owner] = true
+			}
+		}
+	}
+	var rows []Row
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		name, ok := strings.CutPrefix(key, namespace+"/")
+		if !ok {
+			continue
+		}
+		row := Row{Pod: name, Entries: w.entries(key)}
+		if p := w.pods[key]; p != nil {
+			row.UID, row.Node, row.Address, row.Running = string(p.UID), p.Spec.NodeName, addresses(p), live(p)
+		}
+		if r := w.records[key]; r != nil {
+			row.Phase = string(r.Status.Phase)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// Pod is a pod as last seen, nil if there is none.
+func (w *Witness) Pod(namespace, name string) *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pods[namespace+"/"+name]
+}
+
+// Entries are "node/address" of all pool entries that name a pod.
+func (w *Witness) Entries(namespace, name string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.entries(namespace + "/" + name)
+}
+
+// Owner is the owner of a pool entry; ok is false where the pool has no such entry.
+func (w *Witness) Owner(node, address string) (owner string, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	cn := w.nodes[node]
+	if cn == nil {
+		return "", false
+	}
+	e, ok := cn.Spec.IPAM.Pool[address]
+	return e.Owner, ok
+}
+
+// Await returns when the condition holds for the rows of a namespace. The error says what stands
+// when ctx ends.
+func (w *Witness) Await(ctx context.Context, namespace string, condition func([]Row) bool) ([]Row, error) {
+	for {
+		w.mu.Lock()
+		rows, changed := w.state(namespace), w.changed
+		w.mu.Unlock()
+		if condition(rows) {
+			return rows, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return rows, fmt.Errorf("%w; what stands is\n%s", context.Cause(ctx), Table(rows))
+		}
+	}
+}
+
+// Table shows rows to people.
+func Table(rows []Row) string {
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "POD\tNODE\tADDRESS\tRUNNING\tFIXEDIP\tPOOL ENTRY")
+	for _, r := range rows {
+		running := "no"
+		if r.Running {
+			running = "yes"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Pod, orDash(r.Node), orDash(r.Address), running, orDash(r.Phase), orDash(strings.Join(r.Entries, " ")))
+	}
+	t.Flush()
+	return b.String()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// Record is a FixedIP as last seen, nil if there is none.
+func (w *Witness) Record(namespace, name string) *v1alpha1.FixedIP {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.records[namespace+"/"+name]
+}

@@ -1,0 +1,316 @@
+// Package witness watches a cluster from outside, as a stranger would, and holds what it sees
+// against what fixedip promises: a pod keeps its address, no two have the same one, and a claim
+// stands before its pod is bound. The demo and the integration tests share it.
+//
+// It only reads, and shares no code with the product but the types of its API: what it says is
+// worth something because it was found out independently.
+package witness
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// Placement is the first placement of an identity, as etcd ordered it.
+type Placement struct {
+	Pod, Node, Address string
+	// Claimed is the version of the CiliumNode in which the entry first named the pod, Bound that
+	// of the pod in which it first had a node. Versions are revisions of one etcd: the lower one
+	// was written first.
+	Claimed, Bound uint64
+}
+
+// Witness is what was seen so far. Its methods may be called from several goroutines.
+type Witness struct {
+	mu sync.Mutex
+	// pods are the pods that exist. Key: namespace/name. Value: the last version seen.
+	pods map[string]*corev1.Pod
+	// nodes are the CiliumNodes that exist. Key: their name.
+	nodes map[string]*ciliumv2.CiliumNode
+	// records are the FixedIPs that exist. Key: namespace/name.
+	records map[string]*v1alpha1.FixedIP
+	// first are the first placements since the identity had no claim anywhere. Key: namespace/name
+	// of the pod.
+	first map[string]*Placement
+	// promised are the addresses that an identity must keep: those of its record. Key:
+	// namespace/name. It goes with the record.
+	promised map[string]string
+	// ran has the address that each incarnation of a pod ran with. Key: the pod's UID.
+	ran map[types.UID]string
+	// boundAt is the version of each incarnation of a pod in which it first had a node. Key: the
+	// pod's UID.
+	boundAt map[types.UID]uint64
+	// suspicions are pods that ran with another address than the one that was kept for them as far
+	// as seen. They are violations, unless the record turns out to have been deleted before: the
+	// watches of two kinds are not in step. Key: namespace/name.
+	suspicions map[string]suspicion
+	// violations are the broken promises, in the order seen.
+	violations []string
+	// changed is closed and made anew at each event.
+	changed chan struct{}
+}
+
+type suspicion struct {
+	text string
+	// pod is the version of the pod that is suspect.
+	pod uint64
+}
+
+// Scheme knows all kinds that a witness, or a test beside it, reads.
+func Scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ciliumv2.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			return nil, fmt.Errorf("register API types: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Start makes a witness that watches until ctx ends. It has seen all that stands when it returns.
+func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	watches, err := cache.New(cfg, cache.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a cache: %w", err)
+	}
+	w := &Witness{
+		pods:       map[string]*corev1.Pod{},
+		nodes:      map[string]*ciliumv2.CiliumNode{},
+		records:    map[string]*v1alpha1.FixedIP{},
+		first:      map[string]*Placement{},
+		promised:   map[string]string{},
+		ran:        map[types.UID]string{},
+		boundAt:    map[types.UID]uint64{},
+		suspicions: map[string]suspicion{},
+		changed:    make(chan struct{}),
+	}
+	go func() {
+		if err := watches.Start(ctx); err != nil {
+			w.violate("the witness could not watch: %v", err)
+		}
+	}()
+	for obj, see := range map[client.Object]func(obj any, gone bool){
+		&corev1.Pod{}:          func(obj any, gone bool) { w.seePod(obj.(*corev1.Pod), gone) },
+		&ciliumv2.CiliumNode{}: func(obj any, gone bool) { w.seeNode(obj.(*ciliumv2.CiliumNode), gone) },
+		&v1alpha1.FixedIP{}:    func(obj any, gone bool) { w.seeRecord(obj.(*v1alpha1.FixedIP), gone) },
+	} {
+		informer, err := watches.GetInformer(ctx, obj)
+		if err != nil {
+			return nil, fmt.Errorf("watch %T: %w", obj, err)
+		}
+		seen := func(obj any, gone bool) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			see(obj, gone)
+			close(w.changed)
+			w.changed = make(chan struct{})
+		}
+		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { seen(obj, false) },
+			UpdateFunc: func(_, obj any) { seen(obj, false) },
+			DeleteFunc: func(obj any) {
+				if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+					obj = tombstone.Obj
+				}
+				seen(obj, true)
+			},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("watch %T: %w", obj, err)
+		}
+		if !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+			return nil, fmt.Errorf("watch %T: %w", obj, context.Cause(ctx))
+		}
+	}
+	return w, nil
+}
+
+func (w *Witness) violate(format string, args ...any) {
+	w.violations = append(w.violations, fmt.Sprintf(format, args...))
+}
+
+func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
+	key := pod.Namespace + "/" + pod.Name
+	if gone {
+		if now := w.pods[key]; now != nil && now.UID == pod.UID {
+			delete(w.pods, key)
+		}
+		return
+	}
+	w.pods[key] = pod
+	if pod.Spec.NodeName != "" && w.boundAt[pod.UID] == 0 {
+		w.boundAt[pod.UID] = version(pod)
+	}
+	w.order(key)
+	if !live(pod) || pod.Spec.HostNetwork {
+		return
+	}
+	ips := addresses(pod)
+	if before, ok := w.ran[pod.UID]; ok && before != ips {
+		w.violate("pod %s changed its address while it ran: %s, then %s", key, before, ips)
+	}
+	w.ran[pod.UID] = ips
+	if want, ok := w.promised[key]; ok && want != ips {
+		w.suspicions[key] = suspicion{fmt.Sprintf("pod %s runs with %s, and %s is kept for it", key, ips, want), version(pod)}
+	}
+	for _, ip := range pod.Status.PodIPs {
+		for other, o := range w.pods {
+			if other != key && live(o) && !o.Spec.HostNetwork && slices.Contains(o.Status.PodIPs, ip) {
+				w.violate("pods %s and %s share the address %s", key, other, ip.IP)
+			}
+		}
+	}
+}
+
+// order compares the claim of a first placement with the bind, once both were seen.
+func (w *Witness) order(key string) {
+	p, now := w.first[key], w.pods[key]
+	if p == nil || p.Bound != 0 || now == nil || now.DeletionTimestamp != nil || w.boundAt[now.UID] == 0 {
+		return
+	}
+	p.Bound = w.boundAt[now.UID]
+	if p.Claimed >= p.Bound {
+		w.violate("pod %s was bound at revision %d, before its claim at %d", key, p.Bound, p.Claimed)
+	}
+}
+
+func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
+	before := w.nodes[cn.Name]
+	if gone {
+		delete(w.nodes, cn.Name)
+	} else {
+		w.nodes[cn.Name] = cn
+	}
+	for ip, e := range cn.Spec.IPAM.Pool {
+		if gone || !pod(e.Owner) || before != nil && before.Spec.IPAM.Pool[ip].Owner == e.Owner {
+			continue
+		}
+		// The owner is new on this address.
+		if p := w.first[e.Owner]; p == nil {
+			w.first[e.Owner] = &Placement{Pod: e.Owner, Node: cn.Name, Address: ip, Claimed: version(cn)}
+			w.order(e.Owner)
+		}
+		for other, o := range w.nodes {
+			if _, offered := o.Spec.IPAM.Pool[ip]; offered && other != cn.Name {
+				w.violate("the address %s is in the pools of %s and %s", ip, cn.Name, other)
+			}
+		}
+	}
+	if before == nil {
+		return
+	}
+	// An identity that has no entry left anywhere starts anew with its next claim.
+	for ip, e := range before.Spec.IPAM.Pool {
+		if pod(e.Owner) && (gone || cn.Spec.IPAM.Pool[ip].Owner != e.Owner) && len(w.entries(e.Owner)) == 0 {
+			delete(w.first, e.Owner)
+		}
+	}
+}
+
+func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
+	key := fip.Namespace + "/" + fip.Name
+	if gone {
+		delete(w.records, key)
+		delete(w.promised, key)
+		if version(fip) < w.suspicions[key].pod {
+			delete(w.suspicions, key)
+		}
+		return
+	}
+	w.records[key] = fip
+	w.promised[key] = strings.Join(fip.Spec.IPs, ",")
+	for _, ip := range fip.Spec.IPs {
+		for other, o := range w.records {
+			if other != key && slices.Contains(o.Spec.IPs, ip) {
+				w.violate("FixedIPs %s and %s hold the same address %s", key, other, ip)
+			}
+		}
+	}
+}
+
+// entries are "node/address" of all pool entries of an owner.
+func (w *Witness) entries(owner string) []string {
+	var found []string
+	for name, cn := range w.nodes {
+		for ip, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == owner {
+				found = append(found, name+"/"+ip)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// Violations are the promises that were seen broken, in words.
+func (w *Witness) Violations() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found := slices.Clone(w.violations)
+	for _, key := range slices.Sorted(maps.Keys(w.suspicions)) {
+		found = append(found, w.suspicions[key].text)
+	}
+	return found
+}
+
+// Placements are the first placements whose pods are bound, by pod.
+func (w *Witness) Placements() []Placement {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []Placement
+	for _, key := range slices.Sorted(maps.Keys(w.first)) {
+		if w.first[key].Bound != 0 {
+			found = append(found, *w.first[key])
+		}
+	}
+	return found
+}
+
+func version(obj client.Object) uint64 {
+	v, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// live tells whether a pod has its addresses for sure: its containers run and were not asked to
+// stop. One that is stopping may have given its addresses back already.
+func live(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && len(pod.Status.PodIPs) > 0
+}
+
+func addresses(pod *corev1.Pod) string {
+	var ips []string
+	for _, ip := range pod.Status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	return strings.Join(ips, ",")
+}
+
+// pod tells whether an owner in a pool is a pod: the others are the node's own and marks.
+func pod(owner string) bool {
+	namespace, name, ok := strings.Cut(owner, "/")
+	return ok && name != "" && !strings.Contains(namespace, ".")
+}

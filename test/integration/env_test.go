@@ -1,0 +1,250 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+)
+
+const namespace = "default"
+
+// env is a cluster of one test's own. When the test ends everything is stopped, and the test fails
+// if a promise was broken at any time or one of our programs had a data race.
+type env struct {
+	*cluster.Cluster
+	t          *testing.T
+	api        client.Client
+	witness    *witness.Witness
+	scheduler  *cluster.Process
+	controller *cluster.Process
+}
+
+// options say what an env starts beside the control plane.
+type options struct {
+	nodes []string
+	// controllerArgs are added to the flags; nil: no controller.
+	controllerArgs []string
+	// families are the scheduler's; nil: IPv4.
+	families []string
+	// noScheduler leaves it to the test to start one.
+	noScheduler bool
+}
+
+// defaultPool are the flags of a controller where a test has no wish of its own.
+var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--cool-down=2s"}
+
+// startCluster starts a control plane with the product's manifests applied.
+func startCluster(t *testing.T) *env {
+	t.Helper()
+	root := filepath.Join("..", "..", "manifests")
+	c, err := cluster.Start(within(t), cluster.Options{
+		Dir:      t.TempDir(),
+		Binaries: cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane"), SimNode: filepath.Join(bin, "fixedip-simnode")},
+		Manifests: []string{
+			filepath.Join(root, "crd"), filepath.Join(root, "namespace.yaml"),
+			filepath.Join(root, "scheduler-rbac.yaml"), filepath.Join(root, "controller-rbac.yaml"),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &env{Cluster: c, t: t}
+	t.Cleanup(e.end)
+	cfg, err := c.RESTConfig(cluster.Admin)
+	e.must(err)
+	scheme, err := witness.Scheme()
+	e.must(err)
+	e.api, err = client.New(cfg, client.Options{Scheme: scheme})
+	e.must(err)
+	// Not the context of the test, which ends before the cleanup.
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	e.witness, err = witness.Start(ctx, cfg)
+	e.must(err)
+	return e
+}
+
+// start starts a whole cluster and waits for its nodes.
+func start(t *testing.T, o options) *env {
+	t.Helper()
+	e := startCluster(t)
+	for _, n := range o.nodes {
+		e.startNode(n)
+	}
+	if o.controllerArgs != nil {
+		var err error
+		e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"),
+			product.ControllerOptions{Lease: product.QuickLease, Args: o.controllerArgs})
+		e.must(err)
+	}
+	if !o.noScheduler {
+		e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Families: o.families})
+	}
+	for _, n := range o.nodes {
+		e.must(e.WaitNodeReady(within(t), n))
+	}
+	return e
+}
+
+func (e *env) startNode(name string, args ...string) *cluster.Process {
+	e.t.Helper()
+	p, err := e.StartNode(within(e.t), name, append([]string{"--update-rate=500ms", "--sandbox-retry=500ms"}, args...)...)
+	e.must(err)
+	return p
+}
+
+func (e *env) startScheduler(name string, o product.SchedulerOptions) *cluster.Process {
+	e.t.Helper()
+	o.Lease = product.QuickLease
+	p, err := product.StartScheduler(e.Cluster, name, filepath.Join(bin, "race", "fixedip-scheduler"), o)
+	e.must(err)
+	return p
+}
+
+func (e *env) end() {
+	if e.witness != nil {
+		for _, v := range e.witness.Violations() {
+			e.t.Errorf("a promise was broken: %s", v)
+		}
+	}
+	processes := e.Processes()
+	e.Stop()
+	for _, p := range processes {
+		log, err := os.ReadFile(p.LogPath())
+		if err != nil {
+			e.t.Errorf("the log of %s: %v", p.Name, err)
+		}
+		if bytes.Contains(log, []byte("WARNING: DATA RACE")) {
+			e.t.Errorf("%s has a data race", p.Name)
+		}
+		if e.t.Failed() && p.Name != "control-plane" {
+			e.t.Logf("the end of the log of %s:\n%s", p.Name, log[max(0, len(log)-4000):])
+		}
+	}
+}
+
+func (e *env) must(err error) {
+	e.t.Helper()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// statefulSet makes a StatefulSet of ours. Its pods are made at once, unless the test says
+// otherwise.
+func statefulSet(name string, replicas int32, change ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
+	labels := map[string]string{"app": name}
+	sts := &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:            ptr.To(replicas),
+			ServiceName:         name,
+			PodManagementPolicy: appsv1.ParallelPodManagement,
+			Selector:            &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					SchedulerName:                 "fixedip-scheduler",
+					TerminationGracePeriodSeconds: ptr.To[int64](1),
+					Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
+				},
+			},
+		},
+	}
+	for _, c := range change {
+		c(sts)
+	}
+	return sts
+}
+
+func (e *env) create(objects ...client.Object) {
+	e.t.Helper()
+	for _, o := range objects {
+		e.must(e.api.Create(within(e.t), o))
+	}
+}
+
+func (e *env) delete(o client.Object, opts ...client.DeleteOption) {
+	e.t.Helper()
+	e.must(e.api.Delete(within(e.t), o, opts...))
+}
+
+func (e *env) deletePods(names ...string) {
+	e.t.Helper()
+	for _, n := range names {
+		e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: n}})
+	}
+}
+
+// await waits for a condition over the rows of the namespace.
+func (e *env) await(what string, condition func([]witness.Row) bool) []witness.Row {
+	e.t.Helper()
+	rows, err := e.witness.Await(within(e.t), namespace, condition)
+	if err != nil {
+		e.t.Fatalf("%s: %v", what, err)
+	}
+	return rows
+}
+
+// awaitRunning waits until exactly these pods run and are recorded as in use, each in another
+// incarnation than in before, and returns their rows by name.
+func (e *env) awaitRunning(before map[string]witness.Row, names ...string) map[string]witness.Row {
+	e.t.Helper()
+	found := map[string]witness.Row{}
+	e.await("wait for "+strings.Join(names, ", ")+" to run", func(rows []witness.Row) bool {
+		clear(found)
+		for _, r := range rows {
+			if slices.Contains(names, r.Pod) && r.Running && r.UID != before[r.Pod].UID && r.Phase == "InUse" {
+				found[r.Pod] = r
+			}
+		}
+		return len(found) == len(names)
+	})
+	return found
+}
+
+// sameAddresses compares the addresses of two moments.
+func (e *env) sameAddresses(before, after map[string]witness.Row) {
+	e.t.Helper()
+	for name, b := range before {
+		if a := after[name]; a.Address != b.Address || a.Node != b.Node {
+			e.t.Errorf("pod %s had %s on %s and has %s on %s now", name, b.Address, b.Node, a.Address, a.Node)
+		}
+	}
+}
+
+// names are those of a StatefulSet's pods.
+func names(workload string, replicas int) []string {
+	var out []string
+	for i := range replicas {
+		out = append(out, fmt.Sprintf("%s-%d", workload, i))
+	}
+	return out
+}
+
+// podMessage waits until the scheduler says of a pod what it can't be placed for, in words that
+// contain the given ones.
+func (e *env) podMessage(name, contains string) {
+	e.t.Helper()
+	e.await(fmt.Sprintf("wait for pod %s to say %q", name, contains), func([]witness.Row) bool {
+		pod := e.witness.Pod(namespace, name)
+		return pod != nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, contains)
+		})
+	})
+}
