@@ -12,10 +12,9 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unk
 export GOFLAGS     := -trimpath
 export CGO_ENABLED := 0
 
+# The version has to begin with that of Kubernetes: its metrics go by it.
 KUBERNETES_VERSION := $(shell go list -m -f '{{.Version}}' k8s.io/kubernetes)
-VERSION_FLAG       := -X k8s.io/component-base/version.gitVersion
-LDFLAGS            := -s -w $(VERSION_FLAG)=$(VERSION)
-KUBERNETES_LDFLAGS := -s -w $(VERSION_FLAG)=$(KUBERNETES_VERSION)
+LDFLAGS            := -s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)
 
 TOOL := go tool -modfile=hack/tools/go.mod
 
@@ -41,16 +40,16 @@ FORCE:
 
 # go build knows better than make what has changed.
 $(PROGRAMS:%=$(BIN)/%): $(BIN)/%: FORCE
-	@hack/build.sh $@ ./cmd/$* -ldflags '$(LDFLAGS)'
+	@hack/build.sh $@ ./cmd/$* -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
 
 $(CLUSTER:%=$(BIN)/%): $(BIN)/fixedip-%: FORCE
-	@hack/build.sh $@ ./hack/$* -ldflags '$(KUBERNETES_LDFLAGS)'
+	@hack/build.sh $@ ./hack/$* -ldflags '$(LDFLAGS)'
 
 $(BIN)/demo: FORCE
 	@hack/build.sh $@ ./hack/demo
 
 $(PROGRAMS:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
-	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)'
+	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
 
 ##@ The main job
 

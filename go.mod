@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/cilium/cilium v1.19.4
 	go.etcd.io/etcd/server/v3 v3.6.16
+	go.uber.org/goleak v1.3.0
 	k8s.io/kubernetes v1.34.9
 	pgregory.net/rapid v1.3.0
 )

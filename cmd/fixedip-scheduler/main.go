@@ -9,13 +9,17 @@ import (
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the API client
 	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the build's version
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	_ "fixedip.io/fixedip/plugins/apis/config/scheme" // FixedIPArgs in the scheduler's configuration
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
 func main() {
+	// The plugin's client and cache are controller-runtime's.
+	ctrllog.SetLogger(klog.Background())
 	command := app.NewSchedulerCommand(app.WithPlugin(fixedip.Name, fixedip.Factory()))
 	command.Use = "fixedip-scheduler"
 	// A mistake is told in one line, which a page of flags would bury.

@@ -7,6 +7,7 @@
 package controller
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -16,6 +17,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/plan"
 )
+
+// minFree is the smallest pool that an agent with health checks starts with (hasMinimumIPsInPool in
+// Cilium's pkg/ipam/crd.go).
+const minFree = 2
 
 // Config is what the controller is told by its flags.
 type Config struct {
@@ -49,8 +54,8 @@ func (c Config) Validate() field.ErrorList {
 		}
 		cidrs = append(cidrs, p.CIDR)
 	}
-	if c.Watermark.Free < 1 {
-		errs = append(errs, field.Invalid(field.NewPath("ip-rate-num"), c.Watermark.Free, "must be at least 1: an agent does not start with an empty pool"))
+	if c.Watermark.Free < minFree {
+		errs = append(errs, field.Invalid(field.NewPath("ip-rate-num"), c.Watermark.Free, fmt.Sprintf("must be at least %d: an agent does not start with a smaller pool", minFree)))
 	}
 	if c.Watermark.Max < c.Watermark.Free {
 		errs = append(errs, field.Invalid(field.NewPath("max-allocated-ip"), c.Watermark.Max, "must not be less than ip-rate-num"))

@@ -33,6 +33,9 @@ import (
 // sweepInterval is how often an identity is looked at without an event, for what events missed.
 const sweepInterval = 5 * time.Minute
 
+// ipIndex finds the FixedIPs that hold an address.
+const ipIndex = "ip"
+
 // recordReconciler owns FixedIPs, and the release of the owned entries of pools. A request names
 // an identity: the namespace and the name of its pod, which is also the name of its FixedIP.
 //
@@ -57,7 +60,13 @@ func identityRequest(owner string) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }
 
-func (r *recordReconciler) setup(mgr manager.Manager, identities *feed) error {
+func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, identities *feed) error {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, ipIndex, func(obj client.Object) []string {
+		return obj.(*v1alpha1.FixedIP).Spec.IPs
+	})
+	if err != nil {
+		return fmt.Errorf("index FixedIPs by address: %w", err)
+	}
 	return builder.ControllerManagedBy(mgr).
 		Named("record").
 		For(&v1alpha1.FixedIP{}).
@@ -173,6 +182,22 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	return s, nil
 }
 
+// unheld tells that no FixedIP holds any of the addresses. A claim may have taken an address that
+// rests while the record of its former owner is still on its way out: two records never hold one
+// address, not even for that moment.
+func (r *recordReconciler) unheld(ctx context.Context, ips []string) error {
+	for _, ip := range ips {
+		var holders v1alpha1.FixedIPList
+		if err := r.cached.List(ctx, &holders, client.MatchingFields{ipIndex: ip}, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("look for FixedIPs that hold %s: %w", ip, err)
+		}
+		if len(holders.Items) > 0 {
+			return fmt.Errorf("FixedIP %s still holds %s: %w", client.ObjectKeyFromObject(&holders.Items[0]), ip, errSuperseded)
+		}
+	}
+	return nil
+}
+
 // make makes one step.
 func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s plan.Situation, next plan.Next) error {
 	logger := klog.FromContext(ctx)
@@ -180,6 +205,9 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 	case plan.Nothing:
 		return nil
 	case plan.CreateRecord:
+		if err := r.unheld(ctx, next.Spec.IPs); err != nil {
+			return err
+		}
 		record := &v1alpha1.FixedIP{Spec: next.Spec}
 		record.Namespace, record.Name = key.Namespace, key.Name
 		controllerutil.AddFinalizer(record, v1alpha1.Finalizer)

@@ -124,7 +124,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		events: mgr.GetEventRecorder("fixedip-controller"),
 		clock:  clock.RealClock{},
 	}
-	if err := r.setup(mgr, identities); err != nil {
+	if err := r.setup(ctx, mgr, identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
 	}
 	return nil

@@ -10,9 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -96,9 +98,25 @@ func start(t *testing.T, o options) *env {
 		e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Families: o.families})
 	}
 	for _, n := range o.nodes {
-		e.must(e.WaitNodeReady(within(t), n))
+		e.must(e.WaitNodeReady(e.whileAllRun(), n))
 	}
 	return e
+}
+
+// whileAllRun is a context for one step that ends early when a process does.
+func (e *env) whileAllRun() context.Context {
+	ctx, cancel := context.WithCancelCause(within(e.t))
+	for _, p := range e.Processes() {
+		go func() {
+			select {
+			case <-p.Exited():
+				cancel(fmt.Errorf("%s has ended: %w", p.Name, p.ExitError()))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	e.t.Cleanup(func() { cancel(nil) })
+	return ctx
 }
 
 func (e *env) startNode(name string, args ...string) *cluster.Process {
@@ -129,13 +147,27 @@ func (e *env) end() {
 		if err != nil {
 			e.t.Errorf("the log of %s: %v", p.Name, err)
 		}
-		if bytes.Contains(log, []byte("WARNING: DATA RACE")) {
-			e.t.Errorf("%s has a data race", p.Name)
+		for _, race := range dataRaces(log) {
+			e.t.Errorf("%s has a data race: %s", p.Name, race)
 		}
 		if e.t.Failed() && p.Name != "control-plane" {
 			e.t.Logf("the end of the log of %s:\n%s", p.Name, log[max(0, len(log)-4000):])
 		}
 	}
+}
+
+// dataRaces are the reports of the race detector in a log that concern our packages. The scheduler
+// of Kubernetes v1.34 has one of its own, between handleSchedulingFailure and PriorityQueue.Update,
+// which every pod that can't be placed may set off (kubernetes/kubernetes#139340).
+func dataRaces(log []byte) []string {
+	var found []string
+	for _, part := range bytes.Split(log, []byte("==================")) {
+		ours := bytes.Contains(part, []byte("fixedip.io/fixedip/plugins")) || bytes.Contains(part, []byte("fixedip.io/fixedip/ipam"))
+		if ours && bytes.Contains(part, []byte("WARNING: DATA RACE")) {
+			found = append(found, string(part))
+		}
+	}
+	return found
 }
 
 func (e *env) must(err error) {
@@ -247,4 +279,17 @@ func (e *env) podMessage(name, contains string) {
 			return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, contains)
 		})
 	})
+}
+
+// ownerEntry writes an owner into a node's pool by hand: on the address of its subnet that ends in
+// the given text.
+func (e *env) ownerEntry(node, suffix, owner, resource string) error {
+	var cn ciliumv2.CiliumNode
+	if err := e.api.Get(within(e.t), client.ObjectKey{Name: node}, &cn); err != nil {
+		return err
+	}
+	base := cn.Spec.IPAM.PodCIDRs[0]
+	addr := base[:strings.LastIndex(base, ".")] + suffix
+	patch := fmt.Sprintf(`[{"op":"add","path":"/spec/ipam/pool/%s","value":{"owner":%q,"resource":%q}}]`, addr, owner, resource)
+	return e.api.Patch(within(e.t), &cn, client.RawPatch(types.JSONPatchType, []byte(patch)))
 }

@@ -123,7 +123,7 @@ func TestOptOut(t *testing.T) {
 func TestSubnetFull(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{
-		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=1", "--max-allocated-ip=3", "--cool-down=1s",
+		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=2", "--max-allocated-ip=3", "--cool-down=1s",
 	}})
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic == 3 }))
 	e.create(statefulSet("web", 3))
@@ -153,6 +153,8 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 			e.must(client.IgnoreNotFound(e.api.Delete(within(t), pod, client.GracePeriodSeconds(0))))
 		}
 	}
+	// The garbage collector takes the CiliumNode, and with it all entries.
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Node != lost }))
 	e.podMessage("web-0", fmt.Sprintf("its address %s", before["web-0"].Address))
 
 	// A node of the same name joins: it has the subnet of the old one, and the pods follow.

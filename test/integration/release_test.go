@@ -3,6 +3,7 @@ package integration
 import (
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,7 +37,16 @@ func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 3)...)
 	e.delete(statefulSet("web", 3), client.PropagationPolicy(metav1.DeletePropagationOrphan))
 	again := statefulSet("web", 3)
-	e.create(again)
+	for {
+		// The garbage collector lets go of the pods first, and then of the StatefulSet.
+		err := e.api.Create(within(t), again)
+		if err == nil {
+			break
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+	}
 	for _, name := range names("web", 3) {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.Owner.UID == again.UID })
 	}

@@ -36,11 +36,14 @@ type Allocator struct {
 
 	mu     sync.Mutex
 	ticket ticket
-	// chosen are subnets that were given away, listed or chosen, and that the ledger may not show
-	// yet. Key: the subnet. Value: the UID of its CiliumNode. A subnet leaves when the ledger
-	// shows it, which from then on knows better, and all are listed anew with the ticket.
-	chosen map[netip.Prefix]string
+	// chosen are subnets that were given away and that the ledger may not show yet. Key: the subnet.
+	// Value: the CiliumNode that it was chosen for. A subnet leaves when the ledger shows it, which
+	// from then on knows better, or when it is sure that its node will never have it.
+	chosen map[netip.Prefix]holder
 }
+
+// holder is one incarnation of a CiliumNode.
+type holder struct{ name, uid string }
 
 // NewAllocator makes an Allocator over the given cluster pools. Its ticket is a Lease in the given
 // namespace. The ledger has to follow the watch of CiliumNodes.
@@ -51,7 +54,7 @@ func NewAllocator(api client.Client, pools *ciliumpool.Pools, l *ledger.Ledger, 
 		ledger: l,
 		from:   from,
 		ticket: ticket{api: api, namespace: namespace},
-		chosen: map[netip.Prefix]string{},
+		chosen: map[netip.Prefix]holder{},
 	}
 }
 
@@ -72,7 +75,7 @@ func (a *Allocator) Assign(ctx context.Context, n pool.Node, first func(pool.Nod
 		return plan.Assignment{}, err
 	}
 	for _, s := range given.Subnets {
-		a.chosen[s] = n.UID
+		a.chosen[s] = holder{n.Name, n.UID}
 	}
 	if err := a.publish(ctx, n, given, first); err != nil {
 		return plan.Assignment{}, err
@@ -80,26 +83,31 @@ func (a *Allocator) Assign(ctx context.Context, n pool.Node, first func(pool.Nod
 	return given, nil
 }
 
-// choose finds subnets for a node. Before it gives up for want of subnets it looks at the API
-// server again: nodes may have gone without the ledger having seen that they had subnets.
+// choose finds subnets for a node.
 func (a *Allocator) choose(ctx context.Context, n pool.Node) (plan.Assignment, error) {
 	kept, err := a.kept(ctx)
 	if err != nil {
 		return plan.Assignment{}, err
 	}
-	fresh := !a.ticket.held()
-	for {
-		if !a.ticket.held() {
-			if err := a.start(ctx); err != nil {
-				return plan.Assignment{}, err
-			}
+	if !a.ticket.held() {
+		if err := a.start(ctx); err != nil {
+			return plan.Assignment{}, err
 		}
-		given := plan.Assign(n.Name, a.from, a.taken(n.UID), kept)
-		if len(given.Exhausted) == 0 || fresh {
-			return given, nil
-		}
-		a.ticket.lease, fresh = nil, true
 	}
+	if err := a.settle(ctx); err != nil {
+		return plan.Assignment{}, err
+	}
+	var taken []netip.Prefix
+	for _, other := range a.ledger.Nodes() {
+		taken = append(taken, other.Subnets...)
+	}
+	for s, by := range a.chosen {
+		// What was chosen for the node itself and not published it may have, or another.
+		if by.uid != n.UID {
+			taken = append(taken, s)
+		}
+	}
+	return plan.Assign(n.Name, a.from, taken, kept), nil
 }
 
 // start takes the ticket and learns all that was given away before.
@@ -113,39 +121,38 @@ func (a *Allocator) start(ctx context.Context) error {
 		a.ticket.lease = nil
 		return fmt.Errorf("list CiliumNodes: %w", err)
 	}
-	a.chosen = map[netip.Prefix]string{}
+	a.chosen = map[netip.Prefix]holder{}
 	for i := range nodes.Items {
 		n := ciliumpool.FromCiliumNode(&nodes.Items[i])
 		for _, s := range n.Subnets {
-			a.chosen[s] = n.UID
+			a.chosen[s] = holder{n.Name, n.UID}
 		}
-		if n.UID == last.uid && len(n.Subnets) == 0 {
-			for _, s := range last.subnets {
-				a.chosen[s] = n.UID
-			}
+	}
+	for _, s := range last.subnets {
+		if _, published := a.chosen[s]; !published {
+			a.chosen[s] = holder{last.node, last.uid}
 		}
 	}
 	return nil
 }
 
-// taken are all subnets that are not to be had, but for those that were chosen for the node itself
-// and not published: it may have them, or others.
-func (a *Allocator) taken(uid string) []netip.Prefix {
-	var taken []netip.Prefix
-	for _, n := range a.ledger.Nodes() {
-		taken = append(taken, n.Subnets...)
-		for _, s := range n.Subnets {
-			if a.chosen[s] == n.UID {
-				delete(a.chosen, s)
-			}
-		}
-	}
+// settle drops what needs no remembering any more: subnets that the ledger shows, and those whose
+// node is gone or has others, so that their publication can't come any more.
+func (a *Allocator) settle(ctx context.Context) error {
 	for s, by := range a.chosen {
-		if by != uid {
-			taken = append(taken, s)
+		if shown, ok := a.ledger.Node(by.name); ok && shown.UID == by.uid && slices.Contains(shown.Subnets, s) {
+			delete(a.chosen, s)
+			continue
+		}
+		n, err := a.pools.Get(ctx, by.name)
+		switch {
+		case errors.Is(err, ciliumpool.ErrGone), err == nil && n.UID != by.uid, err == nil && len(n.PodCIDRs) > 0 && !slices.Contains(n.Subnets, s):
+			delete(a.chosen, s)
+		case err != nil:
+			return err
 		}
 	}
-	return taken
+	return nil
 }
 
 // kept are the addresses of all records. They are few compared with what is at stake, so they are
@@ -171,12 +178,8 @@ func (a *Allocator) publish(ctx context.Context, n pool.Node, given plan.Assignm
 	fresh := n.With(edits)
 	fresh.Subnets = given.Subnets
 	edits = append(edits, first(fresh)...)
+	// Where it fails, the subnets stay chosen until settle has seen what became of them: somebody
+	// else may have published the same ones for the same node, having read our intent.
 	_, err := a.pools.Publish(ctx, n, given.Subnets, edits)
-	if errors.Is(err, ciliumpool.ErrChanged) || errors.Is(err, ciliumpool.ErrGone) {
-		// Nothing was written and nothing will be: the subnets are free again.
-		for _, s := range given.Subnets {
-			delete(a.chosen, s)
-		}
-	}
 	return err
 }

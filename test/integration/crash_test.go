@@ -1,0 +1,155 @@
+package integration
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+)
+
+// bindGate is a proxy in front of the API server that lets everything through but binds: those it
+// reports and holds for ever.
+type bindGate struct {
+	kubeconfig string
+	// arrived has each bind that came, by the pod's name.
+	arrived chan string
+	open    atomic.Bool
+}
+
+func (e *env) bindGate() *bindGate {
+	e.t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", e.Kubeconfig(cluster.Scheduler))
+	e.must(err)
+	target, err := url.Parse(cfg.Host)
+	e.must(err)
+	// Who the scheduler is, it says itself in each request.
+	transport, err := rest.TransportFor(&rest.Config{TLSClientConfig: cfg.TLSClientConfig})
+	e.must(err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.Transport, proxy.FlushInterval = transport, -1
+
+	g := &bindGate{arrived: make(chan string, 16), kubeconfig: filepath.Join(e.Dir(), "gate.yaml")}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/binding") && !g.open.Load() {
+			parts := strings.Split(r.URL.Path, "/")
+			g.arrived <- parts[len(parts)-2]
+			<-r.Context().Done()
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	e.t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+
+	kubeconfig, err := clientcmd.LoadFromFile(e.Kubeconfig(cluster.Scheduler))
+	e.must(err)
+	for _, c := range kubeconfig.Clusters {
+		*c = clientcmdapi.Cluster{
+			Server:                   server.URL,
+			CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		}
+	}
+	data, err := clientcmd.Write(*kubeconfig)
+	e.must(err)
+	e.must(os.WriteFile(g.kubeconfig, data, 0o600))
+	return g
+}
+
+// The scheduler is killed after it has written the claim and before the bind is done. Its successor
+// finds the claim: the pod has that address, and nothing else is left standing.
+func TestSchedulerKilledBetweenClaimAndBind(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, noScheduler: true})
+	gate := e.bindGate()
+	victim := e.startScheduler("victim", product.SchedulerOptions{Kubeconfig: gate.kubeconfig})
+	e.create(statefulSet("web", 3))
+
+	claimed := map[string]string{}
+	for range 3 {
+		select {
+		case name := <-gate.arrived:
+			rows := e.await("wait for the claim of "+name, func(rows []witness.Row) bool {
+				for _, r := range rows {
+					if r.Pod == name && len(r.Entries) == 1 {
+						claimed[name] = r.Entries[0]
+						return true
+					}
+				}
+				return false
+			})
+			for _, r := range rows {
+				if r.Pod == name && r.Node != "" {
+					t.Errorf("pod %s is bound to %s already", name, r.Node)
+				}
+			}
+		case <-within(t).Done():
+			t.Fatal("no bind came")
+		}
+	}
+	e.must(victim.Kill())
+
+	e.startScheduler("successor", product.SchedulerOptions{})
+	for name, r := range e.awaitRunning(nil, names("web", 3)...) {
+		if r.Node+"/"+r.Address != claimed[name] || len(r.Entries) != 1 || r.Entries[0] != claimed[name] {
+			t.Errorf("pod %s: claimed %s, runs with %s/%s, the pools say %v", name, claimed[name], r.Node, r.Address, r.Entries)
+		}
+	}
+}
+
+// A claim that was left behind on another node goes, and the record follows the pod.
+func TestSecondClaimIsReleased(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
+	e.create(statefulSet("web", 1))
+	before := e.awaitRunning(nil, "web-0")
+	other := "node-1"
+	if before["web-0"].Node == other {
+		other = "node-2"
+	}
+	e.must(e.ownerEntry(other, ".77", "default/web-0", "default/StatefulSet/web"))
+	e.await("wait for the second claim to go", func(rows []witness.Row) bool {
+		return len(rows) == 1 && len(rows[0].Entries) == 1
+	})
+	e.deletePods("web-0")
+	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
+}
+
+// Both programs are killed again and again while pods come and go.
+func TestKilledDuringChurn(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
+	e.create(statefulSet("web", 6))
+	before := e.awaitRunning(nil, names("web", 6)...)
+	now := before
+	for round := range 4 {
+		e.deletePods(names("web", 6)...)
+		victim := e.scheduler
+		if round%2 == 1 {
+			victim = e.controller
+		}
+		e.must(victim.Kill())
+		e.must(victim.Restart(within(t)))
+		now = e.awaitRunning(now, names("web", 6)...)
+		e.sameAddresses(before, now)
+	}
+}

@@ -1,0 +1,172 @@
+package integration
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// Each mistake ends the program at once, with one line on its standard error that names the field
+// and the value.
+func TestBadFlags(t *testing.T) {
+	t.Parallel()
+	const pool = "--cluster-pool-ipv4-cidr=10.240.0.0/16"
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no such prefix length":     {[]string{"--cluster-pool-ipv4-cidr=10.0.0.0/33"}, `--cluster-pool-ipv4-cidr: "10.0.0.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
+		"host bits":                 {[]string{"--cluster-pool-ipv4-cidr=10.0.0.5/16"}, `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16`},
+		"the other family":          {[]string{"--cluster-pool-ipv4-cidr=fd00::/48"}, `--cluster-pool-ipv4-cidr: "fd00::/48" is an IPv6 CIDR`},
+		"mask smaller than CIDR":    {[]string{pool, "--cluster-pool-ipv4-mask-size=8"}, `--cluster-pool-ipv4-mask-size: Invalid value: 8: mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool`},
+		"mask longer than address":  {[]string{pool, "--cluster-pool-ipv4-mask-size=33"}, `--cluster-pool-ipv4-mask-size: Invalid value: 33: mask size 33 is longer than an IPv4 address (32 bits)`},
+		"overlapping pools":         {[]string{pool, "--cluster-pool-ipv4-cidr=10.240.8.0/21"}, `--cluster-pool-ipv4-cidr: Invalid value: "10.240.8.0/21": overlaps 10.240.0.0/16`},
+		"no pool":                   {nil, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
+		"watermark too low":         {[]string{pool, "--ip-rate-num=1"}, `--ip-rate-num: Invalid value: 1: must be at least 2: an agent does not start with a smaller pool`},
+		"maximum below watermark":   {[]string{pool, "--max-allocated-ip=4"}, `--max-allocated-ip: Invalid value: 4: must not be less than ip-rate-num`},
+		"negative cool-down":        {[]string{pool, "--cool-down=-1s"}, `--cool-down: Invalid value: "-1s": must not be negative`},
+		"no duration":               {[]string{pool, "--cool-down=soon"}, `invalid argument "soon" for "--cool-down" flag: time: invalid duration "soon"`},
+		"lease shorter than renew":  {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration 5s must be longer than --leader-election-renew-deadline 10s, which must be longer than --leader-election-retry-period 2s`},
+		"no such flag":              {[]string{"--cluster-pool"}, `unknown flag: --cluster-pool`},
+		"no such kubeconfig":        {[]string{pool, "--kubeconfig=/nowhere"}, `--kubeconfig "/nowhere": stat /nowhere: no such file or directory`},
+		"an argument without a use": {[]string{"start"}, `unknown command "start" for "fixedip-controller"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"--leader-election-namespace=fixedip-system"}, c.args...)
+			lastLine(t, "fixedip-controller", args, "fixedip-controller: "+c.want)
+		})
+	}
+	t.Run("no namespace", func(t *testing.T) {
+		lastLine(t, "fixedip-controller", []string{pool}, "fixedip-controller: --leader-election-namespace: Required value: name the namespace for the Leases, here or in the variable POD_NAMESPACE")
+	})
+}
+
+func TestBadSchedulerArgs(t *testing.T) {
+	t.Parallel()
+	const prefix = `fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": pluginConfig[FixedIP].args.`
+	for name, c := range map[string]struct{ args, want string }{
+		"no such family":    {"ipFamilies: [IPv5]", prefix + `ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
+		"a family twice":    {"ipFamilies: [IPv6, IPv6]", prefix + `ipFamilies[1]: Duplicate value: "IPv6"`},
+		"no family":         {"ipFamilies: []", prefix + `ipFamilies: Required value: name IPv4, IPv6 or both`},
+		"no time at all":    {"claimTimeout: 0s", prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
+		"too much time":     {"claimTimeout: 1h", prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
+		"no requests":       {"claimQPS: 0", prefix + `claimQPS: Invalid value: 0: must be more than 0`},
+		"no request at all": {"claimBurst: 0", prefix + `claimBurst: Invalid value: 0: must be at least 1`},
+		"no such argument":  {"ipFamily: IPv4", `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamily"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			kubeconfig := filepath.Join(dir, "kubeconfig")
+			write(t, kubeconfig, `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: a}], contexts: [{name: a, context: {cluster: a, user: a}}]}`)
+			config := filepath.Join(dir, "config.yaml")
+			write(t, config, `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: `+kubeconfig+`}
+leaderElection: {leaderElect: false}
+profiles:
+- schedulerName: fixedip-scheduler
+  plugins: {multiPoint: {enabled: [{name: FixedIP}]}}
+  pluginConfig: [{name: FixedIP, args: {`+c.args+`}}]
+`)
+			lastLine(t, "fixedip-scheduler", []string{"--config=" + config, "--secure-port=0"}, c.want)
+		})
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lastLine runs a program that has to end with an error, and compares the last line that it says.
+// Before it there may be log lines of its libraries, but no page of flags.
+func lastLine(t *testing.T, program string, args []string, want string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "race", program), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG=", "POD_NAMESPACE=")
+	out, err := cmd.CombinedOutput()
+	if err == nil || ctx.Err() != nil {
+		t.Fatalf("it did not end with an error: %v; %s", err, out)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if got := lines[len(lines)-1]; got != want {
+		t.Errorf("the last line is\n%s\nwant\n%s", got, want)
+	}
+	for _, line := range lines[:len(lines)-1] {
+		if !strings.HasPrefix(line, "I") && !strings.HasPrefix(line, "W") {
+			t.Errorf("another line than of a log: %s", line)
+		}
+	}
+}
+
+// What the API server lets in as a FixedIP, and what it says to the rest.
+func TestFixedIPValidation(t *testing.T) {
+	t.Parallel()
+	e := startCluster(t)
+	make := func(name string, ips ...string) *v1alpha1.FixedIP {
+		return &v1alpha1.FixedIP{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec:       v1alpha1.FixedIPSpec{IPs: ips, PodName: name, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web"}},
+		}
+	}
+	for name, c := range map[string]struct {
+		ips  []string
+		want string
+	}{
+		"none":           {nil, ""},
+		"one":            {[]string{"10.240.1.10"}, ""},
+		"both":           {[]string{"10.240.1.11", "fd00:240::1:a"}, ""},
+		"no-address":     {[]string{"10.240.1.300"}, "each must be a valid IP address"},
+		"a-cidr":         {[]string{"10.240.1.0/24"}, "each must be a valid IP address"},
+		"not-canonical":  {[]string{"FD00:240::1:A"}, "each must be in canonical form, such as 10.240.1.10 or fd00:240::1:a"},
+		"two-of-a-kind":  {[]string{"10.240.1.12", "10.240.1.13"}, "at most one address of each family"},
+		"three":          {[]string{"10.240.1.14", "fd00:240::1:b", "10.240.1.15"}, "must have at most 2 items"},
+		"twice-the-same": {[]string{"10.240.1.16", "10.240.1.16"}, "at most one address of each family"},
+	} {
+		err := e.api.Create(within(t), make(name, c.ips...))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+
+	fip := make("later")
+	e.create(fip)
+	for _, step := range []struct {
+		what string
+		ips  []string
+		want string
+	}{
+		{"set once", []string{"10.240.2.1"}, ""},
+		{"changed", []string{"10.240.2.2"}, "immutable once set"},
+		{"grown", []string{"10.240.2.1", "fd00:240::2:1"}, "immutable once set"},
+		{"emptied", []string{}, "immutable once set"},
+		{"removed", nil, "immutable once set"},
+		{"left alone", []string{"10.240.2.1"}, ""},
+	} {
+		changed := fip.DeepCopy()
+		changed.Spec.IPs = step.ips
+		err := e.api.Update(within(t), changed)
+		if step.want == "" && err != nil || step.want != "" && (err == nil || !strings.Contains(err.Error(), step.want)) {
+			t.Errorf("%s: %v, want %q", step.what, err, step.want)
+		}
+		if err == nil {
+			fip = changed
+		}
+	}
+	changed := fip.DeepCopy()
+	changed.Spec.PodName = "another"
+	if err := e.api.Update(within(t), changed); err == nil || !strings.Contains(err.Error(), "immutable") {
+		t.Errorf("the pod's name was changed: %v", err)
+	}
+}

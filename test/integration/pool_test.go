@@ -1,0 +1,360 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/subnets"
+)
+
+// TestPools holds what is written to CiliumNodes against the real API server, which alone knows
+// about conflicts: client-go's fakes accept what it refuses.
+func TestPools(t *testing.T) {
+	t.Parallel()
+	e := startCluster(t)
+	t.Run("two patches race for one address", e.racingPatches)
+	t.Run("two writers race for one address", e.racingWriters)
+	t.Run("a lost claim does not take the others with it", e.losersAlone)
+	t.Run("a burst of claims is few writes", e.burst)
+	t.Run("a write for a node that was replaced fails", e.replacedNode)
+	t.Run("two allocators never give one subnet away twice", e.racingAllocators)
+	t.Run("an intent that was not published is kept for its node", e.pausedAllocator)
+	t.Run("a node that comes back has its subnet", e.returningNode)
+}
+
+// ciliumNode makes a CiliumNode as an agent does, without a pool, and with a subnet if one is given.
+func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.Node {
+	t.Helper()
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	cn.Spec.IPAM.PodCIDRs = subnet
+	if err := e.api.Create(within(t), cn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.IgnoreNotFound(e.api.Delete(context.Background(), cn)); err != nil {
+			t.Error(err)
+		}
+	})
+	return ciliumpool.FromCiliumNode(cn)
+}
+
+func owned(pod string) pool.Entry { return pool.Owned("db", pod, "StatefulSet", "mysql") }
+
+// claim asks for addresses the way the scheduler does.
+func claim(node, pod string, addrs ...string) ciliumpool.Request {
+	var want []netip.Addr
+	for _, a := range addrs {
+		want = append(want, netip.MustParseAddr(a))
+	}
+	return ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim(want, owned(pod)) }}
+}
+
+func (e *env) racingPatches(t *testing.T) {
+	n := e.ciliumNode(t, "race", "10.1.0.0/24")
+	pools := ciliumpool.New(e.api)
+	for a := range address.Down(n.Subnets[0]) {
+		if a.As4()[3] < 200 {
+			break
+		}
+		var err error
+		if n, err = pools.Get(within(t), n.Name); err != nil {
+			t.Fatal(err)
+		}
+		errs := make([]error, 2)
+		var wg sync.WaitGroup
+		for i := range errs {
+			wg.Go(func() {
+				_, errs[i] = pools.Edit(within(t), n, []pool.Edit{n.Set(a, owned(fmt.Sprintf("mysql-%d", i)))})
+			})
+		}
+		wg.Wait()
+		winner := 0
+		if errs[0] != nil {
+			winner = 1
+		}
+		if errs[winner] != nil || !errors.Is(errs[1-winner], ciliumpool.ErrChanged) {
+			t.Fatalf("%s: one has to win and the other to be told so: %v, %v", a, errs[0], errs[1])
+		}
+		after, err := pools.Get(within(t), n.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := after.Entries[a], owned(fmt.Sprintf("mysql-%d", winner)); got != want {
+			t.Fatalf("%s: the pool says %+v, and the winner was %+v", a, got, want)
+		}
+	}
+}
+
+// unknown is a cache that has nothing.
+func unknown(string) (pool.Node, bool) { return pool.Node{}, false }
+
+// writer makes a Writer, and sees that it leaves no goroutine behind.
+func writer(t *testing.T, api ciliumpool.Client, known func(string) (pool.Node, bool)) *ciliumpool.Writer {
+	before := goleak.IgnoreCurrent()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := ciliumpool.NewWriter(ctx, ciliumpool.New(api), known)
+	t.Cleanup(func() {
+		cancel()
+		w.Wait()
+		// Connections are the transport's, which the whole test shares.
+		goleak.VerifyNone(t, before,
+			goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+			goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+			goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run"))
+	})
+	return w
+}
+
+func (e *env) racingWriters(t *testing.T) {
+	n := e.ciliumNode(t, "writers", "10.2.0.0/24")
+	// Both believe that the address is free: their caches are old.
+	stale := func(string) (pool.Node, bool) { return n, true }
+	first, second := writer(t, e.api, stale), writer(t, e.api, stale)
+	if err := first.Write(within(t), claim("writers", "mysql-0", "10.2.0.200")); err != nil {
+		t.Fatal(err)
+	}
+	err := second.Write(within(t), claim("writers", "mysql-1", "10.2.0.200"))
+	if !errors.Is(err, pool.ErrTaken) {
+		t.Fatalf("the second claim: %v, want ErrTaken", err)
+	}
+	// The same claim again, from the same old cache, is no loss but done.
+	if err := first.Write(within(t), claim("writers", "mysql-0", "10.2.0.200")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counting counts the patches that reach the API server, and can hold the first one back.
+type counting struct {
+	ciliumpool.Client
+	hold chan struct{}
+
+	mu      sync.Mutex
+	patches int
+}
+
+func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	c.mu.Lock()
+	c.patches++
+	first := c.patches == 1
+	c.mu.Unlock()
+	if first && c.hold != nil {
+		<-c.hold
+	}
+	return c.Client.Patch(ctx, obj, patch, opts...)
+}
+
+func (e *env) losersAlone(t *testing.T) {
+	e.ciliumNode(t, "losers", "10.3.0.0/24")
+	api := &counting{Client: e.api, hold: make(chan struct{})}
+	w := writer(t, api, unknown)
+	errs := make([]error, 4)
+	var wg sync.WaitGroup
+	write := func(i int, r ciliumpool.Request) { wg.Go(func() { errs[i] = w.Write(within(t), r) }) }
+	write(0, claim("losers", "mysql-0", "10.3.0.200"))
+	for api.count() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	// These three wait together behind the first, which takes the address of one of them.
+	write(1, claim("losers", "mysql-1", "10.3.0.201"))
+	write(2, claim("losers", "mysql-2", "10.3.0.200", "10.3.0.202"))
+	write(3, claim("losers", "mysql-3", "10.3.0.203"))
+	close(api.hold)
+	wg.Wait()
+	if errs[0] != nil || errs[1] != nil || errs[3] != nil || !errors.Is(errs[2], pool.ErrTaken) {
+		t.Fatalf("%v", errs)
+	}
+	n, err := ciliumpool.New(e.api).Get(within(t), "losers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for a, want := range map[string]pool.Entry{"10.3.0.200": owned("mysql-0"), "10.3.0.201": owned("mysql-1"), "10.3.0.203": owned("mysql-3")} {
+		if got := n.Entries[netip.MustParseAddr(a)]; got != want {
+			t.Errorf("%s: %+v, want %+v", a, got, want)
+		}
+	}
+	if len(n.Entries) != 3 {
+		t.Errorf("the pool is %v; the claim that was lost has to leave nothing, not even its second address", n.Entries)
+	}
+}
+
+func (c *counting) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.patches
+}
+
+func (e *env) burst(t *testing.T) {
+	e.ciliumNode(t, "burst", "10.4.0.0/24")
+	api := &counting{Client: e.api, hold: make(chan struct{})}
+	w := writer(t, api, unknown)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			if err := w.Write(within(t), claim("burst", fmt.Sprintf("mysql-%d", i), fmt.Sprintf("10.4.0.%d", 100+i))); err != nil {
+				t.Error(err)
+			}
+		})
+		if i == 0 {
+			for api.count() == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	// Give the others time to queue behind the first.
+	time.Sleep(50 * time.Millisecond)
+	close(api.hold)
+	wg.Wait()
+	if got := api.count(); got > 10 {
+		t.Errorf("50 claims at once were %d writes, want at most 10", got)
+	}
+}
+
+func (e *env) replacedNode(t *testing.T) {
+	old := e.ciliumNode(t, "replaced", "10.5.0.0/24")
+	if err := e.api.Delete(within(t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "replaced"}}); err != nil {
+		t.Fatal(err)
+	}
+	e.ciliumNode(t, "replaced", "10.5.0.0/24")
+	_, err := ciliumpool.New(e.api).Edit(within(t), old, []pool.Edit{old.Set(netip.MustParseAddr("10.5.0.9"), owned("mysql-0"))})
+	if !errors.Is(err, ciliumpool.ErrChanged) {
+		t.Fatalf("a write for the CiliumNode that was: %v, want ErrChanged", err)
+	}
+}
+
+var smallPool = []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.6.0.0/24"), MaskSize: 28}}
+
+func nothing(pool.Node) []pool.Edit { return nil }
+
+// Two controllers that both believe to lead, each with an empty and never updated view, give
+// subnets to 16 nodes from a pool of 16.
+func (e *env) racingAllocators(t *testing.T) {
+	var nodes []pool.Node
+	for i := range 16 {
+		nodes = append(nodes, e.ciliumNode(t, fmt.Sprintf("alloc-%d", i)))
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		a := subnets.NewAllocator(e.api, ciliumpool.New(e.api), ledger.New(), smallPool, "fixedip-system")
+		wg.Go(func() {
+			for _, n := range nodes {
+				for tries := 0; ; tries++ {
+					_, err := a.Assign(within(t), n, nothing)
+					if err == nil || errors.Is(err, ciliumpool.ErrChanged) {
+						break
+					}
+					if tries > 100 {
+						t.Errorf("node %s: %v", n.Name, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	// Key: a subnet. Value: the node that has it.
+	seen := map[string]string{}
+	for _, n := range nodes {
+		now, err := ciliumpool.New(e.api).Get(within(t), n.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(now.PodCIDRs) != 1 {
+			t.Fatalf("node %s has the subnets %v", n.Name, now.PodCIDRs)
+		}
+		if other, taken := seen[now.PodCIDRs[0]]; taken {
+			t.Errorf("%s and %s both have %s", n.Name, other, now.PodCIDRs[0])
+		}
+		seen[now.PodCIDRs[0]] = n.Name
+	}
+}
+
+// unpublished lets everything through but the patches of CiliumNodes: a controller that is stopped
+// between its intent and its publication.
+type unpublished struct{ client.Client }
+
+var errStopped = errors.New("stopped")
+
+func (unpublished) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	return errStopped
+}
+
+func (e *env) pausedAllocator(t *testing.T) {
+	first, second := e.ciliumNode(t, "paused-1"), e.ciliumNode(t, "paused-2")
+	stopped := subnets.NewAllocator(e.api, ciliumpool.New(unpublished{e.api}), ledger.New(), smallPool, "fixedip-system")
+	if _, err := stopped.Assign(within(t), first, nothing); !errors.Is(err, errStopped) {
+		t.Fatal(err)
+	}
+	next := subnets.NewAllocator(e.api, ciliumpool.New(e.api), ledger.New(), smallPool, "fixedip-system")
+	given2, err := next.Assign(within(t), second, nothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The one that was stopped goes on: it may still publish what it set out to, and no more.
+	given1, err := next.Assign(within(t), first, nothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if given1.Subnets[0] == given2.Subnets[0] {
+		t.Errorf("both nodes were given %v", given1.Subnets)
+	}
+	if _, err := stopped.Assign(within(t), second, nothing); err == nil {
+		t.Error("a controller that lost its ticket gave a subnet away")
+	}
+}
+
+func (e *env) returningNode(t *testing.T) {
+	pools, l := ciliumpool.New(e.api), ledger.New()
+	a := subnets.NewAllocator(e.api, pools, l, smallPool, "fixedip-system")
+	before := e.ciliumNode(t, "returns")
+	given, err := a.Assign(within(t), before, nothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := given.Subnets[0].Addr().Next()
+	record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mysql-0"}, Spec: v1alpha1.FixedIPSpec{
+		IPs: []string{addr.String()}, NodeName: "returns", PodName: "mysql-0",
+		Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: types.UID("1")},
+	}}
+	if err := e.api.Create(within(t), record); err != nil {
+		t.Fatal(err)
+	}
+	// The ledger never shows the node with its subnet: it went too fast.
+	if err := e.api.Delete(within(t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "returns"}}); err != nil {
+		t.Fatal(err)
+	}
+	other, err := a.Assign(within(t), e.ciliumNode(t, "stranger"), nothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Subnets[0] == given.Subnets[0] {
+		t.Errorf("another node was given %v, in which %s is kept", other.Subnets, addr)
+	}
+	again, err := a.Assign(within(t), e.ciliumNode(t, "returns"), nothing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := pools.Get(within(t), "returns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := pool.Owned(namespace, "mysql-0", "StatefulSet", "mysql")
+	if again.Subnets[0] != given.Subnets[0] || now.Entries[addr] != want || now.UID == before.UID {
+		t.Errorf("the node had %v and has %v; the pool is %v, want %s for %v", given.Subnets, again.Subnets, now.Entries, addr, want)
+	}
+}
