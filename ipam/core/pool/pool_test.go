@@ -1,0 +1,133 @@
+package pool_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func TestEntryKinds(t *testing.T) {
+	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		entry                        pool.Entry
+		dynamic, pod, node, released bool
+	}{
+		"dynamic":            {entry: pool.Entry{}, dynamic: true},
+		"owned":              {entry: pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), pod: true},
+		"released":           {entry: pool.Released(at), released: true},
+		"released, no time":  {entry: pool.Entry{Owner: "fixedip.io/released", Resource: "soon"}, released: true},
+		"router":             {entry: pool.Entry{Owner: "router"}, node: true},
+		"a name without /":   {entry: pool.Entry{Owner: "somebody"}},
+		"a mark of somebody": {entry: pool.Entry{Owner: "example.com/mark"}},
+		"too many parts":     {entry: pool.Entry{Owner: "a/b/c"}},
+	} {
+		_, _, pod := c.entry.Pod()
+		_, released := c.entry.ReleasedAt()
+		if c.entry.Dynamic() != c.dynamic || pod != c.pod || c.entry.Node() != c.node || released != c.released {
+			t.Errorf("%s: dynamic %v, pod %v, node %v, released %v", name, c.entry.Dynamic(), pod, c.entry.Node(), released)
+		}
+	}
+	if got, _ := pool.Released(at).ReleasedAt(); !got.Equal(at) {
+		t.Errorf("released at %v, want %v", got, at)
+	}
+	if kind, name, ok := pool.Owned("db", "mysql-0", "StatefulSet", "mysql").Workload(); kind != "StatefulSet" || name != "mysql" || !ok {
+		t.Errorf("workload %s %s %v", kind, name, ok)
+	}
+}
+
+func TestClaim(t *testing.T) {
+	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	n := pool.Node{
+		Name: "n", PodCIDRs: []string{"10.0.1.0/24"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")},
+		Entries: map[netip.Addr]pool.Entry{
+			addr("10.0.1.1"): {}, addr("10.0.1.2"): mine, addr("10.0.1.3"): {Owner: "db/other-0"},
+			addr("10.0.1.4"): pool.Released(time.Unix(1, 0)), addr("10.0.1.5"): pool.Released(time.Unix(1, 0)), addr("10.0.1.6"): {Owner: "router"},
+		},
+		Used: map[netip.Addr]string{addr("10.0.1.5"): "db/other-1", addr("10.0.1.7"): "db/other-2", addr("10.0.1.8"): "db/mysql-0"},
+	}
+	for name, c := range map[string]struct {
+		want  []string
+		edits int
+		taken bool
+	}{
+		"a free one":               {[]string{"10.0.1.200"}, 1, false},
+		"its own":                  {[]string{"10.0.1.2"}, 0, false},
+		"its own and another":      {[]string{"10.0.1.2", "10.0.1.200"}, 1, false},
+		"one that rests":           {[]string{"10.0.1.4"}, 1, false},
+		"one that it still uses":   {[]string{"10.0.1.8"}, 1, false},
+		"one that rests and works": {[]string{"10.0.1.5"}, 0, true},
+		"one that is used":         {[]string{"10.0.1.7"}, 0, true},
+		"a dynamic one":            {[]string{"10.0.1.1"}, 0, true},
+		"another pod's":            {[]string{"10.0.1.3"}, 0, true},
+		"the router's":             {[]string{"10.0.1.6"}, 0, true},
+		"another node's":           {[]string{"10.0.2.1"}, 0, true},
+		"one of two is taken":      {[]string{"10.0.1.200", "10.0.1.3"}, 0, true},
+	} {
+		var want []netip.Addr
+		for _, a := range c.want {
+			want = append(want, addr(a))
+		}
+		edits, err := n.Claim(want, mine)
+		if len(edits) != c.edits || errors.Is(err, pool.ErrTaken) != c.taken {
+			t.Errorf("%s: %d edits, %v", name, len(edits), err)
+		}
+	}
+}
+
+// However claims, releases and fillings follow one another, an address that names a pod goes to
+// another only by way of a release.
+func TestNoHijack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+		addrs := slices.Collect(address.Up(n.Subnets[0]))
+		pick := rapid.SampledFrom(addrs)
+		pods := rapid.SampledFrom([]string{"mysql-0", "mysql-1", "mysql-2"})
+		t.Repeat(map[string]func(*rapid.T){
+			"claim": func(t *rapid.T) {
+				want := rapid.SliceOfNDistinct(pick, 1, 2, rapid.ID[netip.Addr]).Draw(t, "addrs")
+				entry := pool.Owned("db", pods.Draw(t, "pod"), "StatefulSet", "mysql")
+				edits, err := n.Claim(want, entry)
+				if err != nil {
+					return
+				}
+				for _, e := range edits {
+					if _, _, taken := n.Entries[e.Addr].Pod(); taken {
+						t.Fatalf("%s went from %q to %q", e.Addr, n.Entries[e.Addr].Owner, entry.Owner)
+					}
+				}
+				n = n.With(edits)
+				for _, a := range want {
+					if n.Entries[a] != entry {
+						t.Fatalf("%s is not the claimant's after its claim", a)
+					}
+				}
+			},
+			"release": func(t *rapid.T) {
+				owner := "db/" + pods.Draw(t, "pod")
+				n = n.With(n.Release(owner, time.Unix(1, 0)))
+				for a, e := range n.Entries {
+					if e.Owner == owner {
+						t.Fatalf("%s is still %s's", a, owner)
+					}
+				}
+			},
+			"used": func(t *rapid.T) {
+				a := pick.Draw(t, "addr")
+				if _, used := n.Used[a]; used {
+					delete(n.Used, a)
+				} else {
+					n.Used[a] = "db/" + pods.Draw(t, "pod")
+				}
+			},
+		})
+	})
+}

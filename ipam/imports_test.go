@@ -1,0 +1,87 @@
+package ipam
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "fixedip.io/fixedip/"
+
+// rules say what the parts of the tree may import. The first rule whose folder a file is in counts.
+var rules = []struct {
+	folder string
+	// ours are the folders of this module that it may import from.
+	ours []string
+	// never are prefixes of other modules' packages that it may not import.
+	never []string
+}{
+	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
+	{"ipam/core", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
+	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"plugins", []string{"ipam/api", "ipam/core", "ipam/store", "plugins"}, nil},
+	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
+	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core"}, nil},
+	{"hack/witness", []string{"ipam/api"}, nil},
+	{"hack", []string{"ipam/api", "hack"}, nil},
+}
+
+// Dependencies point one way, toward the core.
+func TestImports(t *testing.T) {
+	files := 0
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file := filepath.ToSlash(strings.TrimPrefix(path, "../"))
+		for _, rule := range rules {
+			if !strings.HasPrefix(file, rule.folder+"/") {
+				continue
+			}
+			files++
+			parsed, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+			if err != nil {
+				return err
+			}
+			for _, spec := range parsed.Imports {
+				imported, err := strconv.Unquote(spec.Path.Value)
+				if err != nil {
+					return err
+				}
+				if !allowed(imported, rule.ours, rule.never) {
+					t.Errorf("%s imports %s", file, imported)
+				}
+			}
+			return nil
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files < 40 {
+		t.Errorf("only %d files were looked at; has the tree moved?", files)
+	}
+}
+
+func allowed(imported string, ours, never []string) bool {
+	if own, ok := strings.CutPrefix(imported, module); ok {
+		for _, folder := range ours {
+			if own == folder || strings.HasPrefix(own, folder+"/") {
+				return true
+			}
+		}
+		return false
+	}
+	for _, prefix := range never {
+		if imported == prefix || strings.HasPrefix(imported, prefix+"/") {
+			return false
+		}
+	}
+	return true
+}

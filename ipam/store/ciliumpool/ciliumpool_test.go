@@ -1,0 +1,325 @@
+package ciliumpool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func ciliumNode(change ...func(*ciliumv2.CiliumNode)) *ciliumv2.CiliumNode {
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-1", ResourceVersion: "7"}}
+	cn.Spec.IPAM.PodCIDRs = []string{"10.0.1.0/24"}
+	for _, c := range change {
+		c(cn)
+	}
+	return cn
+}
+
+var compareAddrs = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+var comparePrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
+func TestFromCiliumNode(t *testing.T) {
+	cn := ciliumNode(func(cn *ciliumv2.CiliumNode) {
+		cn.Spec.IPAM.PodCIDRs = []string{"10.0.1.0/24", "fd00::/64", "10.0.0/8"}
+		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{
+			"10.0.1.1":    {},
+			"10.0.1.254":  {Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"},
+			"fd00::a":     {Owner: "router"},
+			"FD00::B":     {Owner: "db/mysql-1"},
+			"10.0.1.0001": {},
+		}
+		cn.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.254": {Owner: "db/mysql-0 [restored]"}, "10.0.1.1": {Owner: "db/other"}}
+	})
+	want := pool.Node{
+		Name: "n", UID: "uid-1", ResourceVersion: "7", HasPool: true,
+		Subnets:  []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")},
+		PodCIDRs: []string{"10.0.1.0/24", "fd00::/64", "10.0.0/8"},
+		Entries: map[netip.Addr]pool.Entry{
+			netip.MustParseAddr("10.0.1.1"):   {},
+			netip.MustParseAddr("10.0.1.254"): {Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"},
+			netip.MustParseAddr("fd00::a"):    {Owner: "router"},
+		},
+		Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.254"): "db/mysql-0", netip.MustParseAddr("10.0.1.1"): "db/other"},
+	}
+	for _, from := range []string{"whole", "trimmed"} {
+		if from == "trimmed" {
+			trimmed, err := Trim(cn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cn = trimmed.(*ciliumv2.CiliumNode)
+		}
+		got := FromCiliumNode(cn)
+		if len(got.Malformed) != 3 {
+			t.Errorf("%s: malformed %q, want three", from, got.Malformed)
+		}
+		got.Malformed = nil
+		if diff := cmp.Diff(want, got, compareAddrs, comparePrefixes); diff != "" {
+			t.Errorf("%s (-want +got): %s", from, diff)
+		}
+	}
+}
+
+func TestTrimLeavesOthersAlone(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"}}}
+	if got, err := Trim(pod); err != nil || got != any(pod) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// apiServer holds one CiliumNode and patches it as the API server does, tests included. It can be
+// told to fail.
+type apiServer struct {
+	mu   sync.Mutex
+	node []byte
+	// fail decides about the nth patch, counted from 1: what to answer, and whether to do it all
+	// the same. nil, or a nil error: no fault.
+	fail    func(n int) (answer error, done bool)
+	patches int
+}
+
+var resource = schema.GroupResource{Group: "cilium.io", Resource: "ciliumnodes"}
+
+func newAPI(t *testing.T, cn *ciliumv2.CiliumNode) *apiServer {
+	data, err := json.Marshal(cn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &apiServer{node: data}
+}
+
+func (s *apiServer) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.node == nil {
+		return apierrors.NewNotFound(resource, key.Name)
+	}
+	return json.Unmarshal(s.node, obj)
+}
+
+func (s *apiServer) Patch(_ context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.patches++
+	var answer error
+	if s.fail != nil {
+		var done bool
+		if answer, done = s.fail(s.patches); answer != nil && !done {
+			return answer
+		}
+	}
+	if s.node == nil {
+		return apierrors.NewNotFound(resource, obj.GetName())
+	}
+	data, err := patch.Data(obj)
+	if err != nil {
+		return err
+	}
+	ops, err := jsonpatch.DecodePatch(data)
+	if err != nil {
+		return err
+	}
+	after, err := ops.Apply(s.node)
+	if err != nil {
+		return apierrors.NewInvalid(schema.GroupKind{Group: "cilium.io", Kind: "CiliumNode"}, obj.GetName(), nil)
+	}
+	s.node = after
+	if answer != nil {
+		return answer
+	}
+	return json.Unmarshal(after, obj)
+}
+
+func (s *apiServer) entries(t *testing.T) map[netip.Addr]pool.Entry {
+	t.Helper()
+	n, err := New(s).Get(t.Context(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.Entries
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+var (
+	mysql0 = pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+)
+
+func TestEdit(t *testing.T) {
+	withEntry := func(a string, e ipamtypes.AllocationIP) func(*ciliumv2.CiliumNode) {
+		return func(cn *ciliumv2.CiliumNode) {
+			if cn.Spec.IPAM.Pool == nil {
+				cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
+			}
+			cn.Spec.IPAM.Pool[a] = e
+		}
+	}
+	seen := FromCiliumNode(ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}), withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"})))
+	drop := func(a string) pool.Edit { e, _ := seen.Drop(addr(a)); return e }
+	for name, c := range map[string]struct {
+		now   *ciliumv2.CiliumNode
+		from  pool.Node
+		edits []pool.Edit
+		want  map[netip.Addr]pool.Entry
+		err   error
+	}{
+		"an entry where none is": {
+			now: ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{})), from: FromCiliumNode(ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}))),
+			edits: []pool.Edit{seen.Set(addr("10.0.1.200"), mysql0)},
+			want:  map[netip.Addr]pool.Entry{addr("10.0.1.1"): {}, addr("10.0.1.200"): mysql0}},
+		"the first entry of all": {
+			now: ciliumNode(), from: FromCiliumNode(ciliumNode()),
+			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}},
+			want:  map[netip.Addr]pool.Entry{addr("10.0.1.200"): mysql0}},
+		"an IPv6 entry": {
+			now: ciliumNode(), from: FromCiliumNode(ciliumNode()),
+			edits: []pool.Edit{{Addr: addr("fd00:240::1:a"), To: &mysql0}},
+			want:  map[netip.Addr]pool.Entry{addr("fd00:240::1:a"): mysql0}},
+		"not where one has come": {
+			now: ciliumNode(withEntry("10.0.1.200", ipamtypes.AllocationIP{Owner: "db/other-0"})), from: FromCiliumNode(ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}))),
+			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
+		"a removal of what was seen": {
+			now: ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}), withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"})), from: seen,
+			edits: []pool.Edit{drop("10.0.1.9")}, want: map[netip.Addr]pool.Entry{addr("10.0.1.1"): {}}},
+		"not of what it has become": {
+			now: ciliumNode(withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-1", Resource: "db/StatefulSet/mysql"})), from: seen,
+			edits: []pool.Edit{drop("10.0.1.9")}, err: ErrChanged},
+		"all or nothing": {
+			now: ciliumNode(withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-1"})), from: seen,
+			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}, drop("10.0.1.9")}, err: ErrChanged},
+		"not when the subnets are others": {
+			now: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = []string{"10.0.2.0/24"} }), from: FromCiliumNode(ciliumNode()),
+			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
+		"not on another CiliumNode of that name": {
+			now: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.UID = "uid-2" }), from: FromCiliumNode(ciliumNode()),
+			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newAPI(t, c.now)
+			before := api.entries(t)
+			_, err := New(api).Edit(t.Context(), c.from, c.edits)
+			if !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
+				t.Fatalf("error %v, want %v", err, c.err)
+			}
+			want := c.want
+			if c.err != nil {
+				want = before
+			}
+			if diff := cmp.Diff(want, api.entries(t), compareAddrs); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+func TestPublish(t *testing.T) {
+	bare := ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = nil })
+	api := newAPI(t, bare)
+	subnets := []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")}
+	n, err := New(api).Publish(t.Context(), FromCiliumNode(bare), subnets, []pool.Edit{{Addr: addr("10.0.1.254"), To: &mysql0}})
+	if err != nil || !cmp.Equal(n.Subnets, subnets, comparePrefixes) || n.Entries[addr("10.0.1.254")] != mysql0 {
+		t.Fatalf("%+v, %v", n, err)
+	}
+	if _, err := New(api).Publish(t.Context(), FromCiliumNode(bare), subnets[:1], nil); !errors.Is(err, ErrChanged) {
+		t.Fatalf("published over subnets that stand: %v", err)
+	}
+}
+
+// Whatever happens to a write and its answer, the request ends as its pool says, and no goroutine
+// stays behind.
+func TestWriterFaults(t *testing.T) {
+	unavailable := apierrors.NewServiceUnavailable("down")
+	for name, c := range map[string]struct {
+		fail    func(n int) (error, bool)
+		claimed bool
+		err     error
+		patches int
+	}{
+		"no fault":           {claimed: true, patches: 1},
+		"refused once":       {fail: func(n int) (error, bool) { return only(n == 1, unavailable), false }, claimed: true, patches: 2},
+		"the answer is lost": {fail: func(n int) (error, bool) { return only(n == 1, context.DeadlineExceeded), true }, claimed: true, patches: 1},
+		"throttled":          {fail: func(n int) (error, bool) { return only(n < 4, apierrors.NewTooManyRequests("slow down", 0)), false }, claimed: true, patches: 4},
+		"conflicts":          {fail: func(n int) (error, bool) { return only(n < 3, apierrors.NewConflict(resource, "n", nil)), false }, claimed: true, patches: 3},
+		"refused for good":   {fail: func(int) (error, bool) { return unavailable, false }, err: unavailable, patches: writeTries},
+		"forbidden":          {fail: func(int) (error, bool) { return apierrors.NewForbidden(resource, "n", nil), false }, err: nil, patches: writeTries},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newAPI(t, ciliumNode())
+				api.fail = c.fail
+				ctx, cancel := context.WithCancel(t.Context())
+				w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return FromCiliumNode(ciliumNode()), true })
+				err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0) }})
+				cancel()
+				w.Wait()
+				if got := api.entries(t)[addr("10.0.1.200")] == mysql0; got != c.claimed || (err == nil) != c.claimed {
+					t.Errorf("claimed: %v, error %v", got, err)
+				}
+				if c.err != nil && !errors.Is(err, c.err) {
+					t.Errorf("error %v, want %v in it", err, c.err)
+				}
+				if api.patches != c.patches {
+					t.Errorf("%d patches, want %d", api.patches, c.patches)
+				}
+			})
+		})
+	}
+}
+
+func only(when bool, err error) error {
+	if when {
+		return err
+	}
+	return nil
+}
+
+func TestWriterNodeGone(t *testing.T) {
+	api := newAPI(t, ciliumNode())
+	api.node = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
+	err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", metav1.Now().Time), nil }})
+	cancel()
+	w.Wait()
+	if !errors.Is(err, ErrGone) {
+		t.Errorf("error %v, want ErrGone", err)
+	}
+}
+
+// A request that asks for the API server's own word is not decided from a cache.
+func TestWriterLive(t *testing.T) {
+	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
+		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.200": {Owner: "db/mysql-0"}, "10.0.1.201": {Owner: "db/mysql-1"}}
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return FromCiliumNode(ciliumNode()), true })
+	err := w.Write(ctx, Request{Node: "n", Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", metav1.Now().Time), nil }})
+	cancel()
+	w.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := api.entries(t)
+	if _, released := entries[addr("10.0.1.200")].ReleasedAt(); !released || entries[addr("10.0.1.201")].Owner != "db/mysql-1" {
+		t.Errorf("%v", entries)
+	}
+}
