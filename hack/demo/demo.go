@@ -209,5 +209,5 @@ The first %d acts passed, and the cluster goes on. To reach it:
   kubectl get fixedips
   kubectl get ciliumnode node-1 -o jsonpath='{.spec.ipam}'
 
-To stop it: make demo-stop`, d.acts, d.cluster.Kubeconfig(cluster.Admin))
+To stop it: make demo-stop DEMO_DIR=%s`, d.acts, d.cluster.Kubeconfig(cluster.Admin), d.dir)
 }

@@ -24,6 +24,9 @@ type SchedulerOptions struct {
 	Lease Lease
 	// Families are the families in which pods have addresses; IPv4 if empty.
 	Families []string
+	// NoElection lets it work at once, beside whoever leads: a leader that does not know yet that it
+	// has lost its lease.
+	NoElection bool
 	// Kubeconfig is another way to the API server than the scheduler's own; for tests with a proxy.
 	Kubeconfig string
 }
@@ -33,7 +36,7 @@ kind: KubeSchedulerConfiguration
 clientConnection:
   kubeconfig: {{.Kubeconfig}}
 leaderElection:
-  leaderElect: true
+  leaderElect: {{not .NoElection}}
   resourceNamespace: fixedip-system
   resourceName: fixedip-scheduler
   leaseDuration: {{.Lease.Duration}}

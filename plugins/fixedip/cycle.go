@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +25,10 @@ const stateKey fwk.StateKey = Name
 // parallel Filters and clones share it.
 type cycle struct {
 	// bystander: the pod has no fixed address. Reserve and PreBind run for it all the same.
-	bystander   bool
+	bystander bool
+	// keptFrom are nodes whose pools keep an address for the bystander's name, for a workload that
+	// it does not belong to: there the agent would give it that address.
+	keptFrom    []string
 	id          identity.Identity
 	reservation reservation
 	// decided is the moment at which the world was looked at.
@@ -45,8 +49,12 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		return nil, p.refuse(pod, cause{}, decided, err.Error())
 	}
 	if !fixed {
-		state.Write(stateKey, &cycle{bystander: true})
-		return nil, fwk.NewStatus(fwk.Skip)
+		c := &cycle{bystander: true, keptFrom: p.world.keptFrom(pod)}
+		state.Write(stateKey, c)
+		if len(c.keptFrom) == 0 {
+			return nil, fwk.NewStatus(fwk.Skip)
+		}
+		return nil, nil
 	}
 	if !p.world.ready() {
 		return nil, fwk.AsStatus(errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; are their CRDs installed, and may it watch them?"))
@@ -81,6 +89,12 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 		return fwk.AsStatus(err)
 	}
 	name := node.Node().Name
+	if c.bystander {
+		if slices.Contains(c.keptFrom, name) {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) kept an address for the pod's name, for a workload that it does not belong to")
+		}
+		return nil
+	}
 	if r := c.reservation; r.node != "" {
 		if r.node == name {
 			return nil

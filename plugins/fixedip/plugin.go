@@ -10,6 +10,8 @@
 //	PreFilter  finds the pod's reservation, in the pools (the arbiter) or in its FixedIP, and
 //	           narrows the cycle to the node that owns it.
 //	Filter     decides: the owner node alone, or any node with room where nothing is reserved.
+//	PostFilter explains why the owner node can't take the pod.
+//	Score      fills the subnets evenly.
 //	Reserve    decides the address, in the ledger, in memory.
 //	PreBind    writes the claim and waits until the plugin's own watch shows it: the agent's watch
 //	           is then close behind, and finds the entry when the pod's sandbox is made.
@@ -38,6 +40,9 @@ const Name = "FixedIP"
 var (
 	_ framework.PreFilterPlugin   = &Plugin{}
 	_ framework.FilterPlugin      = &Plugin{}
+	_ framework.PostFilterPlugin  = &Plugin{}
+	_ framework.PreScorePlugin    = &Plugin{}
+	_ framework.ScorePlugin       = &Plugin{}
 	_ framework.ReservePlugin     = &Plugin{}
 	_ framework.PreBindPlugin     = &Plugin{}
 	_ framework.PostBindPlugin    = &Plugin{}

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -39,6 +42,12 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 		return reservation{}, err
 	}
 	held := w.ledger.Held(id.Key())
+	for _, h := range held {
+		if kind, name, ok := w.ledger.WorkloadOf(h); ok && (kind != id.Owner.Kind || name != id.Owner.Name) {
+			return reservation{}, &unreservable{fmt.Sprintf("its name has the address %s on node %s, which is kept for %s %s, and it belongs to %s %s",
+				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)}
+		}
+	}
 	if fip == nil {
 		return fromPools(held, ""), nil
 	}
@@ -53,6 +62,21 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 		return fromPools(held, fip.Spec.NodeName), nil
 	}
 	return w.fromRecord(fip)
+}
+
+// keptFrom are the nodes on which a pod without a fixed address would get one that is kept for
+// somebody else: the agent goes by the pod's name alone. An entry whose resource names no workload
+// was written by hand for just this pod.
+func (w *world) keptFrom(pod *corev1.Pod) []string {
+	var nodes []string
+	for _, h := range w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
+		kind, name, ok := w.ledger.WorkloadOf(h)
+		owner := metav1.GetControllerOfNoCopy(pod)
+		if ok && (owner == nil || owner.Kind != kind || owner.Name != name) {
+			nodes = append(nodes, h.Node)
+		}
+	}
+	return nodes
 }
 
 // fromPools takes the holding on the preferred node, or the first. Several holdings are what a

@@ -172,3 +172,56 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 	}
 	e.sameAddresses(before, after)
 }
+
+// A pod that only has the name of an identity never gets its address: it goes to another node, or
+// waits.
+func TestStranger(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
+	e.create(statefulSet("web", 1))
+	before := e.awaitRunning(nil, "web-0")["web-0"]
+	// The StatefulSet goes to zero and its address stays; then somebody makes a pod of that name.
+	e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))))
+	e.await("wait for the pod to go", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
+	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}, Spec: statefulSet("web", 0).Spec.Template.Spec}
+	e.create(stranger)
+	rows := e.await("wait for the stranger to run", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].Running })
+	if rows[0].Node == before.Node || rows[0].Address == before.Address {
+		t.Errorf("the stranger runs on %s with %s; %s on %s is kept for another", rows[0].Node, rows[0].Address, before.Address, before.Node)
+	}
+	e.witness.Forgive("default/web-0")
+}
+
+// First placements go where most of the subnet is free.
+func TestSubnetsFillEvenly(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--cool-down=2s"}})
+	e.create(statefulSet("web", 12))
+	perNode := map[string]int{}
+	for _, r := range e.awaitRunning(nil, names("web", 12)...) {
+		perNode[r.Node]++
+	}
+	for _, n := range threeNodes {
+		if perNode[n] < 3 || perNode[n] > 5 {
+			t.Errorf("12 pods on 3 nodes: %v", perNode)
+		}
+	}
+}
+
+// A pod whose node can't take it says which node its address belongs to, and what would help.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
+	e.create(statefulSet("web", 1))
+	before := e.awaitRunning(nil, "web-0")
+	r := before["web-0"]
+	cordon := func(unschedulable string) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.Node}}
+		e.must(e.api.Patch(within(t), node, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":`+unschedulable+`}}`))))
+	}
+	cordon("true")
+	e.deletePods("web-0")
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it", r.Address, r.Node))
+	cordon("false")
+	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
+}

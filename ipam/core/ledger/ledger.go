@@ -158,6 +158,16 @@ func (l *Ledger) Room(name string, f address.Family) int64 {
 	return n.room(f)
 }
 
+// FreeShare is the part of a node's addresses of a family that a claim can choose from: 1 where all
+// are free, 0 where none is or the node has no such subnet. It takes no lock either.
+func (l *Ledger) FreeShare(name string, f address.Family) float64 {
+	n, ok := l.node(name)
+	if !ok || n.size(f) == 0 {
+		return 0
+	}
+	return float64(n.room(f)) / float64(n.size(f))
+}
+
 // node needs mu where more than atomics of the node is touched.
 func (l *Ledger) node(name string) (*node, bool) {
 	v, ok := l.nodes.Load(name)

@@ -23,8 +23,9 @@ type node struct {
 	// disputedWith names another node whose subnets overlap this node's; empty where none does.
 	disputedWith string
 
-	// room4 and room6 are what room answers. They follow every change of the fields above.
-	room4, room6 atomic.Int64
+	// room4 and room6 are what room answers, size4 and size6 how many addresses the subnets have in
+	// all. They follow every change of the fields above.
+	room4, room6, size4, size6 atomic.Int64
 }
 
 func newNode() *node { return &node{assumed: map[netip.Addr]types.UID{}} }
@@ -53,6 +54,13 @@ func (n *node) room(f address.Family) int64 {
 	return n.room6.Load()
 }
 
+func (n *node) size(f address.Family) int64 {
+	if f == address.IPv4 {
+		return n.size4.Load()
+	}
+	return n.size6.Load()
+}
+
 func (n *node) rooms() [2]int64 { return [2]int64{n.room4.Load(), n.room6.Load()} }
 
 func (n *node) grewSince(before [2]int64) bool {
@@ -62,16 +70,17 @@ func (n *node) grewSince(before [2]int64) bool {
 // count works out the room in each family: the addresses of the subnets, less those that have an
 // entry or are used or assumed, plus those that were released and are out of use.
 func (n *node) count() {
-	room := map[address.Family]int64{}
-	if n.disputedWith == "" {
-		for _, s := range n.pool.Subnets {
-			f := address.Of(s.Addr())
-			if size := address.Size(s); size > math.MaxInt64-room[f] {
-				room[f] = math.MaxInt64
-			} else {
-				room[f] += size
-			}
+	room, size := map[address.Family]int64{}, map[address.Family]int64{}
+	for _, s := range n.pool.Subnets {
+		f := address.Of(s.Addr())
+		if more := address.Size(s); more > math.MaxInt64-size[f] {
+			size[f] = math.MaxInt64
+		} else {
+			size[f] += more
 		}
+	}
+	if n.disputedWith == "" {
+		maps.Copy(room, size)
 		taken := func(a netip.Addr) {
 			if n.offers(a) {
 				room[address.Of(a)]--
@@ -99,6 +108,8 @@ func (n *node) count() {
 	}
 	n.room4.Store(max(0, room[address.IPv4]))
 	n.room6.Store(max(0, room[address.IPv6]))
+	n.size4.Store(size[address.IPv4])
+	n.size6.Store(size[address.IPv6])
 }
 
 // offers tells whether the address is among those that Size counts.

@@ -1,0 +1,189 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+)
+
+// poolByHand gives a node a subnet and a pool, as a person does who runs no controller.
+func (e *env) poolByHand(node, subnet string, entries map[string]string) {
+	e.t.Helper()
+	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return true }))
+	pool := []string{}
+	for addr, owner := range entries {
+		pool = append(pool, fmt.Sprintf("%q:{%s}", addr, ownerField(owner)))
+	}
+	patch := fmt.Sprintf(`{"spec":{"ipam":{"podCIDRs":[%q],"pool":{%s}}}}`, subnet, strings.Join(pool, ","))
+	for {
+		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		err := e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch)))
+		if err == nil {
+			return
+		}
+		// The node makes its CiliumNode when it has started.
+		if client.IgnoreNotFound(err) != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+func ownerField(owner string) string {
+	if owner == "" {
+		return ""
+	}
+	return fmt.Sprintf("%q:%q", "owner", owner)
+}
+
+// setOwner changes who has an entry, in one write; nil removes it.
+func (e *env) setOwner(node, addr string, owner *string) {
+	e.t.Helper()
+	value := "null"
+	if owner != nil {
+		value = "{" + ownerField(*owner) + `,"resource":""}`
+	}
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	patch := fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:%s}}}}`, addr, value)
+	e.must(e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// A pod waits for the only address, and the address comes free, again and again, at every moment of
+// the pod's way through the queue. Were one event lost, the pod would wait for five minutes.
+func TestNoLostWakeUps(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{})
+	e.startNode("node-1")
+	const slot, occupant = "10.9.0.6", "hand/occupant"
+	e.poolByHand("node-1", "10.9.0.0/29", map[string]string{"10.9.0.1": "", "10.9.0.2": "", "10.9.0.3": occupant, "10.9.0.4": occupant, "10.9.0.5": occupant, slot: occupant})
+	e.must(e.WaitNodeReady(within(t), "node-1"))
+	e.create(statefulSet("web", 1))
+
+	const rounds = 200
+	var slowest time.Duration
+	uid := ""
+	for range rounds {
+		// The pod is there and has no address to have. Sometimes it has been refused already when
+		// the address comes free, sometimes it is on its way.
+		e.await("wait for the next pod", func(rows []witness.Row) bool {
+			return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "web-0" && r.UID != "" && r.UID != uid && r.Node == "" })
+		})
+		if pause := rand.N(30 * time.Millisecond); pause > 5*time.Millisecond {
+			time.Sleep(pause)
+		}
+		freed := time.Now()
+		e.setOwner("node-1", slot, nil)
+		e.await("wait for the pod to be bound", func(rows []witness.Row) bool {
+			return slices.ContainsFunc(rows, func(r witness.Row) bool {
+				if r.Pod == "web-0" && r.Node != "" && r.UID != uid {
+					uid = r.UID
+					return true
+				}
+				return false
+			})
+		})
+		slowest = max(slowest, time.Since(freed))
+		owner := occupant
+		e.setOwner("node-1", slot, &owner)
+		e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
+	}
+	t.Logf("%d rounds, the slowest took %v from the free address to the bind", rounds, slowest.Round(time.Millisecond))
+}
+
+// Fifty pods are placed for the first time on one node at once: their claims go together, and the
+// agent's own updates of the CiliumNode are not crowded out.
+func TestBurstOnOneNode(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{})
+	e.startNode("node-1")
+	e.poolByHand("node-1", "10.9.0.0/24", map[string]string{"10.9.0.1": "", "10.9.0.2": ""})
+	e.must(e.WaitNodeReady(within(t), "node-1"))
+	before := e.witness.Generations()["node-1"]
+	const pods = 50
+	e.create(statefulSet("web", pods))
+	e.await("wait for all to run", func(rows []witness.Row) bool {
+		running := 0
+		for _, r := range rows {
+			if r.Running && len(r.Entries) == 1 {
+				running++
+			}
+		}
+		return running == pods
+	})
+	writes := e.witness.Generations()["node-1"] - before
+	log, err := os.ReadFile(e.Process("node-1").LogPath())
+	e.must(err)
+	conflicts := bytes.Count(log, []byte("Operation cannot be fulfilled on ciliumnodes"))
+	t.Logf("%d first placements: %d writes of the CiliumNode's spec, %d conflicts seen by the agent", pods, writes, conflicts)
+	if writes > pods/2 {
+		t.Errorf("%d writes for %d claims: they did not go together", writes, pods)
+	}
+	// An agent gives up after ten conflicts in a row.
+	if conflicts > 5 {
+		t.Errorf("the agent met %d conflicts", conflicts)
+	}
+}
+
+// churnTime is how long TestTwoActiveSchedulers goes on; FIXEDIP_CHURN overrides it.
+func churnTime(t *testing.T) time.Duration {
+	if s := os.Getenv("FIXEDIP_CHURN"); s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			t.Fatalf("FIXEDIP_CHURN: %v", err)
+		}
+		return d
+	}
+	return 20 * time.Second
+}
+
+// Two schedulers work at the same time, each believing to be alone, while pods come and go by name
+// and by number. The witness sees that no address is ever shared; in the end every pod has one.
+func TestTwoActiveSchedulers(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
+	e.startScheduler("second", product.SchedulerOptions{NoElection: true})
+	const workloads, replicas = 3, 5
+	var all []string
+	for i := range workloads {
+		e.create(statefulSet(fmt.Sprintf("web%d", i), replicas))
+		all = append(all, names(fmt.Sprintf("web%d", i), replicas)...)
+	}
+	before := e.awaitRunning(nil, all...)
+	rounds := 0
+	for end := time.Now().Add(churnTime(t)); time.Now().Before(end); rounds++ {
+		for _, name := range all {
+			if rand.N(3) == 0 {
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+				e.must(client.IgnoreNotFound(e.api.Delete(within(t), pod)))
+			}
+		}
+		// One workload comes and goes as a whole, so that there are first placements all the time.
+		extra := statefulSet(fmt.Sprintf("extra%d", rounds), replicas)
+		e.create(extra)
+		e.awaitRunning(nil, names(extra.Name, replicas)...)
+		e.delete(extra)
+	}
+	e.await("wait for quiet", func(rows []witness.Row) bool {
+		for _, r := range rows {
+			if !r.Running || r.Phase != "InUse" || len(r.Entries) != 1 {
+				return false
+			}
+		}
+		return len(rows) == len(all)
+	})
+	e.sameAddresses(before, e.awaitRunning(nil, all...))
+	t.Logf("%d rounds of churn", rounds)
+}
