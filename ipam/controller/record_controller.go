@@ -230,7 +230,7 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		err := r.live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
 		return client.IgnoreNotFound(err)
 	case plan.ReleaseEntries:
-		return r.release(ctx, key, s, next.Node)
+		return r.release(ctx, key, s, next)
 	case plan.FinishRecord:
 		record := s.Record.DeepCopy()
 		record.Finalizers = slices.DeleteFunc(record.Finalizers, func(f string) bool { return f == v1alpha1.Finalizer })

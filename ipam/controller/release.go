@@ -18,15 +18,20 @@ import (
 // errSuperseded: what a step was decided from is no longer so.
 var errSuperseded = errors.New("the situation has changed meanwhile")
 
-// release takes the addresses of an identity from it on one node. The addresses rest in the pool
+// release takes addresses of an identity from it on one node. The addresses rest in the pool
 // under a mark that no pod matches; nodeReconciler removes the mark when they have cooled down.
 //
 // A restart in place writes nothing, so that a pod of the same name may be bound to the node
 // between the look at the API server and the write, counting on the entry. The mark is therefore
 // looked at again: if such a pod has come, it gets the entry back. Nobody else can have had the
 // address in between.
-func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName, s plan.Situation, node string) error {
-	if s.Pod != nil && s.Pod.Spec.NodeName == node {
+func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName, s plan.Situation, next plan.Next) error {
+	node := next.Node
+	// needs tells whether a pod on the node may have one of the addresses.
+	needs := func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName == node && (len(next.Addrs) == 0 || !plan.Spares(pod, next.Addrs))
+	}
+	if s.Pod != nil && needs(s.Pod) {
 		return fmt.Errorf("pod %s is bound to node %s: %w", key, node, errSuperseded)
 	}
 	owner := pool.OwnerKey(key.Namespace, key.Name)
@@ -34,7 +39,7 @@ func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName
 	// taken are the entries as they were, to be put back if need be.
 	var taken []pool.Edit
 	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		edits := n.Release(owner, at)
+		edits := n.Release(owner, next.Addrs, at)
 		if len(edits) > 0 {
 			// Asked again after a write whose answer was lost, there is nothing left to take.
 			taken = edits
@@ -49,7 +54,7 @@ func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName
 	}
 	var pod corev1.Pod
 	switch err := r.live.Get(ctx, key, &pod); {
-	case apierrors.IsNotFound(err), err == nil && pod.Spec.NodeName != node:
+	case apierrors.IsNotFound(err), err == nil && !needs(&pod):
 		klog.FromContext(ctx).Info("Address released", "node", node, "entries", len(taken))
 		return nil
 	case err != nil:

@@ -61,6 +61,8 @@ func (w *world) claim(ctx context.Context, c ledger.Claim, entry pool.Entry) err
 	err := w.pools.Write(ctx, ciliumpool.Request{
 		Node:   c.Node,
 		Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim(c.Addrs, entry) },
+		// Another scheduler may have claimed another address for the same pod.
+		Whole: true,
 	})
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,8 +64,10 @@ type Next struct {
 	Spec v1alpha1.FixedIPSpec
 	// Status is the status to write, for UpdateStatus.
 	Status v1alpha1.FixedIPStatus
-	// Node is where entries are to be released, for ReleaseEntries.
-	Node string
+	// Node is where entries are to be released, for ReleaseEntries, and Addrs are which: all where
+	// there are none.
+	Node  string
+	Addrs []netip.Addr
 }
 
 // Decide finds the next step.
@@ -99,8 +102,12 @@ func withoutRecord(s Situation) Next {
 	if !ok {
 		return Next{}
 	}
+	addrs, ok := onePerFamily(h.Addrs, s.Pod)
+	if !ok {
+		return Next{}
+	}
 	return Next{Step: CreateRecord, Spec: v1alpha1.FixedIPSpec{
-		IPs:      address.Strings(h.Addrs),
+		IPs:      address.Strings(addrs),
 		NodeName: h.Node,
 		Owner:    s.Workload.OwnerReference,
 		PodName:  s.Pod.Name,
@@ -125,11 +132,12 @@ func standing(s Situation) Next {
 	if s.Workload.Exists {
 		spec.Owner.UID = s.Workload.UID
 	}
-	if h, ok := heldOn(s.Held, node); ok {
-		if len(spec.IPs) == 0 {
-			spec.IPs = address.Strings(h.Addrs)
+	h, held := heldOn(s.Held, node)
+	if held {
+		if addrs, ok := onePerFamily(h.Addrs, s.Pod); ok && len(spec.IPs) == 0 {
+			spec.IPs = address.Strings(addrs)
 		}
-		if slices.Equal(spec.IPs, address.Strings(h.Addrs)) {
+		if len(spec.IPs) > 0 && !slices.ContainsFunc(spec.IPs, func(ip string) bool { return !slices.Contains(address.Strings(h.Addrs), ip) }) {
 			spec.NodeName = node
 		}
 	}
@@ -143,6 +151,9 @@ func standing(s Situation) Next {
 			if h.Node != node {
 				return Next{Step: ReleaseEntries, Node: h.Node}
 			}
+		}
+		if beside := besides(h.Addrs, spec.IPs); held && len(beside) > 0 && Spares(s.Pod, beside) {
+			return Next{Step: ReleaseEntries, Node: node, Addrs: beside}
 		}
 	}
 	if node != "" {
@@ -172,6 +183,54 @@ func heldOn(held []ledger.Holding, node string) (ledger.Holding, bool) {
 		}
 	}
 	return ledger.Holding{}, false
+}
+
+// onePerFamily chooses one address of each family among those that a pod holds on its node. Where
+// there are several of one family, somebody has written there by hand, and it is the one that the
+// pod runs with; ok is false while that is not known.
+func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok bool) {
+	for _, f := range address.Families {
+		var family []netip.Addr
+		for _, a := range addrs {
+			if address.Of(a) == f {
+				family = append(family, a)
+			}
+		}
+		if len(family) > 1 {
+			family = slices.DeleteFunc(family, func(a netip.Addr) bool { return !runsWith(pod, a) })
+			if len(family) != 1 {
+				return nil, false
+			}
+		}
+		chosen = append(chosen, family...)
+	}
+	return chosen, true
+}
+
+// besides are the held addresses that a record does not name although it names one of the family:
+// the agent would choose between the two as it pleases.
+func besides(held []netip.Addr, ips []string) []netip.Addr {
+	var found []netip.Addr
+	for _, a := range held {
+		sameFamily := slices.ContainsFunc(ips, func(ip string) bool {
+			other, err := address.Parse(ip)
+			return err == nil && address.Of(other) == address.Of(a)
+		})
+		if sameFamily && !slices.Contains(ips, a.String()) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
+// Spares tells that a pod runs, and with none of the addresses. One whose addresses are not known
+// yet may come to have any that its node's pool gives it.
+func Spares(pod *corev1.Pod, addrs []netip.Addr) bool {
+	return pod != nil && len(pod.Status.PodIPs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return runsWith(pod, a) })
+}
+
+func runsWith(pod *corev1.Pod, a netip.Addr) bool {
+	return slices.Contains(pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
 }
 
 func sameSpec(a, b v1alpha1.FixedIPSpec) bool {

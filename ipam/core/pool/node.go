@@ -16,6 +16,8 @@ type Node struct {
 	UID string
 	// ResourceVersion is the version of the CiliumNode that this was read from.
 	ResourceVersion string
+	// Generation changes with every write of the spec, and not when the agent reports its status.
+	Generation int64
 	// Subnets are spec.ipam.podCIDRs. The node decides who has the addresses in them.
 	Subnets []netip.Prefix
 	// PodCIDRs are the subnets as they are written: a write that relies on them has to name them so.

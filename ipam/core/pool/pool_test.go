@@ -47,9 +47,9 @@ func TestEntryKinds(t *testing.T) {
 func TestClaim(t *testing.T) {
 	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
 	n := pool.Node{
-		Name: "n", PodCIDRs: []string{"10.0.1.0/24"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")},
+		Name: "n", PodCIDRs: []string{"10.0.1.0/24", "fd00::/64"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")},
 		Entries: map[netip.Addr]pool.Entry{
-			addr("10.0.1.1"): {}, addr("10.0.1.2"): mine, addr("10.0.1.3"): {Owner: "db/other-0"},
+			addr("10.0.1.1"): {}, addr("fd00::2"): mine, addr("10.0.1.3"): {Owner: "db/other-0"},
 			addr("10.0.1.4"): pool.Released(time.Unix(1, 0)), addr("10.0.1.5"): pool.Released(time.Unix(1, 0)), addr("10.0.1.6"): {Owner: "router"},
 		},
 		Used: map[netip.Addr]string{addr("10.0.1.5"): "db/other-1", addr("10.0.1.7"): "db/other-2", addr("10.0.1.8"): "db/mysql-0"},
@@ -60,8 +60,9 @@ func TestClaim(t *testing.T) {
 		taken bool
 	}{
 		"a free one":               {[]string{"10.0.1.200"}, 1, false},
-		"its own":                  {[]string{"10.0.1.2"}, 0, false},
-		"its own and another":      {[]string{"10.0.1.2", "10.0.1.200"}, 1, false},
+		"its own":                  {[]string{"fd00::2"}, 0, false},
+		"its own and the other":    {[]string{"fd00::2", "10.0.1.200"}, 1, false},
+		"another beside its own":   {[]string{"fd00::3"}, 0, true},
 		"one that rests":           {[]string{"10.0.1.4"}, 1, false},
 		"one that it still uses":   {[]string{"10.0.1.8"}, 1, false},
 		"one that rests and works": {[]string{"10.0.1.5"}, 0, true},
@@ -113,7 +114,7 @@ func TestNoHijack(t *testing.T) {
 			},
 			"release": func(t *rapid.T) {
 				owner := "db/" + pods.Draw(t, "pod")
-				n = n.With(n.Release(owner, time.Unix(1, 0)))
+				n = n.With(n.Release(owner, nil, time.Unix(1, 0)))
 				for a, e := range n.Entries {
 					if e.Owner == owner {
 						t.Fatalf("%s is still %s's", a, owner)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -11,9 +12,17 @@ import (
 var ErrTaken = errors.New("the address has another holder")
 
 // Claim makes the edits that give addresses to the pod of an owned entry: all of them or, where
-// one is somebody else's, none and ErrTaken. None are needed where the entries stand.
+// one is somebody else's, none and ErrTaken. None are needed where the entries stand. A pod that
+// has another address of the family on the node is refused as well: the agent would choose between
+// the two as it pleases. That is certain only where the edits are applied to the very pool that
+// they were made from.
 func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 	var edits []Edit
+	for a, e := range n.Entries {
+		if e.Owner == entry.Owner && !slices.Contains(addrs, a) && slices.ContainsFunc(addrs, func(want netip.Addr) bool { return want.BitLen() == a.BitLen() }) {
+			return nil, fmt.Errorf("%s has %s on node %s already: %w", entry.Owner, a, n.Name, ErrTaken)
+		}
+	}
 	for _, a := range addrs {
 		now, exists := n.Entries[a]
 		_, released := now.ReleasedAt()
@@ -35,12 +44,13 @@ func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 	return edits, nil
 }
 
-// Release makes the edits that take every address of an owner from it. The addresses rest: who
-// comes under the same name no longer gets them, and neither does anybody else for now.
-func (n Node) Release(owner string, at time.Time) []Edit {
+// Release makes the edits that take addresses from an owner: the given ones, or all where none are
+// given. The addresses rest: who comes under the same name no longer gets them, and neither does
+// anybody else for now.
+func (n Node) Release(owner string, addrs []netip.Addr, at time.Time) []Edit {
 	var edits []Edit
 	for a, e := range n.Entries {
-		if e.Owner == owner {
+		if e.Owner == owner && (len(addrs) == 0 || slices.Contains(addrs, a)) {
 			edits = append(edits, n.Set(a, Released(at)))
 		}
 	}

@@ -297,7 +297,7 @@ func TestWriterNodeGone(t *testing.T) {
 	api.node = nil
 	ctx, cancel := context.WithCancel(t.Context())
 	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
-	err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", metav1.Now().Time), nil }})
+	err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", nil, metav1.Now().Time), nil }})
 	cancel()
 	w.Wait()
 	if !errors.Is(err, ErrGone) {
@@ -312,7 +312,7 @@ func TestWriterLive(t *testing.T) {
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return FromCiliumNode(ciliumNode()), true })
-	err := w.Write(ctx, Request{Node: "n", Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", metav1.Now().Time), nil }})
+	err := w.Write(ctx, Request{Node: "n", Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", nil, metav1.Now().Time), nil }})
 	cancel()
 	w.Wait()
 	if err != nil {

@@ -29,6 +29,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		Name:            cn.Name,
 		UID:             string(cn.UID),
 		ResourceVersion: cn.ResourceVersion,
+		Generation:      cn.Generation,
 		PodCIDRs:        cn.Spec.IPAM.PodCIDRs,
 		HasPool:         cn.Spec.IPAM.Pool != nil,
 		Entries:         make(map[netip.Addr]pool.Entry, len(cn.Spec.IPAM.Pool)),

@@ -23,11 +23,15 @@ type operation struct {
 
 // encode makes the patch for the edits. It applies only to the CiliumNode that n was read from, as
 // long as its subnets are the same, and only if every edited entry is what the edit expects; the
-// rest of the object may have changed. podCIDRs, where not nil, are published in the same patch.
-func encode(n pool.Node, podCIDRs []string, edits []pool.Edit) ([]byte, error) {
+// rest of the object may have changed, unless the edits rely on the whole pool. podCIDRs, where not
+// nil, are published in the same patch.
+func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole bool) ([]byte, error) {
 	ops := []operation{
 		{"test", "/metadata/uid", n.UID},
 		{"test", podCIDRsPath, nullable(n.PodCIDRs)},
+	}
+	if whole {
+		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
 	}
 	if podCIDRs != nil {
 		ops = append(ops, operation{"add", podCIDRsPath, podCIDRs})

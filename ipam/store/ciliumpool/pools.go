@@ -53,7 +53,13 @@ func (p *Pools) Get(ctx context.Context, name string) (pool.Node, error) {
 // pool after it. ErrChanged and ErrGone say that nothing was written; after any other error the
 // write may have happened.
 func (p *Pools) Edit(ctx context.Context, n pool.Node, edits []pool.Edit) (pool.Node, error) {
-	return p.patch(ctx, n, nil, edits)
+	return p.patch(ctx, n, nil, edits, false)
+}
+
+// EditWhole is Edit for edits that rely on the pool as a whole being what n says: it fails with
+// ErrChanged where anything in the spec of the CiliumNode was written since.
+func (p *Pools) EditWhole(ctx context.Context, n pool.Node, edits []pool.Edit) (pool.Node, error) {
+	return p.patch(ctx, n, nil, edits, true)
 }
 
 // Publish gives subnets to a node, together with the first entries of its pool: whoever sees the
@@ -64,11 +70,11 @@ func (p *Pools) Publish(ctx context.Context, n pool.Node, subnets []netip.Prefix
 	for i, s := range subnets {
 		podCIDRs[i] = s.String()
 	}
-	return p.patch(ctx, n, podCIDRs, edits)
+	return p.patch(ctx, n, podCIDRs, edits, false)
 }
 
-func (p *Pools) patch(ctx context.Context, n pool.Node, podCIDRs []string, edits []pool.Edit) (pool.Node, error) {
-	data, err := encode(n, podCIDRs, edits)
+func (p *Pools) patch(ctx context.Context, n pool.Node, podCIDRs []string, edits []pool.Edit, whole bool) (pool.Node, error) {
+	data, err := encode(n, podCIDRs, edits, whole)
 	if err != nil {
 		return pool.Node{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,9 @@ type Request struct {
 	// Live asks that the decision be made from the pool as the API server has it, never from what
 	// a watch has shown.
 	Live bool
+	// Whole asks that nothing be written unless the pool as a whole is what the decision was made
+	// from, and not the edited entries alone.
+	Whole bool
 }
 
 // Writer writes requests into pools. Requests for one node that wait together go together in one
@@ -91,8 +95,10 @@ func (w *Writer) Write(ctx context.Context, r Request) error {
 // Wait returns when no write is under way. Call it after the context of NewWriter has ended.
 func (w *Writer) Wait() { w.served.Wait() }
 
-// serve writes the requests for one node, batch by batch, until none waits.
+// serve writes the requests for one node, batch by batch, until none waits. Each batch starts from
+// the pool that the last one left, which the watch may not have shown yet.
 func (w *Writer) serve(node string) {
+	n, known := w.known(node)
 	for {
 		w.mu.Lock()
 		batch := w.queues[node]
@@ -103,15 +109,15 @@ func (w *Writer) serve(node string) {
 		}
 		w.queues[node] = nil
 		w.mu.Unlock()
-		w.write(node, batch)
+		n, known = w.write(node, batch, n, known)
 	}
 }
 
-// write brings one batch to an end: every request of it gets its answer.
-func (w *Writer) write(node string, batch []*queued) {
+// write brings one batch to an end: every request of it gets its answer. The result is the pool
+// after it, if that is known.
+func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (pool.Node, bool) {
 	logger := klog.FromContext(w.ctx).WithValues("node", node)
 	retry := w.retry
-	n, known := w.known(node)
 	for _, q := range batch {
 		known = known && !q.Live
 	}
@@ -121,9 +127,10 @@ func (w *Writer) write(node string, batch []*queued) {
 			err = context.Cause(w.ctx)
 			break
 		}
-		if batch, err = w.try(node, n, known, batch); err == nil || errors.Is(err, ErrGone) {
+		var after pool.Node
+		if batch, after, err = w.try(node, n, known, batch); err == nil || errors.Is(err, ErrGone) {
 			answer(batch, err)
-			return
+			return after, err == nil
 		}
 		// Whatever went wrong, the next try has to know what is there now: the test that failed,
 		// or the write that happened though its answer was lost.
@@ -131,24 +138,30 @@ func (w *Writer) write(node string, batch []*queued) {
 		logger.V(2).Info("Pool not written, will be tried again", "try", try+1, "requests", len(batch), "err", err)
 	}
 	answer(batch, fmt.Errorf("not written after %d tries: %w", writeTries, err))
+	return pool.Node{}, false
 }
 
-// try makes one attempt and returns the requests that it does not answer itself.
-func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*queued, error) {
+// try makes one attempt. It returns the requests that it does not answer itself, and the pool after
+// it.
+func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*queued, pool.Node, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
 	if !known {
 		var err error
 		if n, err = w.pools.Get(ctx, node); err != nil {
-			return batch, err
+			return batch, n, err
 		}
 	}
 	open, edits := decide(n, batch)
 	if len(edits) == 0 {
-		return nil, nil
+		return nil, n, nil
 	}
-	_, err := w.pools.Edit(ctx, n, edits)
-	return open, err
+	edit := w.pools.Edit
+	if slices.ContainsFunc(open, func(q *queued) bool { return q.Whole }) {
+		edit = w.pools.EditWhole
+	}
+	after, err := edit(ctx, n, edits)
+	return open, after, err
 }
 
 // decide asks each request in turn, each with the edits of those before it in place, and answers
