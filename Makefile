@@ -35,6 +35,10 @@ CLUSTER  := fixedip-controlplane fixedip-simnode
 .PHONY: build
 build: $(PROGRAMS:%=$(BIN)/%) ## Builds our programs
 
+# All heavy compiling, with progress. What comes after it finds its packages in the build cache.
+.PHONY: programs
+programs: build $(CLUSTER:%=$(BIN)/%) $(BIN)/demo $(PROGRAMS:%=$(BIN)/race/%) ## Builds all programs, those of the demo and the tests too
+
 .PHONY: FORCE
 FORCE:
 
@@ -66,13 +70,14 @@ demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
 .PHONY: test
 test: test-unit test-integration ## Runs all tests
 
+# The programs come first because their building shows how it goes, and that of tests does not.
 .PHONY: test-unit
-test-unit: ## Runs the tests that need no cluster
+test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
 	CGO_ENABLED=1 go test -race ./cmd/... ./ipam/... ./plugins/... ./hack/...
 
 .PHONY: test-integration
 test-integration: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout 20m ./test/...
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout 20m ./test/...
 
 ##@ Care
 
