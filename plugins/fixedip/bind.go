@@ -10,15 +10,19 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // PreBindPreFlight skips PreBind where the pools give the pod its addresses already: a pod that
-// comes back to its node costs no write.
+// comes back to its node costs no write, unless it wants its MAC address.
 func (p *Plugin) PreBindPreFlight(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
 	claim, ok := p.world.ledger.Claimed(pod.UID)
+	if wanted, err := identity.WantsMAC(pod); ok && (wanted || err != nil) {
+		return nil
+	}
 	if !ok || p.world.ledger.Stands(claim) {
 		return fwk.NewStatus(fwk.Skip)
 	}
@@ -47,6 +51,9 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 		return fwk.NewStatus(fwk.Unschedulable, err.Error())
 	case err != nil:
 		return fwk.AsStatus(fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), nodeName, pod.Namespace, pod.Name, err))
+	}
+	if err := p.setMAC(ctx, pod, c.id); err != nil {
+		return fwk.AsStatus(err)
 	}
 	loggerFrom(ctx).V(2).Info("Address claimed", "pod", klog.KObj(pod), "node", nodeName, "ips", claim.Addrs)
 	return nil

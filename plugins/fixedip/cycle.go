@@ -56,6 +56,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		}
 		return nil, nil
 	}
+	if _, err := identity.WantsMAC(pod); err != nil {
+		return nil, p.refuse(pod, cause{}, decided, err.Error())
+	}
 	if !p.world.ready() {
 		return nil, fwk.AsStatus(errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; are their CRDs installed, and may it watch them?"))
 	}

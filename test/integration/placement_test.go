@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -224,4 +225,39 @@ func TestExplain(t *testing.T) {
 	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it", r.Address, r.Node))
 	cordon("false")
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
+}
+
+// A pod that asks for it has the same MAC address in every incarnation, written where the agent
+// reads it, before the bind.
+func TestStickyMAC(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
+	annotated := func(key, value string) func(*appsv1.StatefulSet) {
+		return func(s *appsv1.StatefulSet) {
+			metav1.SetMetaDataAnnotation(&s.Spec.Template.ObjectMeta, key, value)
+		}
+	}
+	const sticky, cilium, byHand = "fixedip.io/sticky-mac", "cni.cilium.io/mac-address", "02:00:00:00:00:01"
+	e.create(statefulSet("web", 2, annotated(sticky, "true")), statefulSet("hand", 1, annotated(sticky, "true"), annotated(cilium, byHand)), statefulSet("wrong", 1, annotated(sticky, "sure")))
+	all := append(names("web", 2), "hand-0")
+	mac := func(name string) string { return e.witness.Pod(namespace, name).Annotations[cilium] }
+	before := e.awaitRunning(nil, all...)
+	macs := map[string]string{}
+	for _, name := range all {
+		macs[name] = mac(name)
+		if _, err := net.ParseMAC(macs[name]); err != nil {
+			t.Errorf("pod %s: %v", name, err)
+		}
+	}
+	if macs["web-0"] == macs["web-1"] || macs["hand-0"] != byHand {
+		t.Errorf("%v", macs)
+	}
+	e.deletePods(all...)
+	e.sameAddresses(before, e.awaitRunning(before, all...))
+	for _, name := range all {
+		if got := mac(name); got != macs[name] {
+			t.Errorf("pod %s had %s and has %s now", name, macs[name], got)
+		}
+	}
+	e.podMessage("wrong-0", `annotation fixedip.io/sticky-mac of pod default/wrong-0 is "sure"; write "true" or "false"`)
 }

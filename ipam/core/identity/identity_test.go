@@ -1,6 +1,7 @@
 package identity_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -61,5 +62,50 @@ func TestOf(t *testing.T) {
 	}
 	if got, want := mysql0.Entry(), (pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"}); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)
+	}
+}
+
+func TestMAC(t *testing.T) {
+	annotated := func(key, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			metav1.SetMetaDataAnnotation(&p.ObjectMeta, key, value)
+		}
+	}
+	for name, c := range map[string]struct {
+		pod     *corev1.Pod
+		wanted  bool
+		wantErr string
+	}{
+		"not asked for":        {pod: pod()},
+		"asked for":            {pod: pod(annotated(identity.AnnotationStickyMAC, "true")), wanted: true},
+		"declined":             {pod: pod(annotated(identity.AnnotationStickyMAC, "false"))},
+		"chosen by hand":       {pod: pod(annotated(identity.AnnotationStickyMAC, "true"), annotated(identity.AnnotationCiliumMAC, "02:00:00:00:00:01"))},
+		"neither true nor not": {pod: pod(annotated(identity.AnnotationStickyMAC, "maybe")), wantErr: `annotation fixedip.io/sticky-mac of pod db/mysql-0 is "maybe"; write "true" or "false"`},
+	} {
+		wanted, err := identity.WantsMAC(c.pod)
+		message := ""
+		if err != nil {
+			message = err.Error()
+		}
+		if wanted != c.wanted || message != c.wantErr {
+			t.Errorf("%s: wanted %v, error %q", name, wanted, message)
+		}
+	}
+
+	// It must stay what it was in every release to come.
+	first := identity.Identity{Namespace: "db", PodName: "mysql-0"}.MAC()
+	if want := "f6:47:da:d5:d1:be"; first.String() != want {
+		t.Errorf("the MAC address of db/mysql-0 is %s, want %s", first, want)
+	}
+	seen := map[string]bool{}
+	for i := range 1000 {
+		mac := identity.Identity{Namespace: "db", PodName: fmt.Sprintf("mysql-%d", i)}.MAC()
+		if mac[0]&0x03 != 0x02 {
+			t.Errorf("%s is not a locally administered unicast address", mac)
+		}
+		if seen[mac.String()] {
+			t.Errorf("%s was given twice", mac)
+		}
+		seen[mac.String()] = true
 	}
 }
