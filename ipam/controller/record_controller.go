@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -137,6 +138,9 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if s.Record == nil && len(s.Held) == 0 {
 		return reconcile.Result{}, nil
 	}
+	if !next.At.IsZero() {
+		return reconcile.Result{RequeueAfter: min(sweepInterval, max(time.Second, next.At.Sub(r.clock.Now())))}, nil
+	}
 	return reconcile.Result{RequeueAfter: sweepInterval}, nil
 }
 
@@ -147,7 +151,7 @@ func destroys(s plan.Step) bool {
 // situation gathers what is known of an identity from a reader: the caches, or the API server.
 // What the pools say always comes from the ledger; whoever writes to a pool tests what he saw.
 func (r *recordReconciler) situation(ctx context.Context, from client.Reader, key types.NamespacedName) (plan.Situation, error) {
-	s := plan.Situation{Held: r.ledger.Held(pool.OwnerKey(key.Namespace, key.Name))}
+	s := plan.Situation{Held: r.ledger.Held(pool.OwnerKey(key.Namespace, key.Name)), Now: r.clock.Now()}
 	var record v1alpha1.FixedIP
 	switch err := from.Get(ctx, key, &record); {
 	case err == nil:
@@ -176,6 +180,13 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	switch err := from.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: s.Workload.Name}, &workload); {
 	case err == nil:
 		s.Workload.Exists, s.Workload.UID = true, workload.UID
+		s.Workload.Excludes = excludes(&workload, key.Name)
+		policy, err := identity.Reclaim(workload.Annotations, workload.Spec.Template.Annotations)
+		if err != nil {
+			r.events.Eventf(&workload, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of its pods are kept as before", err)
+		} else {
+			s.Workload.Reclaim = &policy
+		}
 	case !apierrors.IsNotFound(err):
 		return s, fmt.Errorf("read StatefulSet %s/%s: %w", key.Namespace, s.Workload.Name, err)
 	}
@@ -196,6 +207,19 @@ func (r *recordReconciler) unheld(ctx context.Context, ips []string) error {
 		}
 	}
 	return nil
+}
+
+// excludes tells whether a StatefulSet has fewer replicas than would take in a pod.
+func excludes(workload *appsv1.StatefulSet, podName string) bool {
+	ordinal, ok := identity.Ordinal(podName, workload.Name)
+	if !ok {
+		return false
+	}
+	first := int32(0)
+	if workload.Spec.Ordinals != nil {
+		first = workload.Spec.Ordinals.Start
+	}
+	return ordinal < first || ordinal >= first+ptr.Deref(workload.Spec.Replicas, 1)
 }
 
 // make makes one step.
@@ -226,7 +250,7 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		record.Status = next.Status
 		return r.live.Status().Update(ctx, record)
 	case plan.DeleteRecord:
-		r.events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Reclaimed", "DeleteRecord", "%s %s and its pod are gone; address %v goes back", s.Workload.Kind, s.Workload.Name, s.Record.Spec.IPs)
+		r.events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Reclaimed", "DeleteRecord", "Its pod is gone, and so is %s %s or the replica; address %v goes back", s.Workload.Kind, s.Workload.Name, s.Record.Spec.IPs)
 		err := r.live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
 		return client.IgnoreNotFound(err)
 	case plan.ReleaseEntries:

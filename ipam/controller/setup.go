@@ -62,13 +62,17 @@ func trimPod(obj any) (any, error) {
 	}, nil
 }
 
-// trimStatefulSet keeps of a StatefulSet that it exists.
+// trimStatefulSet keeps of a StatefulSet what identity and situation read.
 func trimStatefulSet(obj any) (any, error) {
 	sts, ok := obj.(*appsv1.StatefulSet)
 	if !ok {
 		return obj, nil
 	}
-	return &appsv1.StatefulSet{TypeMeta: sts.TypeMeta, ObjectMeta: trimMeta(sts.ObjectMeta)}, nil
+	trimmed := &appsv1.StatefulSet{TypeMeta: sts.TypeMeta, ObjectMeta: trimMeta(sts.ObjectMeta)}
+	trimmed.Spec.Replicas = sts.Spec.Replicas
+	trimmed.Spec.Ordinals = sts.Spec.Ordinals
+	trimmed.Spec.Template.Annotations = sts.Spec.Template.Annotations
+	return trimmed, nil
 }
 
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {

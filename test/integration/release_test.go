@@ -1,8 +1,12 @@
 package integration
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -112,4 +116,63 @@ func (e *env) awaitRecord(name string, condition func(*v1alpha1.FixedIP) bool) {
 		fip := e.witness.Record(namespace, name)
 		return fip != nil && condition(fip)
 	})
+}
+
+// What the annotations of a StatefulSet say about its addresses is recorded, and done.
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
+	annotated := func(annotations map[string]string) func(*appsv1.StatefulSet) {
+		return func(s *appsv1.StatefulSet) { s.Annotations = annotations }
+	}
+	make := func(name string) *appsv1.StatefulSet {
+		return statefulSet(name, 2, annotated(map[string]map[string]string{
+			"kept":    {"fixedip.io/when-deleted": "Retain"},
+			"shrinks": {"fixedip.io/when-scaled": "Delete"},
+			"returns": {"fixedip.io/ttl": "1h"},
+			"expires": {"fixedip.io/ttl": "2s"},
+			"wrong":   {"fixedip.io/when-deleted": "Never"},
+		}[name]))
+	}
+	workloads := []string{"kept", "shrinks", "returns", "expires", "wrong"}
+	var all []string
+	for _, w := range workloads {
+		e.create(make(w))
+		all = append(all, names(w, 2)...)
+	}
+	before := e.awaitRunning(nil, all...)
+
+	e.must(e.api.Patch(within(t), make("shrinks"), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
+	for _, w := range []string{"kept", "returns", "expires", "wrong"} {
+		e.delete(make(w))
+	}
+	rows := e.await("wait for the addresses that go back", func(rows []witness.Row) bool { return len(rows) == 5 })
+	for _, r := range rows {
+		if want := []string{"kept-0", "kept-1", "returns-0", "returns-1", "shrinks-0"}; !slices.Contains(want, r.Pod) {
+			t.Errorf("%+v is still there, want %v", r, want)
+		}
+		if r.Entries[0] != before[r.Pod].Entries[0] {
+			t.Errorf("pod %s had %v, and %v is kept", r.Pod, before[r.Pod].Entries, r.Entries)
+		}
+	}
+	e.awaitRecord("returns-0", func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt != nil })
+
+	again := append(names("kept", 2), names("returns", 2)...)
+	e.create(make("kept"), make("returns"))
+	after := e.awaitRunning(before, again...)
+	for _, name := range again {
+		if after[name].Address != before[name].Address {
+			t.Errorf("pod %s had %s and has %s now", name, before[name].Address, after[name].Address)
+		}
+	}
+	e.awaitRecord("returns-0", func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt == nil })
+
+	// A policy that can't be read is told on the StatefulSet.
+	var events eventsv1.EventList
+	e.must(e.api.List(within(t), &events, client.InNamespace(namespace)))
+	if !slices.ContainsFunc(events.Items, func(ev eventsv1.Event) bool {
+		return ev.Regarding.Name == "wrong" && ev.Reason == "InvalidAnnotation" && strings.Contains(ev.Note, `annotation fixedip.io/when-deleted is "Never"; write Delete or Retain`)
+	}) {
+		t.Error("no event on the StatefulSet says what is wrong with its annotation")
+	}
 }

@@ -64,6 +64,43 @@ type FixedIPSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable",reason=FieldValueForbidden
 	PodName string `json:"podName"`
+
+	// reclaim says when the addresses go back by themselves. The controller takes it from the
+	// annotations of the workload as long as there is one.
+	// +optional
+	// +kubebuilder:default={}
+	Reclaim ReclaimPolicy `json:"reclaim,omitempty,omitzero"`
+}
+
+// Retention says what becomes of an address whose pod is gone, in the words of the
+// persistentVolumeClaimRetentionPolicy of a StatefulSet.
+// +kubebuilder:validation:Enum=Delete;Retain
+type Retention string
+
+const (
+	// Delete: the address goes back.
+	Delete Retention = "Delete"
+	// Retain: the address is kept for a pod that comes back under the name.
+	Retain Retention = "Retain"
+)
+
+// ReclaimPolicy says when addresses go back.
+type ReclaimPolicy struct {
+	// whenDeleted is for a workload that is deleted.
+	// +optional
+	// +kubebuilder:default=Delete
+	WhenDeleted Retention `json:"whenDeleted,omitempty"`
+	// whenScaled is for a pod that a smaller number of replicas leaves out.
+	// +optional
+	// +kubebuilder:default=Retain
+	WhenScaled Retention `json:"whenScaled,omitempty"`
+	// ttl is how long an address that is to go back is kept for a pod that comes back under the
+	// name after all. It is counted from the moment when the controller has seen the pod gone.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration such as 30m or 24h",reason=FieldValueInvalid
+	TTL metav1.Duration `json:"ttl,omitempty,omitzero"`
 }
 
 // OwnerReference names the workload of an identity, in the namespace of the FixedIP.
@@ -107,6 +144,9 @@ type FixedIPStatus struct {
 	// podUID is the pod that has the addresses now.
 	// +optional
 	PodUID types.UID `json:"podUID,omitempty"`
+	// expiresAt is when the addresses go back, unless a pod comes back under the name before.
+	// +optional
+	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 }
 
 // FixedIPList is a list of FixedIPs.

@@ -3,11 +3,15 @@ package plan
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
@@ -21,6 +25,8 @@ type Situation struct {
 	Pod *corev1.Pod
 	// Workload is the object that the identity belongs to, as the record or the entries name it.
 	Workload Workload
+	// Now is the time of the decision.
+	Now time.Time
 }
 
 // Workload is the owner of an identity.
@@ -28,6 +34,11 @@ type Workload struct {
 	v1alpha1.OwnerReference
 	// Exists tells whether there is an object of that kind and name. UID is then its UID.
 	Exists bool
+	// Reclaim is the policy that it asks for; nil where it does not exist or its words can't be
+	// read, so that what is recorded stays.
+	Reclaim *v1alpha1.ReclaimPolicy
+	// Excludes tells whether it exists and has fewer replicas than would take in the identity.
+	Excludes bool
 }
 
 // Step is the one thing to do next about an identity.
@@ -68,6 +79,8 @@ type Next struct {
 	// there are none.
 	Node  string
 	Addrs []netip.Addr
+	// At is when the situation changes by time alone; zero: never.
+	At time.Time
 }
 
 // Decide finds the next step.
@@ -75,18 +88,46 @@ type Next struct {
 // A record is made when the pod is bound, and not before: two claims for one pod are possible (a
 // scheduler died between claim and bind, its successor read an old cache), and the bind decides
 // which of them counts. The other is released. An address is taken from its identity only when the
-// workload is gone and the pod is gone too: whoever deletes a StatefulSet and keeps its pods means
-// to keep their addresses.
+// pod is gone too: whoever deletes a StatefulSet and keeps its pods means to keep their addresses.
+// A pod that comes back under the name before the record is deleted has its address.
 func Decide(s Situation) Next {
 	switch {
 	case s.Record == nil:
 		return withoutRecord(s)
 	case s.Record.DeletionTimestamp != nil:
 		return releasing(s)
-	case !s.Workload.Exists && s.Pod == nil:
-		return Next{Step: DeleteRecord}
 	}
 	return standing(s)
+}
+
+// reclaimable tells whether the addresses of a standing record are to go back, by its policy.
+func reclaimable(s Situation, policy v1alpha1.ReclaimPolicy) bool {
+	switch {
+	case s.Pod != nil:
+		return false
+	case !s.Workload.Exists:
+		return policy.WhenDeleted != v1alpha1.Retain
+	default:
+		return s.Workload.Excludes && policy.WhenScaled == v1alpha1.Delete
+	}
+}
+
+// expire lets the time to live pass, and then deletes the record.
+func expire(s Situation, ttl time.Duration) Next {
+	if ttl <= 0 {
+		return Next{Step: DeleteRecord}
+	}
+	at := s.Record.Status.ExpiresAt
+	if at == nil {
+		// Whole seconds are what the API keeps.
+		at = &metav1.Time{Time: s.Now.Add(ttl).Truncate(time.Second)}
+	}
+	if !s.Now.Before(at.Time) {
+		return Next{Step: DeleteRecord}
+	}
+	next := status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: at})
+	next.At = at.Time
+	return next
 }
 
 func withoutRecord(s Situation) Next {
@@ -111,6 +152,7 @@ func withoutRecord(s Situation) Next {
 		NodeName: h.Node,
 		Owner:    s.Workload.OwnerReference,
 		PodName:  s.Pod.Name,
+		Reclaim:  ptr.Deref(s.Workload.Reclaim, identity.DefaultReclaim()),
 	}}
 }
 
@@ -132,6 +174,7 @@ func standing(s Situation) Next {
 	if s.Workload.Exists {
 		spec.Owner.UID = s.Workload.UID
 	}
+	spec.Reclaim = ptr.Deref(s.Workload.Reclaim, spec.Reclaim)
 	h, held := heldOn(s.Held, node)
 	if held {
 		if addrs, ok := onePerFamily(h.Addrs, s.Pod); ok && len(spec.IPs) == 0 {
@@ -143,6 +186,9 @@ func standing(s Situation) Next {
 	}
 	if !sameSpec(spec, s.Record.Spec) {
 		return Next{Step: UpdateRecord, Spec: spec}
+	}
+	if reclaimable(s, spec.Reclaim) {
+		return expire(s, spec.Reclaim.TTL.Duration)
 	}
 	// What the identity holds beside its record is what a claim left behind. Only once the pod is
 	// bound is it sure which of them counts.
@@ -163,7 +209,7 @@ func standing(s Situation) Next {
 }
 
 func status(s Situation, want v1alpha1.FixedIPStatus) Next {
-	if s.Record.Status == want {
+	if have := s.Record.Status; have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) {
 		return Next{}
 	}
 	return Next{Step: UpdateStatus, Status: want}
@@ -234,5 +280,5 @@ func runsWith(pod *corev1.Pod, a netip.Addr) bool {
 }
 
 func sameSpec(a, b v1alpha1.FixedIPSpec) bool {
-	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName
+	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName && a.Reclaim == b.Reclaim
 }

@@ -3,12 +3,14 @@ package plan_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 )
@@ -34,7 +36,8 @@ var (
 	mysql    = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "sts-1"}
 	standing = plan.Workload{OwnerReference: mysql, Exists: true}
 	gone     = plan.Workload{OwnerReference: mysql}
-	spec     = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: mysql, PodName: "mysql-0"}
+	spec     = v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "node-1", Owner: mysql, PodName: "mysql-0", Reclaim: identity.DefaultReclaim()}
+	now      = time.Unix(1000, 0)
 )
 
 func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
@@ -49,6 +52,26 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return r
 }
 
+// kept is a record without a pod, under a policy.
+func kept(p v1alpha1.ReclaimPolicy, expires ...time.Time) *v1alpha1.FixedIP {
+	return record(func(r *v1alpha1.FixedIP) {
+		r.Spec.Reclaim = p
+		r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+		if len(expires) > 0 {
+			r.Status.ExpiresAt = &metav1.Time{Time: expires[0]}
+		}
+	})
+}
+
+func policy(deleted, scaled v1alpha1.Retention, ttl time.Duration) v1alpha1.ReclaimPolicy {
+	return v1alpha1.ReclaimPolicy{WhenDeleted: deleted, WhenScaled: scaled, TTL: metav1.Duration{Duration: ttl}}
+}
+
+// scaled is a workload that has fewer replicas than would take in the pod.
+func scaled(p *v1alpha1.ReclaimPolicy) plan.Workload {
+	return plan.Workload{OwnerReference: mysql, Exists: true, Excludes: true, Reclaim: p}
+}
+
 func deleting(r *v1alpha1.FixedIP)   { r.DeletionTimestamp = &metav1.Time{} }
 func unfinished(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{} }
 
@@ -57,6 +80,10 @@ func TestDecide(t *testing.T) {
 	otherUID.Owner.UID = "sts-2"
 	onNode2 := spec.DeepCopy()
 	onNode2.NodeName = "node-2"
+	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	retainAll := policy("Retain", "Retain", time.Minute)
+	retained := spec.DeepCopy()
+	retained.Reclaim = retainAll
 	for name, c := range map[string]struct {
 		situation plan.Situation
 		want      plan.Next
@@ -122,6 +149,30 @@ func TestDecide(t *testing.T) {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, plan.Next{}},
 		"the workload and the pod are gone": {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: gone}, plan.Next{Step: plan.DeleteRecord}},
+		"the workload is gone and its addresses are retained": {
+			plan.Situation{Record: kept(policy("Retain", "Retain", 0)), Held: mine, Workload: gone}, plan.Next{}},
+		"the workload is gone, and its addresses have time to live": {
+			plan.Situation{Record: kept(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: gone},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
+		"the time to live is not over": {
+			plan.Situation{Record: kept(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: gone}, plan.Next{At: now.Add(time.Second)}},
+		"the time to live is over": {
+			plan.Situation{Record: kept(policy("Delete", "Retain", time.Hour), now), Held: mine, Workload: gone}, plan.Next{Step: plan.DeleteRecord}},
+		"the pod is back within the time to live": {
+			plan.Situation{Record: kept(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Pod: podOn("node-1"), Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1"}}},
+		"the workload is back within the time to live, its pod is not": {
+			plan.Situation{Record: kept(policy("Delete", "Retain", time.Hour), now.Add(time.Second)), Held: mine, Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+		"scaled down, the address is retained": {
+			plan.Situation{Record: kept(identity.DefaultReclaim()), Held: mine, Workload: scaled(nil)}, plan.Next{}},
+		"scaled down, the address goes back": {
+			plan.Situation{Record: kept(policy("Retain", "Delete", 0)), Held: mine, Workload: scaled(nil)}, plan.Next{Step: plan.DeleteRecord}},
+		"scaled down, the pod still runs": {
+			plan.Situation{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.Reclaim = policy("Retain", "Delete", 0) }), Held: mine, Pod: podOn("node-1"), Workload: scaled(nil)}, plan.Next{}},
+		"the workload changes its mind": {
+			plan.Situation{Record: kept(identity.DefaultReclaim()), Held: mine, Workload: scaled(&retainAll)}, plan.Next{Step: plan.UpdateRecord, Spec: *retained}},
+
 		"deleted while the pod runs": {
 			plan.Situation{Record: record(deleting), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
@@ -135,9 +186,15 @@ func TestDecide(t *testing.T) {
 			plan.Situation{Record: record(deleting, func(r *v1alpha1.FixedIP) { r.Finalizers = []string{"somebody/else"} }), Workload: standing}, plan.Next{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, plan.Decide(c.situation), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			if diff := cmp.Diff(c.want, plan.Decide(at(c.situation)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("(-want +got): %s", diff)
 			}
 		})
 	}
+}
+
+// at puts a situation at the time of the test.
+func at(s plan.Situation) plan.Situation {
+	s.Now = now
+	return s
 }
