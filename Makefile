@@ -70,10 +70,13 @@ demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
 .PHONY: test
 test: test-unit test-integration ## Runs all tests
 
+# go test compiles packages without tests too, and those of the cluster take minutes to.
+TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
+
 # The programs come first because their building shows how it goes, and that of tests does not.
 .PHONY: test-unit
 test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
-	CGO_ENABLED=1 go test -race ./cmd/... ./ipam/... ./plugins/... ./hack/...
+	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/...)
 
 .PHONY: test-integration
 test-integration: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
