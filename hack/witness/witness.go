@@ -84,17 +84,9 @@ func Scheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// Start makes a witness that watches until ctx ends. It has seen all that stands when it returns.
-func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
-	scheme, err := Scheme()
-	if err != nil {
-		return nil, err
-	}
-	watches, err := cache.New(cfg, cache.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("make a cache: %w", err)
-	}
-	w := &Witness{
+// blank is a witness that has seen nothing.
+func blank() *Witness {
+	return &Witness{
 		pods:       map[string]*corev1.Pod{},
 		nodes:      map[string]*ciliumv2.CiliumNode{},
 		records:    map[string]*v1alpha1.FixedIP{},
@@ -105,6 +97,19 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 		suspicions: map[string]suspicion{},
 		changed:    make(chan struct{}),
 	}
+}
+
+// Start makes a witness that watches until ctx ends. It has seen all that stands when it returns.
+func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	watches, err := cache.New(cfg, cache.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a cache: %w", err)
+	}
+	w := blank()
 	go func() {
 		if err := watches.Start(ctx); err != nil {
 			w.violate("the witness could not watch: %v", err)

@@ -1,0 +1,121 @@
+package witness
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// events makes objects whose versions rise with each, as those of one etcd do.
+type events struct {
+	w       *Witness
+	version int
+}
+
+func (e *events) meta(name, uid string) metav1.ObjectMeta {
+	e.version++
+	return metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid), ResourceVersion: strconv.Itoa(e.version)}
+}
+
+// pod shows a pod: bound to a node, or not, and running with addresses, or not.
+func (e *events) pod(name, uid, node string, ips ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: e.meta(name, uid), Spec: corev1.PodSpec{NodeName: node}}
+	for _, ip := range ips {
+		p.Status.Phase = corev1.PodRunning
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+	}
+	e.w.seePod(p, false)
+	return p
+}
+
+// node shows a CiliumNode whose pool has these entries: address, owner, address, owner, …
+func (e *events) node(name string, entries ...string) *ciliumv2.CiliumNode {
+	cn := &ciliumv2.CiliumNode{ObjectMeta: e.meta(name, name)}
+	cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
+	for pair := range slices.Chunk(entries, 2) {
+		cn.Spec.IPAM.Pool[pair[0]] = ipamtypes.AllocationIP{Owner: pair[1]}
+	}
+	e.w.seeNode(cn, false)
+	return cn
+}
+
+func (e *events) record(name string, ips ...string) *v1alpha1.FixedIP {
+	f := &v1alpha1.FixedIP{ObjectMeta: e.meta(name, "record-"+name), Spec: v1alpha1.FixedIPSpec{IPs: ips}}
+	e.w.seeRecord(f, false)
+	return f
+}
+
+// What the witness swears to is worth nothing unless it tells when it is not so.
+func TestViolations(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(e *events)
+		// want is a part of the one violation; empty: there is none.
+		want string
+	}{
+		"claimed, bound, running, recorded, and again": {func(e *events) {
+			e.pod("web-0", "1", "")
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.pod("web-0", "1", "node-1")
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.record("web-0", "10.0.1.9")
+			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
+			e.pod("web-0", "2", "")
+			e.pod("web-0", "2", "node-1", "10.0.1.9")
+		}, ""},
+		"bound before the claim": {func(e *events) {
+			e.pod("web-0", "1", "node-1")
+			e.node("node-1", "10.0.1.9", "db/web-0")
+		}, "pod db/web-0 was bound at revision 1, before its claim at 2"},
+		"two pods with one address": {func(e *events) {
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.pod("web-1", "2", "node-1", "10.0.1.9")
+		}, "pods db/web-1 and db/web-0 share the address 10.0.1.9"},
+		"an address that is had again after its pod is gone": {func(e *events) {
+			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
+			e.pod("web-1", "2", "node-1", "10.0.1.9")
+		}, ""},
+		"a pod that changes its address": {func(e *events) {
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.pod("web-0", "1", "node-1", "10.0.1.8")
+		}, "pod db/web-0 changed its address while it ran: 10.0.1.9, then 10.0.1.8"},
+		"a pod that comes back with another address": {func(e *events) {
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.record("web-0", "10.0.1.9")
+			e.pod("web-0", "2", "node-1", "10.0.1.8")
+		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
+		"a pod with another address whose record was deleted before": {func(e *events) {
+			record := e.record("web-0", "10.0.1.9")
+			record.ResourceVersion = "2"
+			e.version = 2
+			e.pod("web-0", "2", "node-1", "10.0.1.8")
+			e.w.seeRecord(record, true)
+		}, ""},
+		"an address in two pools": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.node("node-2", "10.0.1.9", "db/web-1")
+		}, "the address 10.0.1.9 is in the pools of node-2 and node-1"},
+		"an address in two records": {func(e *events) {
+			e.record("web-0", "10.0.1.9")
+			e.record("web-1", "10.0.1.9")
+		}, "FixedIPs db/web-1 and db/web-0 hold the same address 10.0.1.9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &events{w: blank()}
+			c.happens(e)
+			got := fmt.Sprint(e.w.Violations())
+			if c.want == "" && got != "[]" || !strings.Contains(got, c.want) {
+				t.Errorf("%s, want %q", got, c.want)
+			}
+		})
+	}
+}
