@@ -1,5 +1,6 @@
-// Command fixedip-scheduler is a kube-scheduler with the plugin FixedIP. It runs beside the
-// cluster's own scheduler, for the workloads that name it in schedulerName.
+// Command fixedip-scheduler is a kube-scheduler with the plugin FixedIP and those of
+// sigs.k8s.io/scheduler-plugins. It runs beside the cluster's own scheduler, for the workloads that
+// name it in schedulerName.
 package main
 
 import (
@@ -12,15 +13,12 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
-
-	_ "fixedip.io/fixedip/plugins/apis/config/scheme" // FixedIPArgs in the scheduler's configuration
-	"fixedip.io/fixedip/plugins/fixedip"
 )
 
 func main() {
 	// The plugin's client and cache are controller-runtime's.
 	ctrllog.SetLogger(klog.Background())
-	command := app.NewSchedulerCommand(app.WithPlugin(fixedip.Name, fixedip.Factory()))
+	command := app.NewSchedulerCommand(options()...)
 	command.Use = "fixedip-scheduler"
 	// A mistake is told in one line, which a page of flags would bury.
 	command.SilenceUsage = true

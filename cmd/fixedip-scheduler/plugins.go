@@ -1,0 +1,58 @@
+package main
+
+import (
+	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme" // their arguments in the scheduler's configuration
+	"sigs.k8s.io/scheduler-plugins/pkg/capacityscheduling"
+	"sigs.k8s.io/scheduler-plugins/pkg/coscheduling"
+	"sigs.k8s.io/scheduler-plugins/pkg/networkaware/networkoverhead"
+	"sigs.k8s.io/scheduler-plugins/pkg/networkaware/topologicalsort"
+	"sigs.k8s.io/scheduler-plugins/pkg/noderesources"
+	"sigs.k8s.io/scheduler-plugins/pkg/noderesourcetopology"
+	"sigs.k8s.io/scheduler-plugins/pkg/podstate"
+	"sigs.k8s.io/scheduler-plugins/pkg/preemptiontoleration"
+	"sigs.k8s.io/scheduler-plugins/pkg/qos"
+	"sigs.k8s.io/scheduler-plugins/pkg/sysched"
+	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/loadvariationriskbalancing"
+	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/lowriskovercommitment"
+	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/peaks"
+	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/targetloadpacking"
+
+	_ "fixedip.io/fixedip/plugins/apis/config/scheme" // FixedIPArgs, likewise
+	"fixedip.io/fixedip/plugins/fixedip"
+)
+
+// plugins are what a profile may enable beside the plugins of Kubernetes. Key: the plugin's name.
+// FixedIP, and all that the scheduler of sigs.k8s.io/scheduler-plugins has (its cmd/scheduler), so
+// that one secondary scheduler serves both. A plugin that no profile enables is never made: it
+// costs its code and nothing else.
+func plugins() runtime.Registry {
+	return runtime.Registry{
+		fixedip.Name: fixedip.Factory(),
+
+		capacityscheduling.Name:         capacityscheduling.New,
+		coscheduling.Name:               coscheduling.New,
+		loadvariationriskbalancing.Name: loadvariationriskbalancing.New,
+		networkoverhead.Name:            networkoverhead.New,
+		topologicalsort.Name:            topologicalsort.New,
+		noderesources.AllocatableName:   noderesources.NewAllocatable,
+		noderesourcetopology.Name:       noderesourcetopology.New,
+		preemptiontoleration.Name:       preemptiontoleration.New,
+		targetloadpacking.Name:          targetloadpacking.New,
+		lowriskovercommitment.Name:      lowriskovercommitment.New,
+		sysched.Name:                    sysched.New,
+		peaks.Name:                      peaks.New,
+		podstate.Name:                   podstate.New,
+		qos.Name:                        qos.New,
+	}
+}
+
+// options hand the plugins to kube-scheduler's command.
+func options() []app.Option {
+	var list []app.Option
+	for name, factory := range plugins() {
+		list = append(list, app.WithPlugin(name, factory))
+	}
+	return list
+}
