@@ -14,16 +14,21 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
 // PreBindPreFlight skips PreBind where the pools give the pod its addresses already: a pod that
 // comes back to its node costs no write, unless it wants its MAC address.
 func (p *Plugin) PreBindPreFlight(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
 	claim, ok := p.world.ledger.Claimed(pod.UID)
-	if wanted, err := identity.WantsMAC(pod); ok && (wanted || err != nil) {
+	if !ok {
+		return fwk.NewStatus(fwk.Skip)
+	}
+	if wanted, err := identity.WantsMAC(pod); wanted || err != nil {
 		return nil
 	}
-	if !ok || p.world.ledger.Stands(claim) {
+	if p.world.ledger.Stands(claim) {
+		metrics.ClaimEnded(metrics.Standing, 0) // PreBind, which counts the others, is skipped.
 		return fwk.NewStatus(fwk.Skip)
 	}
 	return nil
@@ -44,7 +49,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.claimTimeout, fmt.Errorf("not done within claimTimeout %v", p.claimTimeout))
 	defer cancel()
-	err = p.world.claim(ctx, claim, c.id.Entry())
+	err = p.world.observedClaim(ctx, claim, c.id.Entry())
 	switch {
 	case errors.Is(err, pool.ErrTaken):
 		// Somebody was faster, which the ledger will have learned by the next cycle.

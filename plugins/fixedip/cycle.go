@@ -16,6 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
 // stateKey is where the plugin keeps its state in the cycle.
@@ -72,12 +73,14 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	}
 	state.Write(stateKey, &cycle{id: id, reservation: r, decided: decided})
 	if r.node == "" {
+		metrics.Cycle(false)
 		return nil, nil
 	}
 	if _, err := p.handle.SnapshotSharedLister().NodeInfos().Get(r.node); err != nil {
 		return nil, p.refuse(pod, cause{owner: id.Key(), node: r.node}, decided,
 			fmt.Sprintf("its address %s belongs to node %s, which does not exist; it waits for that node to come back", address.Join(r.addrs), r.node))
 	}
+	metrics.Cycle(true)
 	return &framework.PreFilterResult{NodeNames: sets.New(r.node)}, nil
 }
 

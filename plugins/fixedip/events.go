@@ -9,6 +9,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
 // EventsToRegister names the one event of the framework's that the plugin needs: a pod whose owner
@@ -35,6 +36,7 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 	if err != nil || r.node != node.Name {
 		return fwk.QueueSkip, nil
 	}
+	metrics.Woken(metrics.Node)
 	logger.V(5).Info("The node that owns the pod's address is there", "pod", klog.KObj(pod), "node", node.Name)
 	return fwk.Queue, nil
 }

@@ -32,6 +32,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/plugins/apis/config"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
 // Name is the name of the plugin in a KubeSchedulerConfiguration.
@@ -81,6 +82,8 @@ func Factory() frameworkruntime.PluginFactory {
 			if err != nil {
 				return nil, err
 			}
+			w.joinSync(h.SharedInformerFactory())
+			metrics.Register(w)
 			shared = w
 		}
 		return newPlugin(ctx, args, h, shared)

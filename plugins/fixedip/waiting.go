@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
 // cause is what a refused pod waits for. Each field that is set is a thing that would help.
@@ -79,6 +81,7 @@ func (w *waiting) refuse(pod *corev1.Pod, c cause, decided uint64) {
 	}
 	w.mu.Unlock()
 	if missed {
+		metrics.Woken(metrics.Missed)
 		w.wake(pod)
 	}
 }
@@ -99,6 +102,7 @@ func (w *waiting) hear(n news) {
 		if !n.helps(r.cause) {
 			return false
 		}
+		metrics.Woken(n.by(r.cause))
 		woken = append(woken, r.pod)
 		return true
 	})
@@ -131,6 +135,7 @@ func (w *waiting) follow(pods toolscache.SharedIndexInformer) error {
 			}
 			w.mu.Unlock()
 			if mended {
+				metrics.Woken(metrics.Annotation)
 				w.wake(r.pod)
 			}
 		},

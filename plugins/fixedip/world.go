@@ -18,6 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/plugins/apis/config"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
 func loggerFrom(ctx context.Context) klog.Logger {
@@ -32,7 +33,9 @@ type world struct {
 	ledger   *ledger.Ledger
 	pools    *ciliumpool.Writer
 	fixedIPs client.Reader
-	synced   []toolscache.InformerSynced
+	// synced tells whether all that stood at the start has been seen. Key: the plural name of the
+	// resource.
+	synced map[string]toolscache.InformerSynced
 
 	mu sync.Mutex
 	// shown are waits for the next version of a node's pool. Key: the node. Value: a channel that
@@ -55,7 +58,8 @@ func newScheme() (*runtime.Scheme, error) {
 }
 
 // newWorld starts the watches; they end with ctx. It does not wait for them: an API server that
-// can't be reached must not keep the scheduler from starting (PreFilter refuses pods until then).
+// can't be reached must not keep the scheduler from starting. The scheduler waits where it waits for
+// its own (see joinSync), and whoever runs the plugin otherwise has PreFilter refuse the pods.
 func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIPArgs) (*world, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration speaks protobuf, which custom resources do not.
@@ -67,12 +71,13 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 	if err != nil {
 		return nil, err
 	}
-	api, err := client.New(cfg, client.Options{Scheme: scheme})
+	api, err := client.New(cfg, client.Options{Scheme: scheme, Mapper: newMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	watches, err := cache.New(cfg, cache.Options{
 		Scheme: scheme,
+		Mapper: newMapper(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
 			&v1alpha1.FixedIP{}:    {Transform: cache.TransformStripManagedFields()},
@@ -87,6 +92,7 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 		shown:    map[string]chan struct{}{},
 	}
 	w.pools = ciliumpool.NewWriter(ctx, ciliumpool.New(api), w.ledger.Node)
+	w.pools.Observe(metrics.PoolWrites{})
 	if err := w.watch(ctx, watches); err != nil {
 		return nil, err
 	}
@@ -120,7 +126,7 @@ func (w *world) watch(ctx context.Context, watches cache.Cache) error {
 	if err != nil {
 		return fmt.Errorf("watch FixedIPs: %w", err)
 	}
-	w.synced = []toolscache.InformerSynced{pools, records.HasSynced}
+	w.synced = map[string]toolscache.InformerSynced{"ciliumnodes": pools, "fixedips": records.HasSynced}
 	return nil
 }
 

@@ -47,6 +47,8 @@ type Writer struct {
 	known func(node string) (pool.Node, bool)
 	// retry is the pause between tries.
 	retry wait.Backoff
+	// observer is told of every patch; nil: nobody is.
+	observer Observer
 
 	mu sync.Mutex
 	// queues hold the requests that wait for the patch of their node. Key: the node. A key exists
@@ -161,6 +163,7 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 		edit = w.pools.EditWhole
 	}
 	after, err := edit(ctx, n, edits)
+	w.observe(len(open), err)
 	return open, after, err
 }
 

@@ -1,0 +1,29 @@
+package ledger
+
+// Size is how much a ledger holds.
+type Size struct {
+	// Nodes have a CiliumNode.
+	Nodes int
+	// Entries of their pools name a pod as the owner.
+	Entries int
+	// Claims are in flight.
+	Claims int
+}
+
+// Size counts what is in the ledger now. It looks at every owner: ask it now and then, not in the
+// path of a pod.
+func (l *Ledger) Size() Size {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	s := Size{Claims: len(l.claims)}
+	l.nodes.Range(func(any, any) bool {
+		s.Nodes++
+		return true
+	})
+	for _, nodes := range l.owners {
+		for _, addrs := range nodes {
+			s.Entries += len(addrs)
+		}
+	}
+	return s
+}

@@ -1,0 +1,66 @@
+package metrics
+
+import (
+	"sync/atomic"
+
+	k8smetrics "k8s.io/component-base/metrics"
+
+	"fixedip.io/fixedip/ipam/core/ledger"
+)
+
+// World is what the gauges are read from, each time that they are asked for.
+type World interface {
+	// Size is that of the ledger.
+	Size() ledger.Size
+	// Synced tells of each watch whether all that stood at the start has been seen. Key: the
+	// plural name of the resource.
+	Synced() map[string]bool
+}
+
+var (
+	ledgerNodes = k8smetrics.NewDesc("fixedip_ledger_nodes",
+		"Nodes whose pool the scheduler knows.", nil, nil, k8smetrics.ALPHA, "")
+	ledgerEntries = k8smetrics.NewDesc("fixedip_ledger_entries",
+		"Pool entries, of all nodes, that name a pod as their owner.", nil, nil, k8smetrics.ALPHA, "")
+	claimsInFlight = k8smetrics.NewDesc("fixedip_claims_in_flight",
+		"Pods whose address is decided and that are not bound yet, those among them that wait at Permit.", nil, nil, k8smetrics.ALPHA, "")
+	watchSynced = k8smetrics.NewDesc("fixedip_watch_synced",
+		"1 when all objects of the resource that stood at the start have been seen, else 0. The scheduler is not ready before.", []string{"resource"}, nil, k8smetrics.ALPHA, "")
+)
+
+// worldCollector reads the gauges.
+type worldCollector struct {
+	k8smetrics.BaseStableCollector
+	world atomic.Pointer[World]
+}
+
+var gauges = &worldCollector{}
+
+// DescribeWithStability names all gauges.
+func (c *worldCollector) DescribeWithStability(ch chan<- *k8smetrics.Desc) {
+	for _, d := range []*k8smetrics.Desc{ledgerNodes, ledgerEntries, claimsInFlight, watchSynced} {
+		ch <- d
+	}
+}
+
+// CollectWithStability reads all gauges.
+func (c *worldCollector) CollectWithStability(ch chan<- k8smetrics.Metric) {
+	world := c.world.Load()
+	if world == nil {
+		return
+	}
+	gauge := func(d *k8smetrics.Desc, value int, labels ...string) {
+		ch <- k8smetrics.NewLazyConstMetric(d, k8smetrics.GaugeValue, float64(value), labels...)
+	}
+	size := (*world).Size()
+	gauge(ledgerNodes, size.Nodes)
+	gauge(ledgerEntries, size.Entries)
+	gauge(claimsInFlight, size.Claims)
+	for resource, synced := range (*world).Synced() {
+		if synced {
+			gauge(watchSynced, 1, resource)
+		} else {
+			gauge(watchSynced, 0, resource)
+		}
+	}
+}

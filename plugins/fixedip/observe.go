@@ -1,0 +1,71 @@
+package fixedip
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
+)
+
+var (
+	_ metrics.World       = &world{}
+	_ ciliumpool.Observer = metrics.PoolWrites{}
+)
+
+// Size is that of the ledger.
+func (w *world) Size() ledger.Size { return w.ledger.Size() }
+
+// Synced tells which watches have shown all that stood when the scheduler started.
+func (w *world) Synced() map[string]bool {
+	all := make(map[string]bool, len(w.synced))
+	for resource, synced := range w.synced {
+		all[resource] = synced()
+	}
+	return all
+}
+
+// observedClaim is claim, counted and timed.
+func (w *world) observedClaim(ctx context.Context, c ledger.Claim, entry pool.Entry) error {
+	if w.ledger.Stands(c) {
+		metrics.ClaimEnded(metrics.Standing, 0)
+		return nil
+	}
+	began := time.Now()
+	err := w.claim(ctx, c, entry)
+	metrics.ClaimEnded(resultOf(ctx, err), time.Since(began))
+	return err
+}
+
+// resultOf names how a claim ended that had to be written.
+func resultOf(ctx context.Context, err error) metrics.Result {
+	switch {
+	case err == nil:
+		return metrics.Written
+	case errors.Is(err, pool.ErrTaken):
+		return metrics.Taken
+	case errors.Is(err, ciliumpool.ErrGone):
+		return metrics.Gone
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return metrics.TimedOut
+	default:
+		return metrics.Failed
+	}
+}
+
+// by names what about the news helps a pod that waits for c. Ask only where something does. What
+// concerns the pod alone goes before what concerns many.
+func (n news) by(c cause) metrics.Cause {
+	switch {
+	case slices.Contains(n.owners, c.owner):
+		return metrics.Owner
+	case c.node != "" && c.node == n.node:
+		return metrics.Node
+	default:
+		return metrics.Room
+	}
+}
