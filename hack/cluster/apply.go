@@ -129,10 +129,12 @@ func (a *applier) established(ctx context.Context, name string) error {
 		if !ok {
 			return false, nil
 		}
-		conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
+		// null before there is a condition, which NestedSlice takes for a mistake.
+		found, _, err := unstructured.NestedFieldNoCopy(u.Object, "status", "conditions")
 		if err != nil {
 			return false, fmt.Errorf("read its conditions: %w", err)
 		}
+		conditions, _ := found.([]any)
 		return slices.ContainsFunc(conditions, func(c any) bool {
 			m, ok := c.(map[string]any)
 			return ok && m["type"] == "Established" && m["status"] == "True"
