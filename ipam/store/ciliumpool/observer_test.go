@@ -1,0 +1,94 @@
+package ciliumpool
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// told is an Observer that writes down what it was told.
+type told struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (o *told) Wrote(requests int) { o.add(fmt.Sprintf("wrote %d", requests)) }
+func (o *told) Conflicted()        { o.add("conflicted") }
+
+func (o *told) add(line string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lines = append(o.lines, line)
+}
+
+// Each patch whose end is known is told of once, with what it carried.
+func TestObserver(t *testing.T) {
+	dynamic := ipamtypes.AllocationMap{"10.0.1.1": {}}
+	for name, c := range map[string]struct {
+		// pool is what the API server has; the writer believes that it is dynamic.
+		pool ipamtypes.AllocationMap
+		fail func(n int) (error, bool)
+		// pods ask for the address .200, .201 and so on; the first one's patch is under way when
+		// the others come.
+		pods int
+		want []string
+	}{
+		"one":                {pool: dynamic, pods: 1, want: []string{"wrote 1"}},
+		"a batch behind one": {pool: dynamic, pods: 4, want: []string{"wrote 1", "wrote 3"}},
+		"a stale view":       {pods: 1, want: []string{"conflicted", "wrote 1"}},
+		"a conflict":         {pool: dynamic, fail: func(n int) (error, bool) { return only(n == 1, apierrors.NewConflict(resource, "n", nil)), false }, pods: 1, want: []string{"conflicted", "wrote 1"}},
+		"a lost race":        {pool: ipamtypes.AllocationMap{"10.0.1.1": {}, "10.0.1.200": {Owner: "db/other-0"}}, pods: 1, want: []string{"conflicted"}},
+		"a lost answer":      {pool: dynamic, fail: func(n int) (error, bool) { return only(n == 1, context.DeadlineExceeded), true }, pods: 1},
+		"nobody answers":     {pool: dynamic, fail: func(int) (error, bool) { return apierrors.NewServiceUnavailable("down"), false }, pods: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.Pool = c.pool }))
+				first := make(chan struct{})
+				api.fail = func(n int) (error, bool) {
+					if n == 1 {
+						<-first
+					}
+					if c.fail == nil {
+						return nil, false
+					}
+					return c.fail(n)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) {
+					return FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.Pool = dynamic })), true
+				})
+				observer := &told{}
+				w.Observe(observer)
+				var requests sync.WaitGroup
+				for i := range c.pods {
+					requests.Go(func() {
+						owner := pool.Owned("db", fmt.Sprintf("mysql-%d", i), "StatefulSet", "mysql")
+						// How it ends is what the other tests are about.
+						_ = w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) {
+							return n.Claim([]netip.Addr{addr(fmt.Sprintf("10.0.1.%d", 200+i))}, owner)
+						}})
+					})
+					synctest.Wait()
+				}
+				close(first)
+				requests.Wait()
+				cancel()
+				w.Wait()
+				if !slices.Equal(observer.lines, c.want) {
+					t.Errorf("told %q, want %q", observer.lines, c.want)
+				}
+			})
+		})
+	}
+}
