@@ -1,0 +1,110 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	schedoptions "k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	theirs "sigs.k8s.io/scheduler-plugins/apis/config"
+
+	ours "fixedip.io/fixedip/plugins/apis/config"
+)
+
+// What scheduler-plugins' own scheduler registers, ours registers, name and constructor; beside it
+// FixedIP and nothing else. An upgrade of the module that brings a plugin fails here.
+func TestPluginsOfSchedulerPlugins(t *testing.T) {
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/scheduler-plugins").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	inspect(t, filepath.Join(strings.TrimSpace(string(dir)), "cmd", "scheduler", "main.go"), func(n ast.Node) {
+		if call, ok := n.(*ast.CallExpr); ok && types.ExprString(call.Fun) == "app.WithPlugin" {
+			want[types.ExprString(call.Args[0])] = types.ExprString(call.Args[1])
+		}
+	})
+	if len(want) == 0 {
+		t.Fatal("it registers nothing; has its main.go changed?")
+	}
+	want["fixedip.Name"] = "fixedip.Factory()"
+	got := map[string]string{}
+	inspect(t, "plugins.go", func(n ast.Node) {
+		if pair, ok := n.(*ast.KeyValueExpr); ok {
+			got[types.ExprString(pair.Key)] = types.ExprString(pair.Value)
+		}
+	})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got): %s", diff)
+	}
+	if n := len(plugins()); n != len(want) {
+		t.Errorf("%d plugins are registered, want %d: two have one name", n, len(want))
+	}
+}
+
+func inspect(t *testing.T, file string, visit func(ast.Node)) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		visit(n)
+		return true
+	})
+}
+
+// The arguments of our plugin and of theirs are read from one file: decoded, defaulted and checked
+// for mistakes, by whoever's package registered them.
+func TestArgumentsInOneFile(t *testing.T) {
+	config := func(fixedIP, coscheduling string) string {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		text := `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: fixedip-scheduler
+  pluginConfig:
+  - {name: FixedIP, args: {` + fixedIP + `}}
+  - {name: Coscheduling, args: {` + coscheduling + `}}
+`
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cfg, err := schedoptions.LoadConfigFromFile(klog.Background(), config("ipFamilies: [IPv6]", "permitWaitingTimeSeconds: 7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]any{}
+	for _, c := range cfg.Profiles[0].PluginConfig {
+		if c.Name == "FixedIP" || c.Name == "Coscheduling" {
+			got[c.Name] = c.Args
+		}
+	}
+	want := map[string]any{
+		"FixedIP":      &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: 100, ClaimBurst: 200},
+		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got): %s", diff)
+	}
+	for _, c := range []struct{ fixedIP, coscheduling, want string }{
+		{"ipFamily: IPv4", "", `unknown field "ipFamily"`},
+		{"", "permitWaitingTime: 7", `unknown field "permitWaitingTime"`},
+	} {
+		if _, err := schedoptions.LoadConfigFromFile(klog.Background(), config(c.fixedIP, c.coscheduling)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+}
