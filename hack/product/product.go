@@ -29,6 +29,13 @@ type SchedulerOptions struct {
 	NoElection bool
 	// Kubeconfig is another way to the API server than the scheduler's own; for tests with a proxy.
 	Kubeconfig string
+	// SecurePort serves metrics and health on the loopback; 0: nothing is served.
+	SecurePort int
+	// Plugins are enabled beside FixedIP, and Disabled are not, each by name.
+	Plugins, Disabled []string
+	// PluginArgs are the arguments of other plugins than FixedIP. Key: the plugin's name. Value:
+	// YAML on one line.
+	PluginArgs map[string]string
 }
 
 var schedulerConfig = template.Must(template.New("").Parse(`apiVersion: kubescheduler.config.k8s.io/v1
@@ -48,10 +55,18 @@ profiles:
     multiPoint:
       enabled:
       - name: FixedIP
+{{- range .Plugins}}
+      - name: {{.}}
+{{- end}}
+      disabled: [{{range $i, $p := .Disabled}}{{if $i}}, {{end}}{name: {{$p}}}{{end}}]
   pluginConfig:
   - name: FixedIP
     args:
       ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
+{{- range $name, $args := .PluginArgs}}
+  - name: {{$name}}
+    args: {{$args}}
+{{- end}}
 `))
 
 // StartScheduler starts a scheduler. The name tells replicas apart.
@@ -70,7 +85,12 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 	if err := os.WriteFile(path, config.Bytes(), 0o600); err != nil {
 		return nil, fmt.Errorf("write the configuration of %s: %w", name, err)
 	}
-	return c.StartProcess(name, bin, "--config="+path, "--secure-port=0", "-v=2")
+	args := []string{"--config=" + path, fmt.Sprintf("--secure-port=%d", o.SecurePort), "-v=2"}
+	if o.SecurePort != 0 {
+		// A pod finds these out by itself.
+		args = append(args, "--bind-address=127.0.0.1", "--authentication-kubeconfig="+o.Kubeconfig, "--authorization-kubeconfig="+o.Kubeconfig)
+	}
+	return c.StartProcess(name, bin, args...)
 }
 
 // ControllerOptions say how the controller runs.

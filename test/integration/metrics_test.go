@@ -1,0 +1,200 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/component-base/metrics/testutil"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+)
+
+// served is the secure port of a scheduler.
+type served struct {
+	e    *env
+	port int
+	// token is that of an identity which may read the metrics.
+	token  string
+	client *http.Client
+}
+
+// startServing starts a scheduler that serves metrics and health.
+func (e *env) startServing(o product.SchedulerOptions) *served {
+	e.t.Helper()
+	admin, err := e.RESTConfig(cluster.Admin)
+	e.must(err)
+	o.SecurePort = freePort(e.t)
+	e.scheduler = e.startScheduler("scheduler", o)
+	// The scheduler makes its certificate itself.
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	e.t.Cleanup(transport.CloseIdleConnections)
+	return &served{e: e, port: o.SecurePort, token: admin.BearerToken, client: &http.Client{Transport: transport}}
+}
+
+// freePort is a port of the loopback that nobody listened on a moment ago.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// get reads a path, as the given identity or as nobody.
+func (s *served) get(ctx context.Context, path, token string) (status int, body string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), nil)
+	if err != nil {
+		return 0, "", err
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(data), err
+}
+
+// await reads a path until the answer is as wanted: there is no event for it.
+func (s *served) await(what, path, token string, wanted func(status int, body string) bool) string {
+	s.e.t.Helper()
+	var status int
+	var body string
+	var failed error
+	err := wait.PollUntilContextCancel(s.e.whileAllRun(), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		status, body, failed = s.get(ctx, path, token)
+		return failed == nil && wanted(status, body), nil
+	})
+	if err != nil {
+		s.e.t.Fatalf("wait for %s: %v; at last %s said %d, %v: %s", what, err, path, status, failed, body)
+	}
+	return body
+}
+
+// metrics are our samples, as "name{label="value"}" or "name", with their values.
+type metrics map[string]float64
+
+// awaitMetrics waits until the metrics that are named have the values given.
+func (s *served) awaitMetrics(want metrics) metrics {
+	s.e.t.Helper()
+	var got metrics
+	s.await(fmt.Sprintf("the metrics %v", want), "/metrics", s.token, func(status int, body string) bool {
+		if status != http.StatusOK {
+			return false
+		}
+		samples := testutil.NewMetrics()
+		if err := testutil.ParseMetrics(body, &samples); err != nil {
+			return false
+		}
+		got = metrics{}
+		for name, list := range samples {
+			if !strings.HasPrefix(name, "fixedip_") || strings.HasSuffix(name, "_bucket") {
+				continue
+			}
+			for _, sample := range list {
+				got[sample.Metric.String()] = float64(sample.Value)
+			}
+		}
+		for name, value := range want {
+			if got[name] != value {
+				return false
+			}
+		}
+		return true
+	})
+	return got
+}
+
+// What the scheduler counts is what happened, and it is served to those who may read metrics alone.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool, noScheduler: true})
+	s := e.startServing(product.SchedulerOptions{})
+	s.awaitMetrics(metrics{`fixedip_watch_synced{resource="ciliumnodes"}`: 1, `fixedip_watch_synced{resource="fixedips"}`: 1, "fixedip_ledger_nodes": 2})
+	if status, body, err := s.get(within(t), "/metrics", ""); err != nil || status != http.StatusForbidden {
+		t.Errorf("nobody may read metrics: %d, %v: %.200s", status, err, body)
+	}
+
+	e.create(statefulSet("web", 4))
+	before := e.awaitRunning(nil, names("web", 4)...)
+	s.awaitMetrics(metrics{
+		`fixedip_claims_total{result="written"}`: 4, "fixedip_claim_duration_seconds_count": 4, "fixedip_claim_batch_size_sum": 4,
+		"fixedip_ledger_entries": 4, "fixedip_claims_in_flight": 0, `fixedip_scheduling_cycles_total{steered="false"}`: 4,
+		`fixedip_scheduling_cycles_total{steered="true"}`: 0,
+	})
+
+	// Those that come back write nothing, and look at one node.
+	e.deletePods(names("web", 4)...)
+	e.sameAddresses(before, e.awaitRunning(before, names("web", 4)...))
+	s.awaitMetrics(metrics{
+		`fixedip_claims_total{result="standing"}`: 4, `fixedip_claims_total{result="written"}`: 4,
+		`fixedip_scheduling_cycles_total{steered="true"}`: 4, `fixedip_scheduling_cycles_total{steered="false"}`: 4,
+		"fixedip_ledger_entries": 4, "fixedip_claims_in_flight": 0,
+	})
+
+	// A pod that is refused and mended is woken once, by that.
+	e.create(statefulSet("wrong", 1, func(s *appsv1.StatefulSet) {
+		s.Spec.Template.Annotations = map[string]string{"fixedip.io/enabled": "yes please"}
+	}))
+	e.podMessage("wrong-0", `write "true" or "false"`)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "wrong-0"}}
+	e.must(e.api.Patch(within(t), pod, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/enabled":"true"}}}`))))
+	e.awaitRunning(nil, "wrong-0")
+	s.awaitMetrics(metrics{`fixedip_wakeups_total{cause="annotation"}`: 1, `fixedip_claims_total{result="written"}`: 5})
+}
+
+// Without the CRD of the FixedIPs the scheduler starts, says that it is not ready and what it waits
+// for, and goes on by itself when the CRD is installed.
+func TestReadiness(t *testing.T) {
+	t.Parallel()
+	manifests := filepath.Join("..", "..", "manifests")
+	c, err := cluster.Start(within(t), cluster.Options{
+		Dir:       t.TempDir(),
+		Binaries:  cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane")},
+		Manifests: []string{filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "scheduler-rbac.yaml")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &env{Cluster: c, t: t}
+	t.Cleanup(e.end)
+	s := e.startServing(product.SchedulerOptions{})
+
+	notReady := func(status int, body string) bool {
+		return status == http.StatusInternalServerError && strings.Contains(body, "[-]sched-handler-sync failed")
+	}
+	s.await("the scheduler to say that it is not ready", "/readyz", "", notReady)
+	s.awaitMetrics(metrics{`fixedip_watch_synced{resource="ciliumnodes"}`: 1, `fixedip_watch_synced{resource="fixedips"}`: 0})
+	if status, body, err := s.get(within(t), "/readyz", ""); err != nil || !notReady(status, body) {
+		t.Errorf("without FixedIPs it says: %d, %v: %s", status, err, body)
+	}
+	if status, body, err := s.get(within(t), "/livez", ""); err != nil || status != http.StatusOK {
+		t.Errorf("a restart would not help, and yet: %d, %v: %s", status, err, body)
+	}
+
+	e.must(e.Apply(within(t), filepath.Join(manifests, "crd")))
+	body := s.await("the scheduler to be ready", "/readyz?verbose", "", func(status int, _ string) bool { return status == http.StatusOK })
+	if !strings.Contains(body, "[+]sched-handler-sync ok") {
+		t.Errorf("it is ready and says: %s", body)
+	}
+	s.awaitMetrics(metrics{`fixedip_watch_synced{resource="fixedips"}`: 1})
+}
