@@ -68,7 +68,7 @@ demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
 ##@ Tests
 
 .PHONY: test
-test: test-unit test-integration ## Runs all tests
+test: test-unit test-framework test-integration ## Runs all tests
 
 # go test compiles packages without tests too, and those of the cluster take minutes to.
 TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
@@ -78,9 +78,13 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/...)
 
+.PHONY: test-framework
+test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of the test's own, on a real API server
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) CGO_ENABLED=1 go test -race -count=1 -timeout 20m ./test/framework
+
 .PHONY: test-integration
 test-integration: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout 20m ./test/...
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout 20m ./test/integration
 
 ##@ Care
 

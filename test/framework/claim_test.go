@@ -1,0 +1,106 @@
+package framework
+
+import "testing"
+
+// afterLoss are the steps of a pod whose claim was lost or failed, and then succeeds.
+func afterLoss(node string, addrs ...string) []step {
+	return []step{
+		{at: unreserve},
+		{at: reserve},
+		{at: preBind, then: claimed(node, addrs...)},
+		{at: bind, then: bound("web-0", node)},
+		{at: postBind},
+		{rest: map[string]string{"web-0": "on " + node}},
+	}
+}
+
+// The world changes between the decision for an address and its claim.
+func TestClaim(t *testing.T) {
+	play(t, map[string]row{
+		"an address that somebody took is given up for another": {
+			world: oneNode,
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.takes("other-0", "a", "10.1.0.6")
+					s.seesAt("other-0", "a", true)
+				}, answer: "Unschedulable: 10.1.0.6 on node a belongs to NS/other-0: the address has another holder"},
+			}, afterLoss("a", "10.1.0.5")...),
+		},
+		"an address that somebody took unseen is given up for another": {
+			world: oneNode,
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.line.hold()
+					s.takes("other-0", "a", "10.1.0.6")
+				}, answer: "Unschedulable: 10.1.0.6 on node a belongs to NS/other-0: the address has another holder"},
+				{at: unreserve, before: func(s *scene) {
+					s.line.release()
+					s.seesAt("other-0", "a", true)
+				}},
+			}, afterLoss("a", "10.1.0.5")[1:]...),
+		},
+		"of two families neither is claimed when one is lost": {
+			families: []string{"IPv4", "IPv6"},
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29", "fd00:1::/125")
+				s.statefulSet("web")
+			},
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.takes("other-0", "a", "fd00:1::7")
+					s.seesAt("other-0", "a", true)
+				}, answer: "Unschedulable: fd00:1::7 on node a belongs to NS/other-0: the address has another holder"},
+			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
+		},
+		"a CiliumNode that went takes the claim with it": {
+			world: oneNode,
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.deleteCiliumNode("a")
+					s.seesRoom("a", false)
+				}, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: CiliumNode a: the CiliumNode is gone"},
+				{at: unreserve},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*"},
+					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
+			}, afterLoss("a", "10.1.0.6")[1:]...),
+		},
+		"a CiliumNode that went unseen takes the claim with it": {
+			world: oneNode,
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.line.hold()
+					s.deleteCiliumNode("a")
+				}, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: CiliumNode a: the CiliumNode is gone"},
+				{at: unreserve, before: func(s *scene) {
+					s.line.release()
+					s.seesRoom("a", false)
+				}},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*"},
+					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
+			}, afterLoss("a", "10.1.0.6")[1:]...),
+		},
+		"a CiliumNode that was made anew gets the claim": {
+			world: oneNode,
+			steps: []step{
+				{at: preBind, before: func(s *scene) {
+					s.deleteCiliumNode("a")
+					s.ciliumNode("a", "10.1.0.0/29")
+				}, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"a subnet that the node lost takes the claim with it": {
+			world: oneNode,
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.resubnet("a")
+					s.seesRoom("a", false)
+				}, answer: "Unschedulable: 10.1.0.6 is in no subnet of node a ([]): the address has another holder"},
+				{at: unreserve},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*"},
+					before: func(s *scene) { s.resubnet("a", "10.9.0.0/29") }},
+			}, afterLoss("a", "10.9.0.6")[1:]...),
+		},
+	})
+}

@@ -1,0 +1,131 @@
+package framework
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// fate is what becomes of a request on the line.
+type fate int
+
+const (
+	// unsent: the connection breaks before the API server has the request.
+	unsent fate = iota + 1
+	// unanswered: the connection breaks after the API server has done what was asked.
+	unanswered
+)
+
+var errLine = errors.New("the connection is broken")
+
+// line is the scheduler's connection to the API server. It counts what the scheduler writes to
+// CiliumNodes, loses such writes, and can hold their watch back.
+type line struct {
+	mu sync.Mutex
+	// writes are the patches of CiliumNodes that the API server has done.
+	writes int
+	// fates are those of the next patches of CiliumNodes, in their order; then all go well.
+	fates []fate
+	// held is closed when the watch of CiliumNodes may show its news again; nil while it may.
+	held chan struct{}
+}
+
+func (l *line) lose(fates ...fate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fates = append(l.fates, fates...)
+}
+
+// hold keeps back all news of CiliumNodes.
+func (l *line) hold() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = make(chan struct{})
+}
+
+// release lets the news of CiliumNodes through again. It may be called when they are not held.
+func (l *line) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held != nil {
+		close(l.held)
+		l.held = nil
+	}
+}
+
+func (l *line) written() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writes
+}
+
+// over puts the line over a transport, as rest.Config has it.
+func (l *line) over(next http.RoundTripper) http.RoundTripper { return &end{line: l, next: next} }
+
+type end struct {
+	line *line
+	next http.RoundTripper
+}
+
+func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
+	l := e.line
+	if !strings.Contains(r.URL.Path, "/ciliumnodes") {
+		return e.next.RoundTrip(r)
+	}
+	if r.Method != http.MethodPatch {
+		resp, err := e.next.RoundTrip(r)
+		if err == nil && r.URL.Query().Get("watch") != "" {
+			resp.Body = &news{ReadCloser: resp.Body, line: l, done: r.Context().Done()}
+		}
+		return resp, err
+	}
+	var f fate
+	l.mu.Lock()
+	if len(l.fates) > 0 {
+		f, l.fates = l.fates[0], l.fates[1:]
+	}
+	l.mu.Unlock()
+	if f == unsent {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, errLine
+	}
+	resp, err := e.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		l.mu.Lock()
+		l.writes++
+		l.mu.Unlock()
+	}
+	if f == unanswered {
+		resp.Body.Close()
+		return nil, errLine
+	}
+	return resp, nil
+}
+
+// news is the answer to a watch.
+type news struct {
+	io.ReadCloser
+	line *line
+	done <-chan struct{}
+}
+
+func (n *news) Read(p []byte) (int, error) {
+	count, err := n.ReadCloser.Read(p)
+	n.line.mu.Lock()
+	held := n.line.held
+	n.line.mu.Unlock()
+	if held != nil {
+		select {
+		case <-held:
+		case <-n.done:
+		}
+	}
+	return count, err
+}

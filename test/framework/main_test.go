@@ -1,0 +1,98 @@
+// Package framework holds the plugin against the scheduler that it is made for: tables of rows, each
+// of which runs a scheduler made by scheduler.New in this process, with the plugin in its registry
+// and the rights that the manifests give it, on a real API server. Client-go's fakes would not do:
+// they accept stale writes.
+//
+// A row is a script. It changes the world before an extension point runs, and every stored object
+// is compared after it. There is no controller and no agent here, and no clock is measured.
+package framework
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fixedip.io/fixedip/hack/cluster"
+)
+
+// patience is how long a step may take on a slow machine before the test says what is missing. It
+// is no measure of anything.
+const patience = 60 * time.Second
+
+// Who the tests are at the API server, and who the schedulers of the rows are.
+var admin, schedulerUser *rest.Config
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	ctrllog.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// run runs all tests on one control plane, and sees that they leave no goroutine behind.
+func run(m *testing.M) (code int, err error) {
+	controlPlane := filepath.Join(os.Getenv("FIXEDIP_BIN"), "fixedip-controlplane")
+	if _, err := os.Stat(controlPlane); err != nil {
+		return 1, errors.New("FIXEDIP_BIN has to name the folder of the programs; make test-framework builds them and sets it")
+	}
+	before := goleak.IgnoreCurrent()
+	dir, err := os.MkdirTemp("", "fixedip-framework-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	manifests := filepath.Join("..", "..", "manifests")
+	c, err := cluster.Start(context.Background(), cluster.Options{
+		Dir:      dir,
+		Binaries: cluster.Binaries{ControlPlane: controlPlane},
+		Manifests: []string{
+			filepath.Join(manifests, "crd"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "scheduler-rbac.yaml"),
+		},
+		// No kubelet renews the leases of the rows' nodes.
+		ControlPlaneArgs: []string{"--node-monitor-grace-period=1h"},
+	})
+	if err != nil {
+		return 1, err
+	}
+	defer c.Stop()
+	if admin, err = c.RESTConfig(cluster.Admin); err != nil {
+		return 1, err
+	}
+	if schedulerUser, err = c.RESTConfig(cluster.Scheduler); err != nil {
+		return 1, err
+	}
+	code = m.Run()
+	c.Stop()
+	// Connections are the transport's, which all rows share.
+	if err := goleak.Find(before,
+		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run")); err != nil && code == 0 {
+		return 1, err
+	}
+	return code, nil
+}
+
+// within is a context for one step of a row.
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("not so after "+patience.String()))
+	t.Cleanup(cancel)
+	return ctx
+}

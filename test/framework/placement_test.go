@@ -1,0 +1,188 @@
+package framework
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// oneNode is a world of one node with six addresses and a StatefulSet of one pod.
+func oneNode(s *scene) {
+	s.node("a", "10.1.0.0/29")
+	s.statefulSet("web")
+}
+
+// twoNodes has a second node that the first pod does not go to: it is cordoned until the row says
+// otherwise.
+func twoNodes(s *scene) {
+	s.node("b", "10.2.0.0/29")
+	s.cordon("b", true)
+	oneNode(s)
+}
+
+// claimed is what PreBind stores for the pod web-0 on a node.
+func claimed(node string, addrs ...string) func(*scene, *stored) {
+	return func(s *scene, want *stored) {
+		for _, a := range addrs {
+			want.entry(node, a, s.ns+"/web-0", s.ns+"/StatefulSet/web")
+		}
+		want.Writes++
+	}
+}
+
+// bound is what Bind stores.
+func bound(pod, node string) func(*scene, *stored) {
+	return func(_ *scene, want *stored) { want.Bound[pod] = node }
+}
+
+// placed are the steps of a first placement of web-0 at the top of node a.
+func placed(then ...step) []step {
+	return append([]step{
+		{at: preBind, then: claimed("a", "10.1.0.6")},
+		{at: bind, then: bound("web-0", "a")},
+		{at: postBind},
+		{rest: map[string]string{"web-0": "on a"}},
+	}, then...)
+}
+
+// calls fails the row if a point was called for web-0 another number of times.
+func calls(times int, points ...point) func(*scene) {
+	return func(s *scene) {
+		s.t.Helper()
+		for _, p := range points {
+			if got := s.passed[key("web-0", p)]; got != times {
+				s.t.Errorf("%s was called %d times for web-0, want %d", p, got, times)
+			}
+		}
+	}
+}
+
+func TestPlacement(t *testing.T) {
+	play(t, map[string]row{
+		"a pod without a fixed address is left alone": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}, Spec: s.podSpec()})
+			},
+			steps: []step{
+				{at: preFilter, answer: "Skip"},
+				{at: reserve},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(0, filter, unreserve)},
+			},
+		},
+		"nothing is stored before PreBind, an entry after it, and then the bind": {
+			world: oneNode,
+			steps: []step{
+				{at: preFilter},
+				{at: filter},
+				{at: reserve},
+				{at: permit},
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: laterPreBind},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(0, unreserve)},
+			},
+		},
+		"both families are claimed in one write, where both have room": {
+			families: []string{"IPv4", "IPv6"},
+			world: func(s *scene) {
+				s.node("b", "10.2.0.0/29")
+				s.node("a", "10.1.0.0/29", "fd00:1::/125")
+				s.statefulSet("web")
+			},
+			steps: []step{
+				{at: reserve},
+				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"an address that only a record has is claimed as it is": {
+			world: func(s *scene) {
+				s.node("b", "10.2.0.0/29")
+				s.record("web-0", "web", "a", "10.1.0.3")
+				oneNode(s)
+			},
+			steps: []step{
+				{at: reserve},
+				{at: preBind, then: claimed("a", "10.1.0.3")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"a restart in place writes nothing": {
+			world: twoNodes,
+			steps: placed(
+				step{before: func(s *scene) { s.cordon("b", false); s.removes("web-0") }},
+				step{at: preFilter},
+				step{at: reserve},
+				step{at: preBind},
+				step{at: bind, then: bound("web-0", "a")},
+				step{at: postBind},
+				step{rest: map[string]string{"web-0": "on a"}},
+			),
+		},
+		"a restart in place skips PreBind": {
+			preFlight: true,
+			world:     oneNode,
+			steps: []step{
+				{at: preFlight},
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: func(s *scene) { s.removes("web-0") }},
+				{at: preFlight, answer: "Skip"},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(1, preBind)},
+			},
+		},
+		"a pod that opted out is left alone": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.statefulSet("web", annotated("fixedip.io/enabled", "false"))
+			},
+			steps: []step{
+				{at: preFilter, answer: "Skip"},
+				{at: reserve},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(0, filter, unreserve)},
+			},
+		},
+		"a pod whose annotation can't be read waits until it is mended": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.statefulSet("web", annotated("fixedip.io/enabled", "maybe"))
+			},
+			steps: []step{
+				{at: preFilter, answer: `UnschedulableAndUnresolvable: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false"`},
+				{rest: map[string]string{"web-0": `Unschedulable: 0/1 nodes are available: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false"*`},
+					before: func(s *scene) { s.mends("web-0") }},
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"PreBindPreFlight skips a pod without a fixed address": {
+			preFlight: true,
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.statefulSet("web", annotated("fixedip.io/enabled", "false"))
+			},
+			steps: []step{
+				{at: preFilter, answer: "Skip"},
+				{at: preFlight, answer: "Skip"},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(0, preBind, filter)},
+			},
+		},
+	})
+}

@@ -1,0 +1,350 @@
+package framework
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/plugins/fixedip"
+)
+
+// stored is everything of a row's world that the plugin may write or cause.
+type stored struct {
+	// Pools are spec.ipam of the CiliumNodes. Key: the node.
+	Pools map[string]ipamtypes.IPAMSpec
+	// Records are the FixedIPs. Key: the name.
+	Records map[string]v1alpha1.FixedIPSpec
+	// Bound are the nodes of the pods that were placed by the row's scheduler. Key: the pod.
+	Bound map[string]string
+	// Writes is how often the scheduler wrote to a CiliumNode.
+	Writes int
+}
+
+// entry says that an entry stands in a pool.
+func (s *stored) entry(node, addr, owner, resource string) {
+	s.Pools[node].Pool[addr] = ipamtypes.AllocationIP{Owner: owner, Resource: resource}
+}
+
+// scene is the world of one row, and what should be stored of it.
+type scene struct {
+	t      *testing.T
+	api    client.WithWatch
+	ns     string
+	line   *line
+	plugin *fixedip.Plugin
+	// cached are the pods as the scheduler's own watch shows them.
+	cached corelisters.PodLister
+	want   stored
+	// failing is what a point of a pod fails with until further notice. Key: pod and point.
+	failing map[string]string
+	// passed counts the calls of each point of each pod. Key: pod and point.
+	passed map[string]int
+}
+
+func key(pod string, p point) string { return pod + " " + string(p) }
+
+func newScene(t *testing.T, ns string) *scene {
+	t.Helper()
+	scheme, err := witness.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api, err := client.NewWithWatch(admin, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scene{
+		t: t, api: api, ns: ns, line: &line{},
+		want: stored{
+			Pools:   map[string]ipamtypes.IPAMSpec{},
+			Records: map[string]v1alpha1.FixedIPSpec{},
+			Bound:   map[string]string{},
+		},
+		failing: map[string]string{},
+		passed:  map[string]int{},
+	}
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+	// The controller that makes it may be faster or slower than we.
+	s.must(client.IgnoreAlreadyExists(api.Create(within(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}})))
+	t.Cleanup(s.clear)
+	return s
+}
+
+// clear leaves nothing to the next row that it could see.
+func (s *scene) clear() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	in := client.InNamespace(s.ns)
+	for _, err := range []error{
+		s.api.DeleteAllOf(ctx, &appsv1.StatefulSet{}, in, client.PropagationPolicy(metav1.DeletePropagationOrphan)),
+		s.api.DeleteAllOf(ctx, &corev1.Pod{}, in, client.GracePeriodSeconds(0)),
+		s.api.DeleteAllOf(ctx, &v1alpha1.FixedIP{}, in),
+		s.api.DeleteAllOf(ctx, &ciliumv2.CiliumNode{}),
+		s.api.DeleteAllOf(ctx, &corev1.Node{}),
+	} {
+		if err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+func (s *scene) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *scene) create(o client.Object) {
+	s.t.Helper()
+	s.must(s.api.Create(within(s.t), o))
+}
+
+// patch changes an object of the row's.
+func (s *scene) patch(o client.Object, name, data string) {
+	s.t.Helper()
+	o.SetName(name)
+	switch o.(type) {
+	case *corev1.Node, *ciliumv2.CiliumNode:
+	default:
+		o.SetNamespace(s.ns)
+	}
+	s.must(s.api.Patch(within(s.t), o, client.RawPatch(types.MergePatchType, []byte(data))))
+}
+
+// node makes a node that is ready, with one CPU, and its CiliumNode with the given subnets.
+func (s *scene) node(name string, subnets ...string) {
+	s.t.Helper()
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+		Status: corev1.NodeStatus{
+			Capacity:    corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("100")},
+			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("1"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("100")},
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+	s.create(n)
+	// Admission taints every new node; the controller that sees that it is ready would do the same.
+	s.patch(&corev1.Node{}, name, `{"spec":{"taints":null}}`)
+	s.ciliumNode(name, subnets...)
+}
+
+// ciliumNode makes a CiliumNode with an empty pool.
+func (s *scene) ciliumNode(name string, subnets ...string) {
+	s.t.Helper()
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	cn.Spec.IPAM.PodCIDRs = subnets
+	s.create(cn)
+	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: ipamtypes.AllocationMap{}}
+}
+
+func (s *scene) deleteCiliumNode(name string) {
+	s.t.Helper()
+	s.must(s.api.Delete(within(s.t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	delete(s.want.Pools, name)
+}
+
+// resubnet gives a node other subnets, or none.
+func (s *scene) resubnet(name string, subnets ...string) {
+	s.t.Helper()
+	list, err := json.Marshal(append([]string{}, subnets...))
+	s.must(err)
+	s.patch(&ciliumv2.CiliumNode{}, name, fmt.Sprintf(`{"spec":{"ipam":{"podCIDRs":%s}}}`, list))
+	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: s.want.Pools[name].Pool}
+}
+
+// takes writes an entry by hand. The owner is a pod of the row's namespace.
+func (s *scene) takes(owner, node, addr string) {
+	s.t.Helper()
+	owner = s.ns + "/" + owner
+	s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{"owner":%q}}}}}`, addr, owner))
+	s.want.entry(node, addr, owner, "")
+}
+
+// frees removes an entry by hand.
+func (s *scene) frees(node, addr string) {
+	s.t.Helper()
+	s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:null}}}}`, addr))
+	delete(s.want.Pools[node].Pool, addr)
+}
+
+func (s *scene) cordon(node string, yes bool) {
+	s.t.Helper()
+	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))
+}
+
+// statefulSet makes a StatefulSet whose pods are for the row's scheduler and end at once when they
+// are deleted.
+func (s *scene) statefulSet(name string, change ...func(*corev1.PodTemplateSpec)) {
+	s.t.Helper()
+	labels := map[string]string{"app": name}
+	sts := &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:            ptr.To[int32](1),
+			PodManagementPolicy: appsv1.ParallelPodManagement,
+			Selector:            &metav1.LabelSelector{MatchLabels: labels},
+			Template:            corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: s.podSpec()},
+		},
+	}
+	for _, c := range change {
+		c(&sts.Spec.Template)
+	}
+	s.create(sts)
+}
+
+func (s *scene) podSpec() corev1.PodSpec {
+	return corev1.PodSpec{
+		SchedulerName:                 s.ns,
+		TerminationGracePeriodSeconds: ptr.To[int64](0),
+		Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
+	}
+}
+
+// annotated is a change of a StatefulSet's template.
+func annotated(key, value string) func(*corev1.PodTemplateSpec) {
+	return func(t *corev1.PodTemplateSpec) { t.Annotations = map[string]string{key: value} }
+}
+
+// removes deletes a pod; its StatefulSet makes another.
+func (s *scene) removes(pod string) {
+	s.t.Helper()
+	s.must(s.api.Delete(within(s.t), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}, client.GracePeriodSeconds(0)))
+	delete(s.want.Bound, pod)
+}
+
+// mends makes a pod's annotation readable, and waits until the scheduler's watch shows it.
+func (s *scene) mends(pod string) {
+	s.t.Helper()
+	s.patch(&corev1.Pod{}, pod, `{"metadata":{"annotations":{"fixedip.io/enabled":"true"}}}`)
+	s.until("that the annotation is mended", func() bool {
+		p, err := s.cached.Pods(s.ns).Get(pod)
+		return err == nil && p.Annotations["fixedip.io/enabled"] == "true"
+	})
+}
+
+// record makes the FixedIP of a pod of a StatefulSet, with the controller's finalizer.
+func (s *scene) record(pod, workload, node string, ips ...string) {
+	s.t.Helper()
+	spec := v1alpha1.FixedIPSpec{IPs: ips, NodeName: node, PodName: pod, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload}}
+	s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod, Finalizers: []string{v1alpha1.Finalizer}}, Spec: spec})
+	s.want.Records[pod] = spec
+	s.t.Cleanup(func() {
+		fip := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}
+		err := s.api.Patch(context.Background(), fip, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+		if client.IgnoreNotFound(err) != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+// until waits until the plugin's own watch has brought it to see something.
+func (s *scene) until(what string, seen func() bool) {
+	s.t.Helper()
+	err := wait.PollUntilContextCancel(within(s.t), 5*time.Millisecond, true, func(context.Context) (bool, error) { return seen(), nil })
+	if err != nil {
+		s.t.Fatalf("wait until the plugin sees %s: %v", what, err)
+	}
+}
+
+// seesAt waits until the plugin sees the address of a pod of a StatefulSet on a node, or no longer
+// does. It asks the plugin's queueing hint for nodes, which looks and does nothing.
+func (s *scene) seesAt(pod, node string, there bool) {
+	s.t.Helper()
+	events, err := s.plugin.EventsToRegister(s.t.Context())
+	s.must(err)
+	probe := s.probe(pod)
+	s.until(fmt.Sprintf("pod %s at node %s: %t", pod, node, there), func() bool {
+		for _, e := range events {
+			if e.Event.Resource == fwk.Node {
+				hint, err := e.QueueingHintFn(klog.Background(), probe, nil, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+				s.must(err)
+				return (hint == fwk.Queue) == there
+			}
+		}
+		return false
+	})
+}
+
+// seesRoom waits until the plugin sees that a node has room for a new pod, or none.
+func (s *scene) seesRoom(node string, room bool) {
+	s.t.Helper()
+	info := framework.NewNodeInfo()
+	info.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	s.until(fmt.Sprintf("room on node %s: %t", node, room), func() bool {
+		probe, state := s.probe("probe-0"), framework.NewCycleState()
+		if _, status := s.plugin.PreFilter(s.t.Context(), state, probe, nil); !status.IsSuccess() {
+			s.t.Fatal(status.AsError())
+		}
+		return s.plugin.Filter(s.t.Context(), state, probe, info).IsSuccess() == room
+	})
+}
+
+// probe is a pod of a StatefulSet that is in no queue.
+func (s *scene) probe(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: s.ns, Name: name, UID: types.UID("probe"),
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}},
+	}}
+}
+
+// stored reads what is stored.
+func (s *scene) stored() stored {
+	s.t.Helper()
+	ctx := within(s.t)
+	var nodes ciliumv2.CiliumNodeList
+	var records v1alpha1.FixedIPList
+	var pods corev1.PodList
+	s.must(s.api.List(ctx, &nodes))
+	s.must(s.api.List(ctx, &records, client.InNamespace(s.ns)))
+	s.must(s.api.List(ctx, &pods, client.InNamespace(s.ns)))
+	got := stored{Pools: map[string]ipamtypes.IPAMSpec{}, Records: map[string]v1alpha1.FixedIPSpec{}, Bound: map[string]string{}, Writes: s.line.written()}
+	for _, n := range nodes.Items {
+		got.Pools[n.Name] = n.Spec.IPAM
+	}
+	for _, r := range records.Items {
+		got.Records[r.Name] = r.Spec
+	}
+	for _, p := range pods.Items {
+		if p.Spec.SchedulerName == s.ns && p.Spec.NodeName != "" {
+			got.Bound[p.Name] = p.Spec.NodeName
+		}
+	}
+	return got
+}
+
+// compare holds what is stored against what should be.
+func (s *scene) compare(when string) {
+	s.t.Helper()
+	if diff := cmp.Diff(s.want, s.stored(), cmpopts.EquateEmpty()); diff != "" {
+		s.t.Fatalf("%s: what is stored differs (-want +got):\n%s", when, diff)
+	}
+}
+
+// nominate says that a pod is to go to a node, as a preemption does.
+func (s *scene) nominate(pod, node string) {
+	s.t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}
+	s.must(s.api.Status().Patch(within(s.t), p, client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"status":{"nominatedNodeName":%q}}`, node)))))
+}

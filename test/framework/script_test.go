@@ -1,0 +1,345 @@
+package framework
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/watch"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/scheduler"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	internalqueue "k8s.io/kubernetes/pkg/scheduler/backend/queue"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/plugins/apis/config"
+	"fixedip.io/fixedip/plugins/fixedip"
+)
+
+// row is one test.
+type row struct {
+	// families are the scheduler's; nil: IPv4.
+	families []string
+	// claimTimeout is the scheduler's; 0: longer than the row.
+	claimTimeout time.Duration
+	// preFlight: the scheduler asks PreBindPreFlight before it binds. In Kubernetes v1.34 that is
+	// behind a feature gate.
+	preFlight bool
+	// world is what there is when the scheduler starts.
+	world func(*scene)
+	steps []step
+}
+
+// step is one of three: a call of a plugin (at), a rest of the scheduler (rest), or a change of the
+// world between the two.
+//
+// The steps of a row come in their order. A call that the next step does not name goes on, and has
+// to leave everything as it is.
+type step struct {
+	// at is the point that is called, for the pod web-0 unless pod says another.
+	at  point
+	pod string
+	// before changes the world: before the point runs, or after the scheduler rests.
+	before func(*scene)
+	// sabotage is for the saboteur's points.
+	sabotage
+	// answer is the plugin's status, "Success" if empty; see show. A * at its end stands for anything.
+	answer string
+	// then is what the point stores.
+	then func(s *scene, want *stored)
+
+	// rest waits until these are the pods for the row's scheduler, and what it said of each: see
+	// standing. Nothing may be stored meanwhile.
+	rest map[string]string
+}
+
+// show writes a status as the tables have it: its code and its message.
+func show(s *fwk.Status) string {
+	if s.Message() == "" {
+		return s.Code().String()
+	}
+	return s.Code().String() + ": " + s.Message()
+}
+
+// standing is what the scheduler said of a pod.
+func standing(p *corev1.Pod) string {
+	for _, c := range p.Status.Conditions {
+		switch {
+		case c.Type != corev1.PodScheduled:
+		case c.Status == corev1.ConditionTrue:
+			return "on " + p.Spec.NodeName
+		default:
+			return c.Reason + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// play runs the rows one after the other, each in a namespace of its own, with a scheduler and
+// nodes of its own.
+func play(t *testing.T, rows map[string]row) {
+	for name, r := range rows {
+		t.Run(name, func(t *testing.T) {
+			if r.preFlight {
+				featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.NominatedNodeNameForExpectation, true)
+			}
+			s := newScene(t, "row-"+string(uuid.NewUUID())[:8])
+			r.world(s)
+			p := &player{scene: s, steps: r.steps, pods: map[string]*corev1.Pod{}}
+			p.play(p.start(r))
+		})
+	}
+}
+
+// player plays one row.
+type player struct {
+	*scene
+	gate  *gate
+	steps []step
+	// pods are those for the row's scheduler, as a watch shows them. Key: the name.
+	pods map[string]*corev1.Pod
+	// log is what was called, for people.
+	log []string
+}
+
+// start starts the scheduler of a row, which ends with the test.
+func (p *player) start(r row) <-chan watch.Event {
+	p.t.Helper()
+	pods, err := p.api.Watch(p.t.Context(), &corev1.PodList{}, client.InNamespace(p.ns))
+	p.must(err)
+
+	opened, open := context.WithCancel(context.Background())
+	p.gate = &gate{calls: make(chan *call), opened: opened}
+	ctx, cancel := context.WithCancel(context.Background())
+	cfg := rest.CopyConfig(schedulerUser)
+	cfg.WrapTransport = p.line.over
+	clients, err := kubernetes.NewForConfig(cfg)
+	p.must(err)
+	dynamicClients, err := dynamic.NewForConfig(cfg)
+	p.must(err)
+	informers := scheduler.NewInformerFactory(clients, 0)
+	p.cached = informers.Core().V1().Pods().Lister()
+	dynamicInformers := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClients, 0, metav1.NamespaceAll, nil)
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.EventsV1()})
+	cfg = rest.CopyConfig(cfg)
+	// As the program has it.
+	cfg.ContentType, cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf", ""
+	sched, err := scheduler.New(ctx, clients, informers, dynamicInformers, profile.NewRecorderFactory(broadcaster),
+		scheduler.WithKubeConfig(cfg),
+		scheduler.WithProfiles(p.profile(r)),
+		scheduler.WithPodInitialBackoffSeconds(1), scheduler.WithPodMaxBackoffSeconds(1),
+		scheduler.WithFrameworkOutOfTreeRegistry(frameworkruntime.Registry{
+			fixedip.Name: watchedFactory(p.gate, func(made *fixedip.Plugin) { p.plugin = made }),
+			saboteurName: func(_ context.Context, _ runtime.Object, h framework.Handle) (framework.Plugin, error) {
+				return &saboteur{gate: p.gate, handle: h}, nil
+			},
+		}))
+	p.must(err)
+	sched.SchedulingQueue = &ownedQueue{sched.SchedulingQueue}
+	p.must(broadcaster.StartRecordingToSinkWithContext(ctx))
+	informers.Start(ctx.Done())
+	dynamicInformers.Start(ctx.Done())
+	informers.WaitForCacheSync(ctx.Done())
+	p.must(sched.WaitForHandlersSync(ctx))
+	done := make(chan struct{})
+	p.t.Cleanup(func() {
+		pods.Stop()
+		open()
+		p.line.release()
+		cancel()
+		<-done
+		broadcaster.Shutdown()
+		informers.Shutdown()
+		dynamicInformers.Shutdown()
+	})
+	// A refusal because the plugin's own watches are not there yet is no part of a row.
+	p.until("what there is", func() bool {
+		_, status := p.plugin.PreFilter(ctx, framework.NewCycleState(), p.probe("probe-0"), nil)
+		return status.IsSuccess()
+	})
+	go func() {
+		defer close(done)
+		sched.Run(ctx)
+	}()
+	return pods.ResultChan()
+}
+
+// profile is the default one with the plugin and the saboteur in it.
+func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
+	p.t.Helper()
+	c, err := latest.Default()
+	p.must(err)
+	prof := c.Profiles[0]
+	prof.SchedulerName = p.ns
+	prof.Plugins.MultiPoint.Enabled = append(prof.Plugins.MultiPoint.Enabled,
+		schedulerconfig.Plugin{Name: fixedip.Name}, schedulerconfig.Plugin{Name: saboteurName})
+	prof.Plugins.Bind.Disabled = []schedulerconfig.Plugin{{Name: "DefaultBinder"}}
+	if r.families == nil {
+		r.families = []string{"IPv4"}
+	}
+	if r.claimTimeout == 0 {
+		r.claimTimeout = patience
+	}
+	prof.PluginConfig = append(prof.PluginConfig, schedulerconfig.PluginConfig{Name: fixedip.Name, Args: &config.FixedIPArgs{
+		IPFamilies:   r.families,
+		ClaimTimeout: metav1.Duration{Duration: r.claimTimeout},
+		ClaimQPS:     100,
+		ClaimBurst:   200,
+	}})
+	return prof
+}
+
+// ownedQueue keeps the scheduler from reading what it has given to the queue, which may change it
+// at that moment: kubernetes/kubernetes#139340, a data race of v1.34 that every pod that can't be
+// placed may set off.
+type ownedQueue struct{ internalqueue.SchedulingQueue }
+
+func (q *ownedQueue) AddUnschedulableIfNotPresent(logger klog.Logger, pod *framework.QueuedPodInfo, cycle int64) error {
+	return q.SchedulingQueue.AddUnschedulableIfNotPresent(logger, pod.DeepCopy(), cycle)
+}
+
+// play goes through the steps. The pods' events come from the watch.
+func (p *player) play(events <-chan watch.Event) {
+	ctx := within(p.t)
+	defer func() {
+		if p.t.Failed() {
+			p.t.Logf("what was called:\n%s", strings.Join(p.log, "\n"))
+		}
+	}()
+	for {
+		for len(p.steps) > 0 && p.steps[0].at == "" && p.rested() {
+			if before := p.steps[0].before; before != nil {
+				before(p.scene)
+			}
+			p.steps = p.steps[1:]
+			ctx = within(p.t)
+		}
+		if len(p.steps) == 0 {
+			return
+		}
+		select {
+		case c := <-p.gate.calls:
+			p.call(c)
+		case e, ok := <-events:
+			if !ok {
+				p.t.Fatal("the watch of the pods has ended")
+			}
+			p.follow(e)
+		case <-ctx.Done():
+			p.t.Fatalf("%v: %s; the pods are %v", context.Cause(ctx), p.steps[0].describe(), p.standings())
+		}
+	}
+}
+
+func (s step) describe() string {
+	if s.rest != nil {
+		return fmt.Sprintf("that the pods are %v", s.rest)
+	}
+	return fmt.Sprintf("that %s is called for %s", s.at, s.of())
+}
+
+func (s step) of() string {
+	if s.pod == "" {
+		return "web-0"
+	}
+	return s.pod
+}
+
+// call lets one call happen and compares what is stored after it.
+func (p *player) call(c *call) {
+	p.t.Helper()
+	k := key(c.pod.Name, c.point)
+	p.passed[k]++
+	how := sabotage{fails: p.failing[k]}
+	var planned *step
+	if len(p.steps) > 0 && p.steps[0].at == c.point && p.steps[0].of() == c.pod.Name {
+		planned, p.steps = &p.steps[0], p.steps[1:]
+		if planned.before != nil {
+			planned.before(p.scene)
+		}
+		if planned.fails != "" {
+			how = planned.sabotage
+		}
+	}
+	c.how <- how
+	status := <-c.status
+	p.log = append(p.log, k+" "+show(status))
+	if planned != nil {
+		want := planned.answer
+		if want == "" {
+			want = "Success"
+		}
+		if planned.fails == "" && !p.says(show(status), want) {
+			p.t.Errorf("%s answers\n%s\nwant\n%s", k, show(status), want)
+		}
+		if planned.then != nil {
+			planned.then(p.scene, &p.want)
+		}
+	}
+	p.compare("after " + k)
+	close(c.looked)
+}
+
+// says tells whether a text of the scheduler's is as a table has it: NS for the row's namespace, and
+// a * at the end for anything.
+func (p *player) says(got, want string) bool {
+	want = strings.ReplaceAll(want, "NS/", p.ns+"/")
+	if start, cut := strings.CutSuffix(want, "*"); cut {
+		return strings.HasPrefix(got, start)
+	}
+	return got == want
+}
+
+func (p *player) follow(e watch.Event) {
+	pod, ok := e.Object.(*corev1.Pod)
+	switch {
+	case !ok:
+		p.t.Fatalf("the watch of the pods says %v", e.Object)
+	case pod.Spec.SchedulerName != p.ns:
+	case e.Type == watch.Deleted:
+		delete(p.pods, pod.Name)
+	default:
+		p.pods[pod.Name] = pod
+	}
+}
+
+func (p *player) standings() map[string]string {
+	out := map[string]string{}
+	for name, pod := range p.pods {
+		out[name] = standing(pod)
+	}
+	return out
+}
+
+// rested tells whether the pods are as the next step wants them, and sees then that what is stored
+// is too.
+func (p *player) rested() bool {
+	p.t.Helper()
+	if want := p.steps[0].rest; want != nil {
+		if !maps.EqualFunc(want, p.standings(), func(w, got string) bool { return p.says(got, w) }) {
+			return false
+		}
+		p.compare("at rest")
+	}
+	return true
+}

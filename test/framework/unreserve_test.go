@@ -1,0 +1,134 @@
+package framework
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A cycle is given up after Reserve: before, during and after PreBind, and when the bind fails or
+// seems to.
+func TestUnreserve(t *testing.T) {
+	play(t, map[string]row{
+		"before PreBind: nothing is stored and the address is free": {
+			world: func(s *scene) {
+				oneNode(s)
+				s.failing[key("web-0", permit)] = "not yet"
+			},
+			steps: []step{
+				{at: reserve},
+				{at: unreserve, before: func(s *scene) { s.statefulSet("db") }},
+				{at: preBind, pod: "db-0", then: func(s *scene, want *stored) {
+					want.entry("a", "10.1.0.6", s.ns+"/db-0", s.ns+"/StatefulSet/db")
+					want.Writes++
+				}},
+				{at: bind, pod: "db-0", then: bound("db-0", "a")},
+				{rest: map[string]string{"db-0": "on a", "web-0": "Unschedulable: 0/1 nodes are available: 1 not yet*"}, before: func(s *scene) {
+					calls(0, preBind)(s)
+					delete(s.failing, key("web-0", permit))
+					// Something for the scheduler to try the pod again for.
+					s.patch(&corev1.Node{}, "a", `{"metadata":{"labels":{"changed":"yes"}}}`)
+				}},
+				{at: preBind, then: claimed("a", "10.1.0.5")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"db-0": "on a", "web-0": "on a"}},
+			},
+		},
+		"during PreBind: a claim whose answer was lost stands": {
+			world: oneNode,
+			steps: []step{
+				{at: preBind, before: func(s *scene) { s.line.lose(unanswered) }, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(0, unreserve)},
+			},
+		},
+		"during PreBind: a claim that was lost on the way is sent again": {
+			world: oneNode,
+			steps: []step{
+				{at: preBind, before: func(s *scene) { s.line.lose(unsent) }, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(0, unreserve)},
+			},
+		},
+		"during PreBind: a claim that can't be sent is given up for the next cycle": {
+			world: oneNode,
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) { s.line.lose(unsent, unsent, unsent, unsent, unsent, unsent) },
+					answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: not written after 6 tries: patch CiliumNode a: *"},
+			}, afterLoss("a", "10.1.0.6")...),
+		},
+		"during PreBind: a claim that the watch does not show stands for the next cycle": {
+			claimTimeout: 500 * time.Millisecond,
+			world:        oneNode,
+			steps: []step{
+				{at: preBind, before: func(s *scene) { s.line.hold() }, then: claimed("a", "10.1.0.6"),
+					answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: the claim is written, but the watch of CiliumNode a has not shown it: not done within claimTimeout 500ms"},
+				{at: unreserve},
+				{at: preBind, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: the claim is written, but the watch of CiliumNode a has not shown it: not done within claimTimeout 500ms"},
+				{at: unreserve, before: func(s *scene) {
+					s.line.release()
+					s.seesAt("web-0", "a", true)
+				}},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"after PreBind: the entry stands and the next cycle writes no second": {
+			world: twoNodes,
+			steps: []step{
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: laterPreBind, before: func(s *scene) { s.cordon("b", false) }, sabotage: sabotage{fails: "the disk is on fire"}},
+				{at: unreserve},
+				{at: reserve},
+				{at: preBind},
+				{at: laterPreBind},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"after a bind that failed: the pod is bound with the same address": {
+			world: twoNodes,
+			steps: []step{
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: bind, before: func(s *scene) { s.cordon("b", false) }, sabotage: sabotage{fails: "no connection"}},
+				{at: unreserve},
+				{at: reserve},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"after a bind that reported failure but happened: the entry stands": {
+			world: twoNodes,
+			steps: []step{
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: bind, before: func(s *scene) { s.cordon("b", false) },
+					sabotage: sabotage{fails: "the answer is lost", done: true}, then: bound("web-0", "a")},
+				{at: unreserve},
+				{rest: map[string]string{"web-0": "on a"}, before: func(s *scene) {
+					calls(1, preFilter, reserve, preBind, bind, unreserve)(s)
+					calls(0, postBind)(s)
+					s.removes("web-0")
+				}},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"after a bind of a pod that is gone: its successor has the address": {
+			world: twoNodes,
+			steps: []step{
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: bind, before: func(s *scene) { s.cordon("b", false); s.removes("web-0") },
+					answer: "Error: bind pod NS/web-0 to node a: *"},
+				{at: unreserve},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+	})
+}

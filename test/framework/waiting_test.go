@@ -1,0 +1,137 @@
+package framework
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// cordoned is what the scheduler says of a pod whose node is cordoned, where there is another.
+const cordoned = "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable*"
+
+// needing is a change of a pod's CPU.
+func needing(cpu string) func(*corev1.PodTemplateSpec) {
+	return func(t *corev1.PodTemplateSpec) {
+		t.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse(cpu)}
+	}
+}
+
+// gone fails the row if a pod still exists.
+func gone(pod string) func(*scene) {
+	return func(s *scene) {
+		s.t.Helper()
+		err := s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: pod}, &corev1.Pod{})
+		if !apierrors.IsNotFound(err) {
+			s.t.Errorf("pod %s still exists: %v", pod, err)
+		}
+	}
+}
+
+func TestWaiting(t *testing.T) {
+	play(t, map[string]row{
+		"a pod waits for its cordoned node": {
+			world: twoNodes,
+			steps: placed(
+				step{before: func(s *scene) { s.cordon("b", false); s.cordon("a", true); s.removes("web-0") }},
+				step{rest: map[string]string{"web-0": cordoned}, before: func(s *scene) { s.cordon("a", false) }},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}},
+			),
+		},
+		"a pod preempts on its full node": {
+			world: func(s *scene) {
+				high := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.ns}, Value: 1000}
+				s.create(high)
+				s.t.Cleanup(func() { s.must(s.api.Delete(context.Background(), high)) })
+				s.node("b", "10.2.0.0/29")
+				s.cordon("b", true)
+				s.node("a", "10.1.0.0/29")
+				s.statefulSet("web", needing("600m"), func(t *corev1.PodTemplateSpec) { t.Spec.PriorityClassName = high.Name })
+			},
+			steps: placed(
+				step{before: func(s *scene) {
+					s.cordon("b", false)
+					filler := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "filler"}, Spec: s.podSpec()}
+					filler.Spec.SchedulerName, filler.Spec.NodeName = "another", "a"
+					filler.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("600m")}
+					s.create(filler)
+					s.removes("web-0")
+				}},
+				step{at: preFilter},
+				step{at: filter},
+				// The victim is gone, and the pod has a nominated node.
+				step{at: preFilter},
+				step{at: filter},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}, before: gone("filler")},
+			),
+		},
+		"a nominated node that does not own the address is refused": {
+			world: twoNodes,
+			steps: placed(
+				step{before: func(s *scene) { s.cordon("a", true); s.removes("web-0") }},
+				step{rest: map[string]string{"web-0": cordoned}, before: func(s *scene) {
+					s.nominate("web-0", "b")
+					s.cordon("b", false)
+				}},
+				step{at: preFilter},
+				// Of node b, since other plugins refuse node a before.
+				step{at: filter},
+				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: 1 node(s) *"}, before: func(s *scene) { s.cordon("a", false) }},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}},
+			),
+		},
+		"of two pods the second waits for the last address to be free": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/30")
+				s.takes("other-0", "a", "10.1.0.2")
+				s.statefulSet("web")
+			},
+			steps: []step{
+				{at: reserve, before: func(s *scene) { s.statefulSet("db") }},
+				{at: preBind, then: claimed("a", "10.1.0.1")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{
+					"web-0": "on a",
+					"db-0":  "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*",
+				}, before: func(s *scene) { s.frees("a", "10.1.0.2") }},
+				{at: preBind, pod: "db-0", then: func(s *scene, want *stored) {
+					want.entry("a", "10.1.0.2", s.ns+"/db-0", s.ns+"/StatefulSet/db")
+					want.Writes++
+				}},
+				{at: bind, pod: "db-0", then: bound("db-0", "a")},
+				{rest: map[string]string{"web-0": "on a", "db-0": "on a"}},
+			},
+		},
+		"a pod waits while its FixedIP is being deleted": {
+			world: func(s *scene) {
+				s.record("web-0", "web", "a", "10.1.0.3")
+				oneNode(s)
+			},
+			steps: []step{
+				{at: preFilter, before: func(s *scene) {
+					s.seesAt("web-0", "a", true)
+					s.must(s.api.Delete(within(s.t), &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}}))
+					s.seesAt("web-0", "a", false)
+				}, answer: "UnschedulableAndUnresolvable: its former address ([10.1.0.3]) is being released; it gets a new one when FixedIP web-0 is gone"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address ([10.1.0.3]) is being released; it gets a new one when FixedIP web-0 is gone*"},
+					before: func(s *scene) {
+						s.patch(&v1alpha1.FixedIP{}, "web-0", `{"metadata":{"finalizers":null}}`)
+						delete(s.want.Records, "web-0")
+					}},
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+	})
+}
