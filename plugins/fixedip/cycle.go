@@ -143,7 +143,8 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 }
 
 // Unreserve forgets the decision. It touches memory alone: a bind that reported failure may have
-// happened, and then the entry in the pool is the pod's.
+// happened, and then the entry in the pool is the pod's. What a refused pod waits for is kept: the
+// framework calls this after a Reserve that refused, too.
 func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.forget(pod)
 }
@@ -151,13 +152,13 @@ func (p *Plugin) Unreserve(_ context.Context, _ fwk.CycleState, pod *corev1.Pod,
 // PostBind forgets the decision: the entry in the pool says it now.
 func (p *Plugin) PostBind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) {
 	p.forget(pod)
+	p.waiting.settle(pod.UID)
 }
 
 func (p *Plugin) forget(pod *corev1.Pod) {
 	if node, grew := p.world.ledger.Forget(pod.UID); grew {
 		p.world.tell(news{node: node, room: true})
 	}
-	p.waiting.settle(pod.UID)
 }
 
 // refuse turns the pod away with a reason and notes what would help it.

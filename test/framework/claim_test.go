@@ -52,6 +52,23 @@ func TestClaim(t *testing.T) {
 				}, answer: "Unschedulable: fd00:1::7 on node a belongs to NS/other-0: the address has another holder"},
 			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
 		},
+		"an address that only a record has waits for who took it": {
+			world: func(s *scene) {
+				s.record("web-0", "web", "a", "10.1.0.3")
+				oneNode(s)
+			},
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.takes("other-0", "a", "10.1.0.3")
+					s.seesAt("other-0", "a", true)
+				}, answer: "Unschedulable: 10.1.0.3 on node a belongs to NS/other-0: the address has another holder"},
+				{at: unreserve},
+				{at: reserve, answer: "UnschedulableAndUnresolvable: its address 10.1.0.3 on node a is held by NS/other-0"},
+				{at: unreserve},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 its address 10.1.0.3 on node a is held by NS/other-0*"},
+					before: func(s *scene) { s.frees("a", "10.1.0.3") }},
+			}, afterLoss("a", "10.1.0.3")[1:]...),
+		},
 		"a CiliumNode that went takes the claim with it": {
 			world: oneNode,
 			steps: append([]step{
