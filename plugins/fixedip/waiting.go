@@ -46,6 +46,9 @@ func (n news) helps(c cause) bool {
 // still being refused are not lost: refuse compares the moment at which the decision began.
 type waiting struct {
 	activate func(pods map[string]*corev1.Pod)
+	// cached are the pods as the watch last showed them; nil before follow. The queue hears of a
+	// change apart from us, and may hand out a pod as it was before.
+	cached toolscache.Store
 
 	mu sync.Mutex
 	// moment counts the news heard.
@@ -75,7 +78,7 @@ func (w *waiting) now() uint64 {
 // the pod is woken at once: what it waits for may have come.
 func (w *waiting) refuse(pod *corev1.Pod, c cause, decided uint64) {
 	w.mu.Lock()
-	missed := w.moment != decided
+	missed := w.moment != decided || w.mended(pod)
 	if !missed {
 		w.pods[pod.UID] = refused{pod: pod, cause: c}
 	}
@@ -84,6 +87,20 @@ func (w *waiting) refuse(pod *corev1.Pod, c cause, decided uint64) {
 		metrics.Woken(metrics.Missed)
 		w.wake(pod)
 	}
+}
+
+// mended tells whether the annotations of a pod are others by now. Called under mu: of an update that
+// is not cached yet, follow is told later, and finds the pod noted.
+func (w *waiting) mended(pod *corev1.Pod) bool {
+	if w.cached == nil {
+		return false
+	}
+	obj, exists, err := w.cached.Get(pod)
+	if err != nil || !exists {
+		return false
+	}
+	now := obj.(*corev1.Pod)
+	return now.UID == pod.UID && !maps.Equal(now.Annotations, pod.Annotations)
 }
 
 // settle forgets a pod that waits for nothing of ours any more.
@@ -124,6 +141,7 @@ func (w *waiting) wake(pods ...*corev1.Pod) {
 // follow forgets pods that are deleted, and wakes those whose annotations were mended: the queue
 // itself takes no notice of annotations.
 func (w *waiting) follow(pods toolscache.SharedIndexInformer) error {
+	w.cached = pods.GetStore()
 	_, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
 			pod := after.(*corev1.Pod)

@@ -170,6 +170,19 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
+		"a pod whose annotation is mended while it is being refused is tried again": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.statefulSet("web", annotated("fixedip.io/enabled", "maybe"))
+			},
+			steps: []step{
+				{at: preFilter, before: func(s *scene) { s.mends("web-0") },
+					answer: `UnschedulableAndUnresolvable: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false"`},
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
 		"PreBindPreFlight skips a pod without a fixed address": {
 			preFlight: true,
 			world: func(s *scene) {
