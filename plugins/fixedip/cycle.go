@@ -128,6 +128,10 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if c.bystander {
 		return nil
 	}
+	if h, ok := p.world.heldElsewhere(c.id.Key(), nodeName); ok {
+		return p.refuse(pod, cause{owner: c.id.Key()}, c.decided,
+			fmt.Sprintf("its address %s on node %s has appeared since node %s was chosen; it is tried again there", address.Join(h.Addrs), h.Node, nodeName))
+	}
 	var claim ledger.Claim
 	if c.reservation.projected {
 		claim, err = p.world.ledger.AssumeExact(pod.UID, c.id.Key(), nodeName, c.reservation.addrs)

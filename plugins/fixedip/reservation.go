@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,4 +117,14 @@ func (w *world) fromRecord(fip *v1alpha1.FixedIP) (reservation, error) {
 		return reservation{}, nil
 	}
 	return r, nil
+}
+
+// heldElsewhere is a holding of a pod that holds nothing on the given node but does on another: its
+// entry was written after the node was chosen. A claim on the given node would be its second.
+func (w *world) heldElsewhere(owner, node string) (ledger.Holding, bool) {
+	held := w.ledger.Held(owner)
+	if len(held) == 0 || slices.ContainsFunc(held, func(h ledger.Holding) bool { return h.Node == node }) {
+		return ledger.Holding{}, false
+	}
+	return held[0], true
 }

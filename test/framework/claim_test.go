@@ -119,5 +119,19 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.resubnet("a", "10.9.0.0/29") }},
 			}, afterLoss("a", "10.9.0.6")[1:]...),
 		},
+		"an entry on another node is followed there": {
+			world: twoNodes,
+			steps: []step{
+				{at: preFilter},
+				{at: reserve, before: func(s *scene) {
+					s.takes("web-0", "b", "10.2.0.3")
+					s.seesAt("web-0", "b", true)
+				}, answer: "UnschedulableAndUnresolvable: its address 10.2.0.3 on node b has appeared since node a was chosen; it is tried again there"},
+				{at: unreserve},
+				{rest: map[string]string{"web-0": cordoned}, before: func(s *scene) { s.cordon("b", false) }},
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}},
+			},
+		},
 	})
 }
