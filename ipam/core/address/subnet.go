@@ -23,10 +23,10 @@ func ParseSubnet(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// usable is the first and the last address of a subnet that a pod may have. IPv4 keeps back the
+// Ends is the first and the last address of a subnet that a pod may have. IPv4 keeps back the
 // network and the broadcast address, IPv6 the subnet-router anycast address (RFC 4291, 2.6.1);
 // subnets too small for that (/31, /32, /127, /128) are used whole.
-func usable(p netip.Prefix) (first, last netip.Addr) {
+func Ends(p netip.Prefix) (first, last netip.Addr) {
 	first, last = p.Masked().Addr(), netipx.PrefixLastIP(p)
 	if Of(first).Bits()-p.Bits() < 2 {
 		return first, last
@@ -40,7 +40,7 @@ func usable(p netip.Prefix) (first, last netip.Addr) {
 
 // Usable tells whether a pod may have the address, as far as the subnet is concerned.
 func Usable(p netip.Prefix, a netip.Addr) bool {
-	first, last := usable(p)
+	first, last := Ends(p)
 	return a.BitLen() == first.BitLen() && !a.Less(first) && !last.Less(a)
 }
 
@@ -65,7 +65,7 @@ func Size(p netip.Prefix) int64 {
 // Down walks the usable addresses from the top of the subnet downwards: the order in which fixed
 // addresses are taken. Stop early: an IPv6 subnet has no end worth waiting for.
 func Down(p netip.Prefix) iter.Seq[netip.Addr] {
-	first, last := usable(p)
+	first, last := Ends(p)
 	return func(yield func(netip.Addr) bool) {
 		for a := last; yield(a) && a != first; a = a.Prev() {
 		}
@@ -75,7 +75,7 @@ func Down(p netip.Prefix) iter.Seq[netip.Addr] {
 // Up walks the usable addresses from the bottom of the subnet upwards: the order in which
 // dynamic entries are filled, so that they meet the fixed ones last.
 func Up(p netip.Prefix) iter.Seq[netip.Addr] {
-	first, last := usable(p)
+	first, last := Ends(p)
 	return func(yield func(netip.Addr) bool) {
 		for a := first; yield(a) && a != last; a = a.Next() {
 		}

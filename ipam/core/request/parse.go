@@ -1,0 +1,119 @@
+package request
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+const (
+	// maxElements is how many elements a list may have. It bounds what a scheduling cycle spends on
+	// a list; a range or a CIDR is one element, however many addresses it has.
+	maxElements = 64
+	// maxElementLength is more than two IPv6 addresses with a dash between them need. What is longer
+	// is not repeated in a message.
+	maxElementLength = 100
+)
+
+// Parse reads a list of single addresses, ranges and CIDRs, with commas between them. Of a CIDR it
+// takes the addresses that a pod may have, as if it were a node's subnet. Errors name the element
+// and what to write.
+func Parse(text string) (Addresses, error) {
+	if strings.TrimSpace(text) == "" {
+		return Addresses{}, errors.New("it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it")
+	}
+	// One more than allowed is enough to know that there are too many.
+	return collect(strings.SplitN(text, ",", maxElements+1), element)
+}
+
+// ParseJSON reads a JSON list of single addresses, as Calico writes it.
+func ParseJSON(text string) (Addresses, error) {
+	var elements []string
+	if err := json.Unmarshal([]byte(text), &elements); err != nil || len(elements) == 0 {
+		return Addresses{}, errors.New(`it is not a JSON list of addresses; write ["10.240.1.10"]`)
+	}
+	return collect(elements, func(s string) (netipx.IPRange, error) {
+		a, err := single(s)
+		return netipx.IPRangeFrom(a, a), err
+	})
+}
+
+// collect reads the elements one by one.
+func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addresses, error) {
+	if len(elements) > maxElements {
+		return Addresses{}, fmt.Errorf("it has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs", maxElements)
+	}
+	var out Addresses
+	for i, e := range elements {
+		e = strings.TrimSpace(e)
+		if e == "" {
+			return Addresses{}, fmt.Errorf("element %d is empty; write an address there or remove the comma", i+1)
+		}
+		if len(e) > maxElementLength {
+			return Addresses{}, fmt.Errorf("element %d is %d characters long; %s", i+1, len(e), allowed)
+		}
+		r, err := read(e)
+		if err != nil {
+			return Addresses{}, err
+		}
+		overlap := func(other netipx.IPRange) bool { return r.Overlaps(other) }
+		if known := out.Ranges(address.Of(r.From())); slices.ContainsFunc(known, overlap) {
+			return Addresses{}, fmt.Errorf("%q lists addresses that an earlier element has too; write each address once", e)
+		}
+		out.add(r)
+	}
+	return out, nil
+}
+
+const allowed = "write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)"
+
+func element(s string) (netipx.IPRange, error) {
+	switch {
+	case strings.Contains(s, "-"):
+		return span(s)
+	case strings.Contains(s, "/"):
+		p, err := address.ParseSubnet(s)
+		if err != nil {
+			return netipx.IPRange{}, err
+		}
+		if p.String() != s {
+			return netipx.IPRange{}, fmt.Errorf("%q is not in canonical form; write %s", s, p)
+		}
+		return netipx.IPRangeFrom(address.Ends(p)), nil
+	}
+	a, err := single(s)
+	return netipx.IPRangeFrom(a, a), err
+}
+
+// span reads a range: "10.240.1.10-10.240.1.20".
+func span(s string) (netipx.IPRange, error) {
+	first, last, _ := strings.Cut(s, "-")
+	from, err := single(strings.TrimSpace(first))
+	if err != nil {
+		return netipx.IPRange{}, fmt.Errorf("range %q: %w", s, err)
+	}
+	to, err := single(strings.TrimSpace(last))
+	switch {
+	case err != nil:
+		return netipx.IPRange{}, fmt.Errorf("range %q: %w", s, err)
+	case address.Of(from) != address.Of(to):
+		return netipx.IPRange{}, fmt.Errorf("range %q begins with an %s address and ends with an %s one; write one range for each family", s, address.Of(from), address.Of(to))
+	case to.Less(from):
+		return netipx.IPRange{}, fmt.Errorf("range %q ends before it begins; write %s-%s", s, to, from)
+	}
+	return netipx.IPRangeFrom(from, to), nil
+}
+
+func single(s string) (netip.Addr, error) {
+	if _, err := netip.ParseAddr(s); err != nil {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address; %s", s, allowed)
+	}
+	return address.Parse(s)
+}

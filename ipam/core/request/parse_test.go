@@ -1,0 +1,238 @@
+package request_test
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"go4.org/netipx"
+	"pgregory.net/rapid"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestParse(t *testing.T) {
+	const allowed = "write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)"
+	many := strings.TrimSuffix(strings.Repeat("10.0.0.1,", 65), ",")
+	for text, c := range map[string]struct{ want, wantErr string }{
+		"10.0.1.10":                  {want: "10.0.1.10"},
+		"10.0.1.10,fd00::a":          {want: "10.0.1.10, fd00::a"},
+		" 10.0.1.10 ,\n10.0.1.12 ":   {want: "10.0.1.10, 10.0.1.12"},
+		"10.0.1.10-10.0.1.19":        {want: "10.0.1.10-10.0.1.19"},
+		"10.0.1.10 - 10.0.1.19":      {want: "10.0.1.10-10.0.1.19"},
+		"10.0.1.10-10.0.1.10":        {want: "10.0.1.10"},
+		"10.0.1.0/28":                {want: "10.0.1.1-10.0.1.14"},
+		"10.0.1.4/31":                {want: "10.0.1.4-10.0.1.5"},
+		"10.0.1.4/32":                {want: "10.0.1.4"},
+		"fd00::/64":                  {want: "fd00::1-fd00::ffff:ffff:ffff:ffff"},
+		"fd00::1-fd00:1::":           {want: "fd00::1-fd00:1::"},
+		"10.0.1.9,10.0.1.1,10.0.1.5": {want: "10.0.1.9, 10.0.1.1, 10.0.1.5"},
+		"10.0.1.0/28,10.0.1.15":      {want: "10.0.1.1-10.0.1.14, 10.0.1.15"},
+		"10.0.0.1,10.0.0.3,10.0.0.5,10.0.0.7,10.0.0.9,fd00::1": {want: "10.0.0.1, 10.0.0.3, 10.0.0.5, 10.0.0.7 and 2 more"},
+
+		"":                          {wantErr: "it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it"},
+		" \n":                       {wantErr: "it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it"},
+		"10.0.1.10,":                {wantErr: "element 2 is empty; write an address there or remove the comma"},
+		"10.0.1.10;10.0.1.11":       {wantErr: `"10.0.1.10;10.0.1.11" is not an IP address; ` + allowed},
+		"web-0":                     {wantErr: `range "web-0": "web" is not an IP address; ` + allowed},
+		"10.0.1.300":                {wantErr: `"10.0.1.300" is not an IP address; ` + allowed},
+		"FD00::1":                   {wantErr: `"FD00::1" is not in canonical form; write fd00::1`},
+		"::ffff:10.0.0.1":           {wantErr: `"::ffff:10.0.0.1" is an IPv4 address mapped into IPv6; write 10.0.0.1`},
+		"fe80::1%eth0":              {wantErr: `"fe80::1%eth0" has a zone; a pod address has none`},
+		"10.0.1.5/28":               {wantErr: `"10.0.1.5/28" has host bits set; the network is 10.0.1.0/28`},
+		"10.0.1.0/33":               {wantErr: `"10.0.1.0/33" is not a CIDR such as 10.240.0.0/16 or fd00:240::/48`},
+		"FD00::/64":                 {wantErr: `"FD00::/64" is not in canonical form; write fd00::/64`},
+		"::ffff:10.0.0.0/120":       {wantErr: `"::ffff:10.0.0.0/120" is an IPv4 CIDR mapped into IPv6`},
+		"10.0.1.9-10.0.1.1":         {wantErr: `range "10.0.1.9-10.0.1.1" ends before it begins; write 10.0.1.1-10.0.1.9`},
+		"10.0.1.9-":                 {wantErr: `range "10.0.1.9-": "" is not an IP address; ` + allowed},
+		"10.0.1.9-fd00::1":          {wantErr: `range "10.0.1.9-fd00::1" begins with an IPv4 address and ends with an IPv6 one; write one range for each family`},
+		"10.0.1.9-FD00::1":          {wantErr: `range "10.0.1.9-FD00::1": "FD00::1" is not in canonical form; write fd00::1`},
+		"10.0.1.1,10.0.1.1":         {wantErr: `"10.0.1.1" lists addresses that an earlier element has too; write each address once`},
+		"10.0.1.0/28,10.0.1.9":      {wantErr: `"10.0.1.9" lists addresses that an earlier element has too; write each address once`},
+		"fd00::5-fd00::9,fd00::/64": {wantErr: `"fd00::/64" lists addresses that an earlier element has too; write each address once`},
+		many:                        {wantErr: "it has more than 64 elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs"},
+		strings.Repeat("1", 101):    {wantErr: "element 1 is 101 characters long; " + allowed},
+	} {
+		got, err := request.Parse(text)
+		if got.String() != c.want || message(err) != c.wantErr {
+			t.Errorf("Parse(%q): %s, error %q; want %+v", text, got, message(err), c)
+		}
+	}
+}
+
+func TestParseJSON(t *testing.T) {
+	const notAList = `it is not a JSON list of addresses; write ["10.240.1.10"]`
+	for text, c := range map[string]struct{ want, wantErr string }{
+		`["10.0.1.10"]`:              {want: "10.0.1.10"},
+		`["10.0.1.10", "fd00::1"]`:   {want: "10.0.1.10, fd00::1"},
+		`10.0.1.10`:                  {wantErr: notAList},
+		`[]`:                         {wantErr: notAList},
+		`null`:                       {wantErr: notAList},
+		`[10]`:                       {wantErr: notAList},
+		`[""]`:                       {wantErr: "element 1 is empty; write an address there or remove the comma"},
+		`["10.0.1.0/28"]`:            {wantErr: `"10.0.1.0/28" is not an IP address; write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)`},
+		`["10.0.1.10", "10.0.1.10"]`: {wantErr: `"10.0.1.10" lists addresses that an earlier element has too; write each address once`},
+	} {
+		got, err := request.ParseJSON(text)
+		if got.String() != c.want || message(err) != c.wantErr {
+			t.Errorf("ParseJSON(%q): %s, error %q; want %+v", text, got, message(err), c)
+		}
+	}
+}
+
+func TestNthAcrossLargeRanges(t *testing.T) {
+	const text = "fd00::ffff:ffff:ffff:fffe-fd00:0:0:1::1,fd01::5,fd02::/16,10.0.0.0/30"
+	asked, err := request.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[uint64]string{
+		0: "fd00::ffff:ffff:ffff:fffe", 1: "fd00::ffff:ffff:ffff:ffff", 2: "fd00:0:0:1::", 3: "fd00:0:0:1::1",
+		4: "fd01::5", 5: "fd02::1", 1 << 63: "fd02::7fff:ffff:ffff:fffc", math.MaxUint64: "fd02::ffff:ffff:ffff:fffb",
+	} {
+		got, ok := asked.Nth(address.IPv6, n)
+		if !ok || got.String() != want {
+			t.Errorf("number %d is %s (%v), want %s", n, got, ok, want)
+		}
+	}
+}
+
+// element draws one element and says which addresses a pod can be given from it.
+func drawElement(t *rapid.T) (text string, want []netip.Addr) {
+	base := rapid.SampledFrom([]string{"10.0.0.0", "10.0.255.240", "fd00::", "fd00::ffff:ffff:ffff:fff0"}).Draw(t, "base")
+	from := addr(base)
+	for range rapid.IntRange(0, 40).Draw(t, "offset") {
+		from = from.Next()
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "kind") {
+	case 0:
+		return from.String(), []netip.Addr{from}
+	case 1:
+		want = []netip.Addr{from}
+		for range rapid.IntRange(0, 9).Draw(t, "length") {
+			want = append(want, want[len(want)-1].Next())
+		}
+		return fmt.Sprintf("%s-%s", from, want[len(want)-1]), want
+	default:
+		p, _ := from.Prefix(address.Of(from).Bits() - rapid.IntRange(0, 4).Draw(t, "host bits"))
+		return p.String(), slices.Collect(address.Up(p))
+	}
+}
+
+// Whatever is listed, all answers agree with the list written out address by address, and a list
+// that has an address twice is refused.
+func TestAnswersAgree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var texts []string
+		want := map[address.Family][]netip.Addr{}
+		seen, twice := map[netip.Addr]bool{}, false
+		for range rapid.IntRange(1, 4).Draw(t, "elements") {
+			text, addrs := drawElement(t)
+			texts = append(texts, text)
+			for _, a := range addrs {
+				want[address.Of(a)] = append(want[address.Of(a)], a)
+				twice = twice || seen[a]
+				seen[a] = true
+			}
+		}
+		asked, err := request.Parse(strings.Join(texts, ","))
+		if (err != nil) != twice {
+			t.Fatalf("%q: %v; an address twice: %v", texts, err, twice)
+		}
+		if err != nil {
+			return
+		}
+		for _, f := range address.Families {
+			if got := slices.Collect(asked.All(f)); !slices.Equal(got, want[f]) {
+				t.Fatalf("%q: all %s are %v, want %v", texts, f, got, want[f])
+			}
+			for n, a := range want[f] {
+				if got, ok := asked.Nth(f, uint64(n)); !ok || got != a {
+					t.Fatalf("%q: number %d is %s, want %s", texts, n, got, a)
+				}
+			}
+			if got, ok := asked.Nth(f, uint64(len(want[f]))); ok {
+				t.Fatalf("%q: one beyond the end is %s", texts, got)
+			}
+			one, single := asked.Single(f)
+			if single != (len(want[f]) == 1) || single && one != want[f][0] {
+				t.Fatalf("%q: the single %s address is %s (%v)", texts, f, one, single)
+			}
+		}
+		subnet := rapid.SampledFrom([]string{"10.0.0.0/27", "10.0.0.16/28", "fd00::/123", "10.0.0.4/31"}).Draw(t, "subnet")
+		p := netip.MustParsePrefix(subnet)
+		var within, wantWithin []netip.Addr
+		for _, r := range asked.Within(p) {
+			for a := r.To(); ; a = a.Prev() {
+				within = append(within, a)
+				if a == r.From() {
+					break
+				}
+			}
+		}
+		for a := range address.Down(p) {
+			if asked.Contains(a) != seen[a] {
+				t.Fatalf("%q contains %s: %v", texts, a, asked.Contains(a))
+			}
+			if seen[a] {
+				wantWithin = append(wantWithin, a)
+			}
+		}
+		if !slices.Equal(within, wantWithin) {
+			t.Fatalf("%q within %s: %v, want %v", texts, subnet, within, wantWithin)
+		}
+	})
+}
+
+// FuzzParse: whatever is written on a pod, it is refused in a short sentence or read as valid,
+// ordered ranges that are apart from one another.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		"10.240.1.10", "10.240.1.10-10.240.1.20", "10.240.1.16/28", "fd00::/64,10.0.0.1", "::/0", "0.0.0.0/0", "::-ffff::",
+		"255.255.255.255", "fe80::1%a-b", "::ffff:1.2.3.4/120", ",", "-", "/", "1-2-3", `["10.0.0.1"]`, `["\u0000"]`, "10.0.0.1,10.0.0.1",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, parse := range []func(string) (request.Addresses, error){request.Parse, request.ParseJSON} {
+			asked, err := parse(text)
+			if err != nil {
+				if len(err.Error()) > 1000 || strings.Contains(err.Error(), "\n") {
+					t.Errorf("the message for %q is no short sentence: %q", text, err)
+				}
+				continue
+			}
+			var all []netipx.IPRange
+			for _, f := range address.Families {
+				for _, r := range asked.Ranges(f) {
+					if !r.IsValid() || address.Of(r.From()) != f || r.From().Zone() != "" || r.From().Is4In6() {
+						t.Errorf("%q has the %s range %s", text, f, r)
+					}
+					if slices.ContainsFunc(all, r.Overlaps) {
+						t.Errorf("%q: %s overlaps %v", text, r, all)
+					}
+					all = append(all, r)
+				}
+				if first, ok := asked.Nth(f, 0); ok != (len(asked.Ranges(f)) > 0) || ok && (!asked.Contains(first) || first != asked.Ranges(f)[0].From()) {
+					t.Errorf("%q: the first %s address is %s", text, f, first)
+				}
+			}
+			if len(all) == 0 {
+				t.Errorf("%q was read as no addresses", text)
+			}
+		}
+	})
+}

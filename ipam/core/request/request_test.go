@@ -1,0 +1,94 @@
+package request_test
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+type annotations = map[string]string
+
+func TestOf(t *testing.T) {
+	const ips, by, calico = request.AnnotationIPs, request.AnnotationBy, request.AnnotationCalico
+	for name, c := range map[string]struct {
+		pod     string
+		onPod   annotations
+		onSet   annotations
+		start   int32
+		want    string
+		wantErr string
+		nothing bool
+	}{
+		"nothing":                                   {pod: "web-0", nothing: true},
+		"one for the first":                         {pod: "web-0", onPod: annotations{ips: "10.0.1.10"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
+		"the third of a range":                      {pod: "web-2", onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.12 (annotation fixedip.io/ips)"},
+		"across elements":                           {pod: "web-2", onPod: annotations{ips: "10.0.1.0/30,10.0.1.9"}, want: "10.0.1.9 (annotation fixedip.io/ips)"},
+		"each family by itself":                     {pod: "web-1", onPod: annotations{ips: "fd00::/64,10.0.1.9,10.0.1.7"}, want: "10.0.1.7, fd00::2 (annotation fixedip.io/ips)"},
+		"ordinals that start later":                 {pod: "web-7", onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, start: 5, want: "10.0.1.12 (annotation fixedip.io/ips)"},
+		"an ordinal with two digits":                {pod: "web-12", onPod: annotations{ips: "10.0.1.0/24"}, want: "10.0.1.13 (annotation fixedip.io/ips)"},
+		"on the StatefulSet":                        {pod: "web-1", onSet: annotations{ips: "10.0.1.10,10.0.1.20"}, want: "10.0.1.20 (annotation fixedip.io/ips of StatefulSet web)"},
+		"the pod's comes first":                     {pod: "web-0", onPod: annotations{ips: "10.0.1.10"}, onSet: annotations{ips: "10.0.1.20"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
+		"as a set":                                  {pod: "web-9", onPod: annotations{ips: "10.0.1.0/28", by: "set"}, want: "10.0.1.1-10.0.1.14 (annotation fixedip.io/ips)"},
+		"as a set, says the StatefulSet":            {pod: "web-9", onPod: annotations{ips: "10.0.1.0/28"}, onSet: annotations{by: "set"}, want: "10.0.1.1-10.0.1.14 (annotation fixedip.io/ips)"},
+		"a set's name needs no ordinal":             {pod: "odd", onPod: annotations{ips: "10.0.1.10", by: "set"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},
+		"Calico's is the pod's own":                 {pod: "web-3", onPod: annotations{calico: `["10.0.1.10"]`}, want: "10.0.1.10 (annotation cni.projectcalico.org/ipAddrs)"},
+		"Calico's by ordinal, if so said":           {pod: "web-1", onPod: annotations{calico: `["10.0.1.10","10.0.1.11"]`, by: "ordinal"}, want: "10.0.1.11 (annotation cni.projectcalico.org/ipAddrs)"},
+		"ours before Calico's":                      {pod: "web-0", onPod: annotations{ips: "10.0.1.20", calico: `["10.0.1.10"]`}, want: "10.0.1.20 (annotation fixedip.io/ips)"},
+		"ours on the StatefulSet before Calico's":   {pod: "web-0", onPod: annotations{calico: `["10.0.1.10"]`}, onSet: annotations{ips: "10.0.1.20"}, want: "10.0.1.20 (annotation fixedip.io/ips of StatefulSet web)"},
+		"Calico's on a StatefulSet is not Calico's": {pod: "web-0", onSet: annotations{calico: `["10.0.1.10"]`}, nothing: true},
+
+		"too few": {pod: "web-3", onPod: annotations{ips: "10.0.1.10-10.0.1.12"},
+			wantErr: "asks for addresses 10.0.1.10-10.0.1.12 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 3 (the first is for ordinal 0); add one or scale down"},
+		"too few of one family": {pod: "web-1", onPod: annotations{ips: "10.0.1.10-10.0.1.12,fd00::1"},
+			wantErr: "asks for addresses 10.0.1.10-10.0.1.12, fd00::1 (annotation fixedip.io/ips), which have no IPv6 address for ordinal 1 (the first is for ordinal 0); add one or scale down"},
+		"an ordinal before the start": {pod: "web-1", onPod: annotations{ips: "10.0.1.10"}, start: 5,
+			wantErr: "asks for addresses 10.0.1.10 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 1 (the first is for ordinal 5); add one or scale down"},
+		"no ordinal": {pod: "web", onPod: annotations{ips: "10.0.1.10"},
+			wantErr: `asks for addresses by ordinal, which its name has none of: "web" is not web- and a number`},
+		"no such way": {pod: "web-0", onPod: annotations{ips: "10.0.1.10", by: "name"},
+			wantErr: `asks for addresses by annotation fixedip.io/ips-by, which is "name"; write "ordinal" or "set"`},
+		"malformed on the pod": {pod: "web-0", onPod: annotations{ips: "FD00::1"}, onSet: annotations{ips: "10.0.1.10"},
+			wantErr: `asks for addresses by annotation fixedip.io/ips, which can't be read: "FD00::1" is not in canonical form; write fd00::1`},
+		"malformed on the StatefulSet": {pod: "web-0", onSet: annotations{ips: ""},
+			wantErr: `asks for addresses by annotation fixedip.io/ips of StatefulSet web, which can't be read: it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it`},
+		"malformed for Calico too": {pod: "web-0", onPod: annotations{calico: "10.0.1.10"},
+			wantErr: `asks for addresses by annotation cni.projectcalico.org/ipAddrs, which can't be read: it is not a JSON list of addresses; write ["10.240.1.10"]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: c.pod, Annotations: c.onPod}}
+			set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", Annotations: c.onSet}}
+			if c.start > 0 {
+				set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: c.start}
+			}
+			asked, ok, err := request.Of(pod, set)
+			if message(err) != c.wantErr || ok != (c.wantErr == "" && !c.nothing) || ok && asked.String() != c.want {
+				t.Errorf("asks for %s (%v), error %v; want %+v", asked, ok, err, c)
+			}
+		})
+	}
+}
+
+func TestRelevant(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*appsv1.StatefulSet)
+		want   bool
+	}{
+		"scaled":             {func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32) }, false},
+		"another annotation": {func(s *appsv1.StatefulSet) { s.Annotations = annotations{"example.com/a": "b"} }, false},
+		"addresses":          {func(s *appsv1.StatefulSet) { s.Annotations = annotations{request.AnnotationIPs: "10.0.1.10"} }, true},
+		"the way to share":   {func(s *appsv1.StatefulSet) { s.Annotations = annotations{request.AnnotationBy: "set"} }, true},
+		"the first ordinal":  {func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1} }, true},
+		"made anew":          {func(s *appsv1.StatefulSet) { s.UID = "2" }, true},
+	} {
+		before := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{UID: "1"}}
+		after := before.DeepCopy()
+		c.change(after)
+		if got := request.Relevant(before, after); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
