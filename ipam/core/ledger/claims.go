@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/request"
 )
 
 // Assume decides an address in each family for a pod on a node and keeps it until Forget. What the
@@ -16,32 +17,7 @@ import (
 //
 // The error is written for people: it is shown in the pod's events.
 func (l *Ledger) Assume(uid types.UID, owner, nodeName string, families []address.Family) (Claim, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c, ok := l.claims[uid]; ok && c.Node == nodeName && c.Owner == owner {
-		return c, nil
-	}
-	l.forget(uid)
-	n, err := l.claimable(nodeName)
-	if err != nil {
-		return Claim{}, err
-	}
-	held := l.owners[owner][nodeName]
-	c := Claim{Owner: owner, Node: nodeName}
-	for _, f := range families {
-		i := slices.IndexFunc(held, func(a netip.Addr) bool { return address.Of(a) == f })
-		if i >= 0 {
-			c.Addrs = append(c.Addrs, held[i])
-			continue
-		}
-		a, ok := n.pick(f)
-		if !ok {
-			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, nodeName, joinSubnets(n.pool.Subnets))
-		}
-		c.Addrs = append(c.Addrs, a)
-	}
-	l.record(uid, c, n)
-	return c, nil
+	return l.AssumeFrom(uid, owner, nodeName, families, request.Addresses{})
 }
 
 // AssumeExact decides the given addresses for a pod: a reservation whose entries are not in the

@@ -144,6 +144,35 @@ func TestModel(t *testing.T) {
 				delete(m.nodes, name)
 				l.RemoveNode(name)
 			},
+			"AssumeFrom": func(t *rapid.T) {
+				id, owner := uid.Draw(t, "uid"), rapid.SampledFrom(modelOwners).Draw(t, "owner")
+				name, asked := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawAsked(t)
+				families := rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
+				delete(m.claims, id)
+				l.Forget(id)
+				offered := l.Offers(name, families, asked)
+				claim, err := l.AssumeFrom(id, owner, name, families, asked)
+				if len(m.heldOn(owner, name)) == 0 && offered != (err == nil) {
+					t.Fatalf("%s on %s: offered %v, claimed with %v", asked, name, offered, err)
+				}
+				if err != nil {
+					return
+				}
+				for i, a := range claim.Addrs {
+					f := families[i]
+					if slices.Contains(m.heldOn(owner, name), a) && address.Of(a) == f {
+						continue
+					}
+					// Of what is free the highest, and what rests only when nothing else is left.
+					choice := m.askedFree(name, f, asked)
+					rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
+					better := func(b netip.Addr) bool { return !rests(b) && (rests(a) || a.Less(b)) }
+					if !slices.Contains(choice, a) || len(asked.Ranges(f)) > 0 && slices.ContainsFunc(choice, better) {
+						t.Fatalf("claimed %s on %s for %s, which asked for %s: could have %v", a, name, owner, asked, choice)
+					}
+				}
+				m.claims[id] = claim
+			},
 			"Assume": func(t *rapid.T) {
 				id, owner := uid.Draw(t, "uid"), rapid.SampledFrom(modelOwners).Draw(t, "owner")
 				name := rapid.SampledFrom(modelNodes).Draw(t, "node")
@@ -201,6 +230,7 @@ func TestModel(t *testing.T) {
 						t.Fatalf("held by %s (-want +got): %s", owner, diff)
 					}
 				}
+				m.compareAsked(t, l, drawAsked(t))
 				if l.Claims() != len(m.claims) {
 					t.Fatalf("%d claims, want %d", l.Claims(), len(m.claims))
 				}

@@ -12,16 +12,21 @@ import (
 func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for subnet, names := range l.subnets {
-		if !subnet.Contains(a) {
-			continue
-		}
-		if n, known := l.node(names[0]); known && n.disputedWith == "" {
-			return names[0], true
-		}
-		return "", false
+	name, _, ok = l.home(a)
+	if n, known := l.node(name); ok && known && n.disputedWith == "" {
+		return name, true
 	}
 	return "", false
+}
+
+// home is the first node whose subnet has the address, disputed or not.
+func (l *Ledger) home(a netip.Addr) (name string, subnet netip.Prefix, ok bool) {
+	for subnet, names := range l.subnets {
+		if subnet.Contains(a) {
+			return names[0], subnet, true
+		}
+	}
+	return "", netip.Prefix{}, false
 }
 
 // Disputed names another node whose subnets overlap those of the given one. Nothing in a disputed
