@@ -243,6 +243,7 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 	case plan.UpdateRecord:
 		record := s.Record.DeepCopy()
 		record.Spec = next.Spec
+		controllerutil.AddFinalizer(record, v1alpha1.Finalizer)
 		// Update carries the resourceVersion that was read.
 		return r.live.Update(ctx, record)
 	case plan.UpdateStatus:

@@ -16,6 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
@@ -32,6 +33,8 @@ type cycle struct {
 	keptFrom    []string
 	id          identity.Identity
 	reservation reservation
+	// asked is what the pod asks for where nothing is reserved; the zero value where it does not.
+	asked request.Asked
 	// decided is the moment at which the world was looked at.
 	decided uint64
 	// lacked is set by the first Filter that found no room on a node, which notes it for all.
@@ -67,15 +70,15 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	var no *unreservable
 	switch {
 	case errors.As(err, &no):
-		return nil, p.refuse(pod, cause{owner: id.Key(), room: true}, decided, no.reason)
+		return nil, p.refuse(pod, cause{owner: id.Key(), room: no.until == nil, until: no.until}, decided, no.reason)
 	case err != nil:
 		return nil, fwk.AsStatus(err)
 	}
-	state.Write(stateKey, &cycle{id: id, reservation: r, decided: decided})
+	c := &cycle{id: id, reservation: r, decided: decided}
 	if r.node == "" {
-		metrics.Cycle(false)
-		return nil, nil
+		return p.preFilterAsked(state, pod, c)
 	}
+	state.Write(stateKey, c)
 	if _, err := p.handle.SnapshotSharedLister().NodeInfos().Get(r.node); err != nil {
 		return nil, p.refuse(pod, cause{owner: id.Key(), node: r.node}, decided,
 			fmt.Sprintf("its address %s belongs to node %s, which does not exist; it waits for that node to come back", address.Join(r.addrs), r.node))
@@ -108,12 +111,15 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
 			fmt.Sprintf("node(s) didn't own the pod's address %s, which belongs to node %s", address.Join(r.addrs), r.node))
 	}
+	if c.asks() {
+		return p.filterAsked(pod, c, name)
+	}
 	for _, f := range p.families {
 		if p.world.ledger.Room(name, f) == 0 {
 			if c.lacked.CompareAndSwap(false, true) {
 				p.waiting.refuse(pod, cause{owner: c.id.Key(), room: true}, c.decided)
 			}
-			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) had no free %s address for a fixed pod in their subnets", f))
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, noRoom(f))
 		}
 	}
 	return nil
@@ -133,13 +139,16 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 			fmt.Sprintf("its address %s on node %s has appeared since node %s was chosen; it is tried again there", address.Join(h.Addrs), h.Node, nodeName))
 	}
 	var claim ledger.Claim
+	helps := p.causeOf(c)
 	if c.reservation.projected {
+		helps = cause{owner: c.id.Key()}
 		claim, err = p.world.ledger.AssumeExact(pod.UID, c.id.Key(), nodeName, c.reservation.addrs)
 	} else {
-		claim, err = p.world.ledger.Assume(pod.UID, c.id.Key(), nodeName, p.families)
+		claim, err = p.world.ledger.AssumeFrom(pod.UID, c.id.Key(), nodeName, p.families, c.asked.Addresses)
 	}
 	if err != nil {
-		return p.refuse(pod, cause{owner: c.id.Key(), node: nodeName, room: true}, c.decided, err.Error())
+		helps.node = nodeName
+		return p.refuse(pod, helps, c.decided, err.Error())
 	}
 	p.waiting.settle(pod.UID)
 	loggerFrom(ctx).V(4).Info("Address decided", "pod", klog.KObj(pod), "node", nodeName, "ips", claim.Addrs)
@@ -163,6 +172,11 @@ func (p *Plugin) forget(pod *corev1.Pod) {
 	if node, grew := p.world.ledger.Forget(pod.UID); grew {
 		p.world.tell(news{node: node, room: true})
 	}
+}
+
+// noRoom is why a node can't take a fixed pod that asks for no address of the family.
+func noRoom(f address.Family) string {
+	return fmt.Sprintf("node(s) had no free %s address for a fixed pod in their subnets", f)
 }
 
 // refuse turns the pod away with a reason and notes what would help it.

@@ -33,10 +33,10 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 		return fwk.QueueSkip, nil
 	}
 	r, err := p.world.reservationOf(context.Background(), id)
-	if err != nil || r.node != node.Name {
+	if err != nil || r.node != node.Name && (r.node != "" || !p.reaches(pod, id, node.Name)) {
 		return fwk.QueueSkip, nil
 	}
 	metrics.Woken(metrics.Node)
-	logger.V(5).Info("The node that owns the pod's address is there", "pod", klog.KObj(pod), "node", node.Name)
+	logger.V(5).Info("The node whose subnets have the pod's address is there", "pod", klog.KObj(pod), "node", node.Name)
 	return fwk.Queue, nil
 }

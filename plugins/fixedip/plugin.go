@@ -8,7 +8,8 @@
 // The algorithm, in the order of a scheduling cycle:
 //
 //	PreFilter  finds the pod's reservation, in the pools (the arbiter) or in its FixedIP, and
-//	           narrows the cycle to the node that owns it.
+//	           narrows the cycle to the node that owns it; or finds which addresses the pod asks
+//	           for, and narrows to the nodes whose subnets have them.
 //	Filter     decides: the owner node alone, or any node with room where nothing is reserved.
 //	PostFilter explains why the owner node can't take the pod.
 //	Score      fills the subnets evenly.
@@ -27,6 +28,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
@@ -55,6 +57,7 @@ type Plugin struct {
 	handle       framework.Handle
 	world        *world
 	waiting      *waiting
+	workloads    appslisters.StatefulSetLister
 	families     []address.Family
 	claimTimeout time.Duration
 }
@@ -108,6 +111,11 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 	}
 	w.subscribe(p.waiting)
 	if err := p.waiting.follow(h.SharedInformerFactory().Core().V1().Pods().Informer()); err != nil {
+		return nil, err
+	}
+	workloads := h.SharedInformerFactory().Apps().V1().StatefulSets()
+	p.workloads = workloads.Lister()
+	if err := p.waiting.followWorkloads(workloads.Informer()); err != nil {
 		return nil, err
 	}
 	return p, nil

@@ -31,7 +31,11 @@ func keyOf(fip *v1alpha1.FixedIP) string {
 }
 
 // unreservable says why a pod can't be placed. Its text is shown in the pod's events.
-type unreservable struct{ reason string }
+type unreservable struct {
+	reason string
+	// until tells of a node with news whether they helped; nil: it can't be told.
+	until func(node string) bool
+}
 
 func (e *unreservable) Error() string { return e.reason }
 
@@ -45,7 +49,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	held := w.ledger.Held(id.Key())
 	for _, h := range held {
 		if kind, name, ok := w.ledger.WorkloadOf(h); ok && (kind != id.Owner.Kind || name != id.Owner.Name) {
-			return reservation{}, &unreservable{fmt.Sprintf("its name has the address %s on node %s, which is kept for %s %s, and it belongs to %s %s",
+			return reservation{}, &unreservable{reason: fmt.Sprintf("its name has the address %s on node %s, which is kept for %s %s, and it belongs to %s %s",
 				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)}
 		}
 	}
@@ -53,10 +57,10 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 		return fromPools(held, ""), nil
 	}
 	if fip.DeletionTimestamp != nil {
-		return reservation{}, &unreservable{fmt.Sprintf("its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)}
+		return reservation{}, &unreservable{reason: fmt.Sprintf("its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)}
 	}
 	if o := fip.Spec.Owner; o.Kind != id.Owner.Kind || o.Name != id.Owner.Name {
-		return reservation{}, &unreservable{fmt.Sprintf("its name has an address (%v) that is kept for %s %s, and it belongs to %s %s; delete FixedIP %s to give that address up",
+		return reservation{}, &unreservable{reason: fmt.Sprintf("its name has an address (%v) that is kept for %s %s, and it belongs to %s %s; delete FixedIP %s to give that address up",
 			fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name, fip.Name)}
 	}
 	if len(held) > 0 {
@@ -99,17 +103,25 @@ func fromPools(held []ledger.Holding, preferred string) reservation {
 // fromRecord places a reservation whose entries are in no pool at the home of its addresses.
 func (w *world) fromRecord(fip *v1alpha1.FixedIP) (reservation, error) {
 	r := reservation{projected: true}
+	placed := func(string) bool {
+		_, err := w.fromRecord(fip)
+		return err == nil
+	}
 	for _, ip := range fip.Spec.IPs {
 		a, err := address.Parse(ip)
 		if err != nil {
-			return reservation{}, &unreservable{fmt.Sprintf("FixedIP %s: spec.ips: %v", fip.Name, err)}
+			return reservation{}, &unreservable{reason: fmt.Sprintf("FixedIP %s: spec.ips: %v", fip.Name, err)}
 		}
 		home, ok := w.ledger.Home(a)
 		if !ok {
-			return reservation{}, &unreservable{fmt.Sprintf("its address %s is in no node's subnet; it was kept on node %q", a, fip.Spec.NodeName)}
+			was := ""
+			if fip.Spec.NodeName != "" {
+				was = ", and was kept on node " + fip.Spec.NodeName
+			}
+			return reservation{}, &unreservable{fmt.Sprintf("its address %s (FixedIP %s) is in no node's subnet%s; it waits for a node that has it", a, fip.Name, was), placed}
 		}
 		if r.node != "" && r.node != home {
-			return reservation{}, &unreservable{fmt.Sprintf("its addresses %v are in the subnets of two nodes, %s and %s", fip.Spec.IPs, r.node, home)}
+			return reservation{}, &unreservable{fmt.Sprintf("its addresses %v (FixedIP %s) are in the subnets of two nodes, %s and %s; delete the FixedIP and ask for addresses of one node", fip.Spec.IPs, fip.Name, r.node, home), placed}
 		}
 		r.node, r.addrs = home, append(r.addrs, a)
 	}

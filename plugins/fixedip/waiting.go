@@ -20,17 +20,25 @@ type cause struct {
 	node string
 	// room: any node with more room than before.
 	room bool
+	// workload: another wish of this StatefulSet, or that it is seen at all.
+	workload string
+	// until: news of a node of which this is true. It is called with the lock of waiting held.
+	until func(node string) bool
 }
 
 // news is a change of the world.
 type news struct {
-	node   string
-	room   bool
-	owners []string
+	node     string
+	room     bool
+	owners   []string
+	workload string
 }
 
 func (n news) helps(c cause) bool {
-	if c.room && n.room || c.node != "" && c.node == n.node {
+	if c.room && n.room || c.node != "" && c.node == n.node || c.workload != "" && c.workload == n.workload {
+		return true
+	}
+	if c.until != nil && n.node != "" && c.until(n.node) {
 		return true
 	}
 	for _, o := range n.owners {

@@ -117,7 +117,7 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 	case exists && entry.Owner == owner:
 		return ""
 	case exists && entry.Dynamic():
-		return fmt.Sprintf("which is a dynamic entry in the pool of %s that any pod may be using; ask for another or take it out of the pool", name)
+		return fmt.Sprintf("which is a dynamic entry in the pool of %s that any pod may be using; ask for one nearer to the top of its subnet %s", name, subnet)
 	case exists && pod:
 		return fmt.Sprintf("which belongs to %s on %s; ask for another or free it", entry.Owner, name)
 	case exists && !released:

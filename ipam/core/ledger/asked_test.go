@@ -87,7 +87,7 @@ func TestObstacle(t *testing.T) {
 		"10.0.1.9":  "",
 		"10.0.1.3":  "",
 		"10.0.1.4":  "",
-		"10.0.1.1":  "which is a dynamic entry in the pool of node-1 that any pod may be using; ask for another or take it out of the pool",
+		"10.0.1.1":  "which is a dynamic entry in the pool of node-1 that any pod may be using; ask for one nearer to the top of its subnet 10.0.1.0/28",
 		"10.0.1.2":  "which belongs to db/other-0 on node-1; ask for another or free it",
 		"10.0.1.5":  `which is kept on node-1 for "router"; ask for another`,
 		"10.0.1.6":  "which db/old-0 still uses on node-1; it can be had when the agent there says that it is out of use",

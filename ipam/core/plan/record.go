@@ -51,7 +51,8 @@ const (
 	Nothing Step = iota
 	// CreateRecord makes the FixedIP of a claim.
 	CreateRecord
-	// UpdateRecord brings the spec of the FixedIP up to date.
+	// UpdateRecord brings the spec of the FixedIP up to date, and gives it the finalizer, which
+	// one made by a person may lack.
 	UpdateRecord
 	// UpdateStatus brings the status of the FixedIP up to date.
 	UpdateStatus
@@ -89,7 +90,9 @@ type Next struct {
 // scheduler died between claim and bind, its successor read an old cache), and the bind decides
 // which of them counts. The other is released. An address is taken from its identity only when the
 // pod is gone too: whoever deletes a StatefulSet and keeps its pods means to keep their addresses.
-// A pod that comes back under the name before the record is deleted has its address.
+// A pod that comes back under the name before the record is deleted has its address. A record whose
+// owner has no UID was made by a person, beforehand: its workload is not gone, it has never been
+// there.
 func Decide(s Situation) Next {
 	switch {
 	case s.Record == nil:
@@ -106,7 +109,7 @@ func reclaimable(s Situation, policy v1alpha1.ReclaimPolicy) bool {
 	case s.Pod != nil:
 		return false
 	case !s.Workload.Exists:
-		return policy.WhenDeleted != v1alpha1.Retain
+		return s.Record.Spec.Owner.UID != "" && policy.WhenDeleted != v1alpha1.Retain
 	default:
 		return s.Workload.Excludes && policy.WhenScaled == v1alpha1.Delete
 	}
@@ -184,7 +187,7 @@ func standing(s Situation) Next {
 			spec.NodeName = node
 		}
 	}
-	if !sameSpec(spec, s.Record.Spec) {
+	if !sameSpec(spec, s.Record.Spec) || !slices.Contains(s.Record.Finalizers, v1alpha1.Finalizer) {
 		return Next{Step: UpdateRecord, Spec: spec}
 	}
 	if reclaimable(s, spec.Reclaim) {

@@ -75,6 +75,14 @@ func scaled(p *v1alpha1.ReclaimPolicy) plan.Workload {
 func deleting(r *v1alpha1.FixedIP)   { r.DeletionTimestamp = &metav1.Time{} }
 func unfinished(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{} }
 
+// unborn is the owner of a record that a person makes before there is one.
+var unborn = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql"}
+
+func beforehand(r *v1alpha1.FixedIP) {
+	r.Finalizers, r.Spec.NodeName, r.Spec.Owner.UID = nil, "", ""
+	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+}
+
 func TestDecide(t *testing.T) {
 	otherUID := spec.DeepCopy()
 	otherUID.Owner.UID = "sts-2"
@@ -144,6 +152,19 @@ func TestDecide(t *testing.T) {
 		"but not before it is sure which counts": {
 			plan.Situation{Record: record(func(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved} }),
 				Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing}, plan.Next{}},
+
+		"made beforehand, the workload is yet to come": {
+			plan.Situation{Record: record(beforehand, func(r *v1alpha1.FixedIP) { r.Finalizers = []string{v1alpha1.Finalizer} }), Workload: plan.Workload{OwnerReference: unborn}},
+			plan.Next{}},
+		"made beforehand, it gets the finalizer": {
+			plan.Situation{Record: record(beforehand), Workload: plan.Workload{OwnerReference: unborn}},
+			plan.Next{Step: plan.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: unborn, PodName: spec.PodName}}},
+		"made beforehand, the workload has come": {
+			plan.Situation{Record: record(beforehand), Pod: podOn(""), Workload: standing},
+			plan.Next{Step: plan.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysql, PodName: spec.PodName}}},
+		"made beforehand, the pod is placed": {
+			plan.Situation{Record: record(beforehand), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+			plan.Next{Step: plan.UpdateRecord, Spec: spec}},
 
 		"the workload is gone, the pod is not": {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, plan.Next{}},

@@ -1,0 +1,147 @@
+package fixedip
+
+import (
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
+	toolscache "k8s.io/client-go/tools/cache"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
+)
+
+// asks tells whether the pod asks for addresses. It is asked only on a first placement: what an
+// identity has comes before what it asks for.
+func (c *cycle) asks() bool { return len(c.asked.Families()) > 0 }
+
+// askedBy is what a pod asks for; the zero Asked where it asks for nothing. Errors are written for
+// people. The StatefulSet has to be known: it may carry the annotation, and says where ordinals
+// start.
+func (p *Plugin) askedBy(pod *corev1.Pod, id identity.Identity) (request.Asked, error) {
+	workload, err := p.workloads.StatefulSets(id.Namespace).Get(id.Owner.Name)
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && workload.UID != id.Owner.UID:
+		return request.Asked{}, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; it waits for that", id.Owner.Kind, id.Namespace, id.Owner.Name)
+	case err != nil:
+		return request.Asked{}, fmt.Errorf("read StatefulSet %s/%s from the cache: %w", id.Namespace, id.Owner.Name, err)
+	}
+	asked, _, err := request.Of(pod, workload)
+	return asked, err
+}
+
+// preFilterAsked narrows a first placement to the nodes whose subnets have what the pod asks for.
+// Where it asks for nothing any node will do.
+func (p *Plugin) preFilterAsked(state fwk.CycleState, pod *corev1.Pod, c *cycle) (*framework.PreFilterResult, *fwk.Status) {
+	asked, err := p.askedBy(pod, c.id)
+	if err != nil {
+		return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: workloadOf(c.id)}, c.decided, err.Error())
+	}
+	c.asked = asked
+	state.Write(stateKey, c)
+	if !c.asks() {
+		metrics.Cycle(false)
+		return nil, nil
+	}
+	reach := p.world.ledger.Reach(asked.Addresses)
+	if reason := p.unmet(c, reach); reason != "" {
+		return nil, p.refuse(pod, p.causeOf(c), c.decided, reason)
+	}
+	there := slices.DeleteFunc(slices.Clone(reach), func(name string) bool {
+		_, err := p.handle.SnapshotSharedLister().NodeInfos().Get(name)
+		return err != nil
+	})
+	if len(there) == 0 {
+		// nodeAdded wakes it.
+		return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: workloadOf(c.id)}, c.decided,
+			fmt.Sprintf("asks for %s, which is in the subnets of node %s, which does not exist; it waits for that node to come back", asked, reach[0]))
+	}
+	metrics.Cycle(true)
+	return &framework.PreFilterResult{NodeNames: sets.New(there...)}, nil
+}
+
+// unmet says why no node can give the pod what it asks for, as far as that can be said of all
+// nodes at once; empty where Filter has to look at each of those in reach.
+func (p *Plugin) unmet(c *cycle, reach []string) string {
+	for _, f := range c.asked.Families() {
+		if !slices.Contains(p.families, f) {
+			return fmt.Sprintf("asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", c.asked, f, f)
+		}
+		if a, single := c.asked.Single(f); single {
+			if obstacle := p.world.ledger.Obstacle(c.id.Key(), a); obstacle != "" {
+				return fmt.Sprintf("asks for %s (%s), %s", a, c.asked.Source, obstacle)
+			}
+		}
+	}
+	if len(reach) > 0 {
+		return ""
+	}
+	if len(c.asked.Families()) > 1 {
+		return fmt.Sprintf("asks for %s, but no node has addresses of each family among them in its subnets; ask for addresses of one node", c.asked)
+	}
+	return fmt.Sprintf("asks for %s, which is in no node's subnet; ask for addresses that are", c.asked)
+}
+
+// filterAsked lets a node pass that has an address free in each family, in those asked for one of
+// the asked-for.
+func (p *Plugin) filterAsked(pod *corev1.Pod, c *cycle, node string) *fwk.Status {
+	for _, f := range p.families {
+		if p.world.ledger.Offers(node, []address.Family{f}, c.asked.Addresses) {
+			continue
+		}
+		if c.lacked.CompareAndSwap(false, true) {
+			p.waiting.refuse(pod, p.causeOf(c), c.decided)
+		}
+		if len(c.asked.Ranges(f)) == 0 {
+			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, noRoom(f))
+		}
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) had none of the addresses free that the pod asks for: %s", c.asked))
+	}
+	return nil
+}
+
+// causeOf is what helps a pod of which no address is reserved: what it asks for becomes free on a
+// node, or is asked for otherwise. Without a wish of its own, any room does.
+func (p *Plugin) causeOf(c *cycle) cause {
+	if !c.asks() {
+		return cause{owner: c.id.Key(), room: true}
+	}
+	return cause{
+		owner:    c.id.Key(),
+		workload: workloadOf(c.id),
+		until:    func(node string) bool { return p.world.ledger.Offers(node, p.families, c.asked.Addresses) },
+	}
+}
+
+// reaches tells whether the node's subnets have what a pod without a reservation asks for.
+func (p *Plugin) reaches(pod *corev1.Pod, id identity.Identity, node string) bool {
+	asked, err := p.askedBy(pod, id)
+	return err == nil && len(asked.Families()) > 0 && slices.Contains(p.world.ledger.Reach(asked.Addresses), node)
+}
+
+// workloadOf names the workload of an identity in a cause.
+func workloadOf(id identity.Identity) string { return id.Namespace + "/" + id.Owner.Name }
+
+// followWorkloads wakes the pods of StatefulSets that came, or that ask for other addresses now.
+func (w *waiting) followWorkloads(workloads toolscache.SharedIndexInformer) error {
+	changed := func(s *appsv1.StatefulSet) { w.hear(news{workload: s.Namespace + "/" + s.Name}) }
+	_, err := workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { changed(obj.(*appsv1.StatefulSet)) },
+		UpdateFunc: func(before, after any) {
+			if a, b := before.(*appsv1.StatefulSet), after.(*appsv1.StatefulSet); request.Relevant(a, b) {
+				changed(b)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch StatefulSets: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// in is the address that ends in the given text in a node's IPv4 subnet, a /24.
+func (e *env) in(node, end string) string {
+	e.t.Helper()
+	var cn ciliumv2.CiliumNode
+	e.must(e.api.Get(within(e.t), client.ObjectKey{Name: node}, &cn))
+	subnet := netip.MustParsePrefix(cn.Spec.IPAM.PodCIDRs[0])
+	base := subnet.Addr().String()
+	return base[:strings.LastIndex(base, ".")+1] + end
+}
+
+// onTemplate annotates the pods of a StatefulSet.
+func onTemplate(pairs ...string) func(*appsv1.StatefulSet) {
+	return func(s *appsv1.StatefulSet) { s.Spec.Template.Annotations = annotations(pairs) }
+}
+
+func annotations(pairs []string) map[string]string {
+	out := map[string]string{}
+	for p := range slices.Chunk(pairs, 2) {
+		out[p[0]] = p[1]
+	}
+	return out
+}
+
+// beforehand is a FixedIP as a person makes it for a pod that is yet to come.
+func beforehand(workload, pod string, ips ...string) *v1alpha1.FixedIP {
+	return &v1alpha1.FixedIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod},
+		Spec:       v1alpha1.FixedIPSpec{IPs: ips, PodName: pod, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload}},
+	}
+}
+
+// annotate changes one annotation of an object that stands.
+func (e *env) annotate(o client.Object, key, value string) {
+	e.t.Helper()
+	e.must(e.api.Patch(within(e.t), o, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value))))
+}
+
+func aPod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+// Every way to ask for addresses, each given, kept, and recorded.
+func TestAskedFor(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
+	const ips, by = "fixedip.io/ips", "fixedip.io/ips-by"
+
+	// Made before their StatefulSet, which the controller must not take for one that is gone.
+	e.create(beforehand("early", "early-0", e.in("node-1", "90")), beforehand("early", "early-1"))
+	e.awaitRecord("early-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+
+	e.create(
+		statefulSet("early", 2),
+		statefulSet("single", 2, onTemplate(ips, e.in("node-2", "50")+", "+e.in("node-1", "50"))),
+		statefulSet("range", 3, onTemplate(ips, e.in("node-1", "60")+"-"+e.in("node-1", "69")), func(s *appsv1.StatefulSet) {
+			s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5}
+		}),
+		statefulSet("set", 3, onTemplate(ips, e.in("node-3", "128")+"/29", by, "set")),
+		statefulSet("whole", 2, func(s *appsv1.StatefulSet) { s.Annotations = map[string]string{ips: e.in("node-2", "70") + "/31"} }),
+		statefulSet("calico", 1, onTemplate("cni.projectcalico.org/ipAddrs", fmt.Sprintf("[%q]", e.in("node-3", "80")))),
+	)
+	want := map[string]string{
+		"early-0":  e.in("node-1", "90"),
+		"single-0": e.in("node-2", "50"), "single-1": e.in("node-1", "50"),
+		"range-5": e.in("node-1", "60"), "range-6": e.in("node-1", "61"), "range-7": e.in("node-1", "62"),
+		"whole-0": e.in("node-2", "70"), "whole-1": e.in("node-2", "71"),
+		"calico-0": e.in("node-3", "80"),
+	}
+	set := names("set", 3)
+	all := slices.Concat(slices.Sorted(maps.Keys(want)), set, []string{"early-1"})
+	before := e.awaitRunning(nil, all...)
+	for name, address := range want {
+		if before[name].Address != address {
+			t.Errorf("pod %s asked for %s and has %s", name, address, before[name].Address)
+		}
+	}
+	var got []string
+	for _, name := range set {
+		got = append(got, before[name].Address)
+	}
+	slices.Sort(got)
+	if highest := []string{e.in("node-3", "132"), e.in("node-3", "133"), e.in("node-3", "134")}; !slices.Equal(got, highest) {
+		t.Errorf("the pods that share a set have %v, want %v", got, highest)
+	}
+	for _, name := range []string{"early-0", "early-1"} {
+		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
+			return f.Spec.NodeName == before[name].Node && slices.Equal(f.Spec.IPs, []string{before[name].Address}) && f.Spec.Owner.UID != "" && len(f.Finalizers) == 1
+		})
+	}
+
+	// What a pod has comes before what it asks for: another wish changes nothing for it.
+	e.annotate(statefulSet("whole", 2), ips, e.in("node-3", "200")+"/31")
+	e.deletePods(all...)
+	e.sameAddresses(before, e.awaitRunning(before, all...))
+}
+
+// What can't be had is said on the pod, and the pod is placed as soon as it can be had, or as
+// something else is asked for. Nothing but our own wake-ups would do that within the test's
+// patience: the scheduler's queue is emptied every five minutes.
+func TestAskedForInVain(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
+	const ips = "fixedip.io/ips"
+	held := e.in("node-1", "50")
+	e.create(statefulSet("holder", 1, onTemplate(ips, held)))
+	e.awaitRunning(nil, "holder-0")
+	e.must(e.ownerEntry("node-2", ".50", namespace+"/somebody", "by hand"))
+	outside := func(s *appsv1.StatefulSet) { s.Annotations = map[string]string{ips: "192.168.9.9"} }
+	e.create(beforehand("taken", "taken-0", e.in("node-2", "50")), beforehand("far", "far-0", "192.168.9.10"))
+	e.create(
+		statefulSet("wants", 1, onTemplate(ips, held)),
+		statefulSet("shares", 2, onTemplate(ips, held+","+e.in("node-1", "51"), "fixedip.io/ips-by", "set")),
+		statefulSet("outside", 1, outside),
+		statefulSet("malformed", 1, onTemplate(ips, "10.240.1.300")),
+		statefulSet("few", 2, onTemplate(ips, e.in("node-1", "60"))),
+		statefulSet("dynamic", 1, onTemplate(ips, e.in("node-1", "1"))),
+		statefulSet("family", 1, onTemplate(ips, "fd00::1")),
+		statefulSet("broadcast", 1, onTemplate(ips, e.in("node-1", "255"))),
+		statefulSet("calico", 1, onTemplate("cni.projectcalico.org/ipAddrs", "10.240.1.10")),
+		statefulSet("taken", 1), statefulSet("far", 1),
+	)
+	const annotated = " (annotation fixedip.io/ips)"
+	for name, message := range map[string]string{
+		"wants-0":     "asks for " + held + annotated + ", which belongs to default/holder-0 on node-1; ask for another or free it",
+		"outside-0":   "asks for 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside), which is in no node's subnet; ask for one that is",
+		"malformed-0": `asks for addresses by annotation fixedip.io/ips, which can't be read: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
+		"few-1":       "asks for addresses " + e.in("node-1", "60") + annotated + ", which have no IPv4 address for ordinal 1 (the first is for ordinal 0); add one or scale down",
+		"dynamic-0":   "asks for " + e.in("node-1", "1") + annotated + ", which is a dynamic entry in the pool of node-1 that any pod may be using; ask for one nearer to the top of its subnet " + e.in("node-1", "0") + "/24",
+		"family-0":    "asks for fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; leave them out or add IPv6 to its ipFamilies",
+		"broadcast-0": "asks for " + e.in("node-1", "255") + annotated + ", which no pod can have: it is an end of the subnet " + e.in("node-1", "0") + "/24 of node node-1; ask for another",
+		"calico-0":    `asks for addresses by annotation cni.projectcalico.org/ipAddrs, which can't be read: it is not a JSON list of addresses; write ["10.240.1.10"]`,
+		"far-0":       "its address 192.168.9.10 (FixedIP far-0) is in no node's subnet; it waits for a node that has it",
+		"taken-0":     "its address " + e.in("node-2", "50") + " on node node-2 is held by default/somebody",
+	} {
+		e.podMessage(name, message)
+	}
+	e.awaitRunning(nil, "few-0")
+	// One of the two that share a set has its free address, the other waits for that of holder-0.
+	e.await("wait for one of shares-0 and shares-1 to run and the other to say why not", func([]witness.Row) bool {
+		waits, runs := e.witness.Pod(namespace, "shares-0"), e.witness.Pod(namespace, "shares-1")
+		if waits == nil || runs == nil {
+			return false
+		}
+		if waits.Status.PodIP != "" {
+			waits, runs = runs, waits
+		}
+		return runs.Status.PodIP == e.in("node-1", "51") && slices.ContainsFunc(waits.Status.Conditions, func(c corev1.PodCondition) bool {
+			return strings.Contains(c.Message, "node(s) had none of the addresses free that the pod asks for: "+held+", "+e.in("node-1", "51")+annotated)
+		})
+	})
+	e.delete(statefulSet("shares", 2))
+
+	// Freed by its holder, mended on the pod, mended on the StatefulSet, freed by hand.
+	e.delete(statefulSet("holder", 1))
+	e.annotate(aPod("malformed-0"), ips, e.in("node-2", "60"))
+	e.annotate(statefulSet("outside", 1), ips, e.in("node-2", "61"))
+	e.must(e.api.Patch(within(t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}},
+		client.RawPatch(types.JSONPatchType, fmt.Appendf(nil, `[{"op":"remove","path":"/spec/ipam/pool/%s"}]`, e.in("node-2", "50")))))
+	for name, r := range e.awaitRunning(nil, "wants-0", "malformed-0", "outside-0", "taken-0") {
+		want := map[string]string{"wants-0": held, "malformed-0": e.in("node-2", "60"), "outside-0": e.in("node-2", "61"), "taken-0": e.in("node-2", "50")}[name]
+		if r.Address != want {
+			t.Errorf("pod %s has %s, want %s", name, r.Address, want)
+		}
+	}
+}
+
+// Who asks for one family only gets any address of the other, on the same node.
+func TestAskedForOneOfTwoFamilies(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{
+		controllerArgs: append([]string{"--cluster-pool-ipv6-cidr=fd00:240::/112", "--cluster-pool-ipv6-mask-size=120"}, defaultPool...),
+		families:       []string{"IPv4", "IPv6"},
+	})
+	for _, n := range []string{"node-1", "node-2"} {
+		e.startNode(n, "--ipv6")
+	}
+	for _, n := range []string{"node-1", "node-2"} {
+		e.must(e.WaitNodeReady(e.whileAllRun(), n))
+	}
+	e.create(statefulSet("web", 2, onTemplate("fixedip.io/ips", e.in("node-2", "60")+","+e.in("node-1", "60"))))
+	before := e.awaitRunning(nil, "web-0", "web-1")
+	for name, want := range map[string]string{"web-0": e.in("node-2", "60"), "web-1": e.in("node-1", "60")} {
+		if got := strings.Split(before[name].Address, ","); len(got) != 2 || got[0] != want || !strings.HasPrefix(got[1], "fd00:240::") {
+			t.Errorf("pod %s has %v, want %s and an IPv6 address", name, got, want)
+		}
+	}
+	e.deletePods("web-0", "web-1")
+	e.sameAddresses(before, e.awaitRunning(before, "web-0", "web-1"))
+}
