@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 )
 
 func waitingPod(name string) *corev1.Pod {
@@ -20,6 +21,7 @@ func TestWaitingWakes(t *testing.T) {
 		"owner": {owner: "db/owner"},
 		"node":  {owner: "db/node", node: "node-1"},
 		"room":  {owner: "db/room", room: true},
+		"asks":  {owner: "db/asks", workload: "db/set", until: func(node string) bool { return node == "node-3" }},
 	}
 	for name, c := range map[string]struct {
 		news news
@@ -29,6 +31,9 @@ func TestWaitingWakes(t *testing.T) {
 		"its node":            {news{node: "node-1"}, []string{"db/node"}},
 		"room somewhere":      {news{node: "node-2", room: true}, []string{"db/room"}},
 		"room on its node":    {news{node: "node-1", room: true}, []string{"db/node", "db/room"}},
+		"what it asks for":    {news{node: "node-3", room: true}, []string{"db/asks", "db/room"}},
+		"another wish":        {news{workload: "db/set"}, []string{"db/asks"}},
+		"another's wish":      {news{workload: "db/other"}, nil},
 		"nothing of concern":  {news{node: "node-2", owners: []string{"db/other"}}, nil},
 		"no node's news":      {news{owners: []string{"db/room"}}, []string{"db/room"}},
 		"an owner on no node": {news{node: "", owners: nil}, nil},
@@ -61,6 +66,29 @@ func TestWaitingMissesNoNews(t *testing.T) {
 	w.refuse(waitingPod("mysql-0"), cause{room: true}, decided)
 	if woken != 1 || len(w.pods) != 0 {
 		t.Errorf("woken %d times, %d wait", woken, len(w.pods))
+	}
+}
+
+// A pod that was mended while it was refused as it had been is tried again, and once only.
+func TestWaitingRefusesNoOutdatedPod(t *testing.T) {
+	woken := 0
+	w := newWaiting(func(map[string]*corev1.Pod) { woken++ })
+	pods := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Pod{}, 0, nil)
+	if err := w.follow(pods); err != nil {
+		t.Fatal(err)
+	}
+	before, now := waitingPod("mysql-0"), waitingPod("mysql-0")
+	now.Annotations = map[string]string{"fixedip.io/ips": "10.0.1.10"}
+	if err := pods.GetStore().Add(now); err != nil {
+		t.Fatal(err)
+	}
+	w.refuse(before, cause{owner: "db/mysql-0"}, w.now())
+	if woken != 1 || len(w.pods) != 0 {
+		t.Errorf("refused as it was: woken %d times, %d wait", woken, len(w.pods))
+	}
+	w.refuse(now, cause{owner: "db/mysql-0"}, w.now())
+	if woken != 1 || len(w.pods) != 1 {
+		t.Errorf("refused as it is: woken %d times, %d wait", woken, len(w.pods))
 	}
 }
 
