@@ -244,7 +244,10 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 		return
 	}
 	w.records[key] = fip
-	w.promised[key] = strings.Join(fip.Spec.IPs, ",")
+	// A record without addresses promises to keep what the pod will get.
+	if len(fip.Spec.IPs) > 0 {
+		w.promised[key] = strings.Join(fip.Spec.IPs, ",")
+	}
 	for _, ip := range fip.Spec.IPs {
 		for other, o := range w.records {
 			if other != key && slices.Contains(o.Spec.IPs, ip) {

@@ -1,0 +1,65 @@
+package fixedip
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// A record without entries is placed at the home of its addresses. Where they have none in common,
+// the pod waits until they do, and news that change nothing about that are no help.
+func TestFromRecord(t *testing.T) {
+	dual := func(name, v4, v6 string) pool.Node {
+		return pool.Node{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
+	}
+	for name, c := range map[string]struct {
+		ips        []string
+		keptOn     string
+		wantNode   string
+		wantReason string
+		// mends are versions of nodes after which the record can be placed.
+		mends []pool.Node
+	}{
+		"any":  {},
+		"one":  {ips: []string{"10.0.2.9"}, wantNode: "node-2"},
+		"both": {ips: []string{"10.0.1.9", "fd00:1::9"}, wantNode: "node-1"},
+		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, mends: []pool.Node{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
+			wantReason: "its addresses [10.0.1.9 fd00:2::9] (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and ask for addresses of one node"},
+		"nowhere": {ips: []string{"10.0.3.9"}, mends: []pool.Node{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
+			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet; it waits for a node that has it"},
+		"nowhere any more": {ips: []string{"10.0.3.9"}, keptOn: "node-3", mends: []pool.Node{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
+			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet, and was kept on node node-3; it waits for a node that has it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &world{ledger: ledger.New()}
+			w.ledger.SetNode(dual("node-1", "10.0.1.0/24", "fd00:1::/64"))
+			w.ledger.SetNode(dual("node-2", "10.0.2.0/24", "fd00:2::/64"))
+			r, err := w.fromRecord(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: c.ips, NodeName: c.keptOn}})
+			if c.wantReason == "" {
+				if err != nil || r.node != c.wantNode || len(r.addrs) != len(c.ips) {
+					t.Fatalf("%+v, %v; want node %q", r, err, c.wantNode)
+				}
+				return
+			}
+			var no *unreservable
+			if !errors.As(err, &no) || no.reason != c.wantReason {
+				t.Fatalf("error %v, want %s", err, c.wantReason)
+			}
+			if no.until("node-1") {
+				t.Error("news that change nothing help")
+			}
+			for _, n := range c.mends {
+				w.ledger.SetNode(n)
+			}
+			if !no.until(c.mends[len(c.mends)-1].Name) {
+				t.Error("the node that has them all does not help")
+			}
+		})
+	}
+}
