@@ -50,6 +50,13 @@ func (p *Plugin) preFilterAsked(state fwk.CycleState, pod *corev1.Pod, c *cycle)
 		metrics.Cycle(false)
 		return nil, nil
 	}
+	for _, f := range asked.Families() {
+		if !slices.Contains(p.families, f) {
+			// No news of a node helps here.
+			return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: workloadOf(c.id)}, c.decided,
+				fmt.Sprintf("asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", asked, f, f))
+		}
+	}
 	reach := p.world.ledger.Reach(asked.Addresses)
 	if reason := p.unmet(c, reach); reason != "" {
 		return nil, p.refuse(pod, p.causeOf(c), c.decided, reason)
@@ -71,9 +78,6 @@ func (p *Plugin) preFilterAsked(state fwk.CycleState, pod *corev1.Pod, c *cycle)
 // nodes at once; empty where Filter has to look at each of those in reach.
 func (p *Plugin) unmet(c *cycle, reach []string) string {
 	for _, f := range c.asked.Families() {
-		if !slices.Contains(p.families, f) {
-			return fmt.Sprintf("asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", c.asked, f, f)
-		}
 		if a, single := c.asked.Single(f); single {
 			if obstacle := p.world.ledger.Obstacle(c.id.Key(), a); obstacle != "" {
 				return fmt.Sprintf("asks for %s (%s), %s", a, c.asked.Source, obstacle)
@@ -116,7 +120,8 @@ func (p *Plugin) causeOf(c *cycle) cause {
 	return cause{
 		owner:    c.id.Key(),
 		workload: workloadOf(c.id),
-		until:    func(node string) bool { return p.world.ledger.Offers(node, p.families, c.asked.Addresses) },
+		// The families of asked are among those of the plugin: preFilterAsked refuses others.
+		until: func(node string) bool { return p.world.ledger.Offers(node, p.families, c.asked.Addresses) },
 	}
 }
 

@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -183,6 +185,33 @@ func TestAskedForInVain(t *testing.T) {
 			t.Errorf("pod %s has %s, want %s", name, r.Address, want)
 		}
 	}
+
+	// Pods that wait for what none of this brings are not tried again for it.
+	waiting := []string{"family-0", "dynamic-0", "broadcast-0", "few-1", "calico-0", "far-0"}
+	attempts := e.refusals(waiting)
+	before := e.awaitRunning(nil, "few-0", "wants-0")
+	e.create(statefulSet("more", 2))
+	e.awaitRunning(nil, "more-0", "more-1")
+	e.deletePods("few-0", "wants-0")
+	e.awaitRunning(before, "few-0", "wants-0")
+	if again := e.refusals(waiting); !maps.Equal(again, attempts) {
+		t.Errorf("pods that no news could help were tried again: refused %v times, then %v", attempts, again)
+	}
+}
+
+// refusals are how often the scheduler could not place each pod, as its log says.
+func (e *env) refusals(pods []string) map[string]int {
+	e.t.Helper()
+	log, err := os.ReadFile(e.scheduler.LogPath())
+	e.must(err)
+	out := map[string]int{}
+	for _, p := range pods {
+		out[p] = bytes.Count(log, fmt.Appendf(nil, "\"Unable to schedule pod; no fit; waiting\" pod=\"%s/%s\"", namespace, p))
+		if out[p] == 0 {
+			e.t.Errorf("the log of the scheduler does not say that %s was refused", p)
+		}
+	}
+	return out
 }
 
 // Who asks for one family only gets any address of the other, on the same node.
