@@ -78,9 +78,10 @@ type kubelet struct {
 	// sandboxes has the sandbox of each pod incarnation that runs or is stopping, from its CNI ADD to its CNI
 	// DEL. Only the worker that holds a key changes that key's entry; mu guards the map itself.
 	sandboxes map[podKey]*sandbox
-	// retryAt has the time before which a failed CNI ADD is not tried again, by pod incarnation: an event in
-	// between must not make the node faster than a real one. It has no key that sandboxes has.
-	retryAt map[podKey]time.Time
+	// addAt has the time before which the CNI ADD is not tried, by pod incarnation: of a new pod the kubelet
+	// makes the sandbox first, and a failed ADD it does not repeat at once. An event in between must not make
+	// the node faster than a real one. It has no key that sandboxes has.
+	addAt map[podKey]time.Time
 }
 
 func newKubelet(client kubernetes.Interface, o *options) *kubelet {
@@ -97,7 +98,7 @@ func newKubelet(client kubernetes.Interface, o *options) *kubelet {
 		events:    events,
 		recorder:  events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: o.nodeName}),
 		sandboxes: map[podKey]*sandbox{},
-		retryAt:   map[podKey]time.Time{},
+		addAt:   map[podKey]time.Time{},
 	}
 }
 
@@ -257,13 +258,13 @@ func (k *kubelet) create(ctx context.Context, key podKey, pod *corev1.Pod, netwo
 			box.ips = append(box.ips, net.ParseIP(s))
 		}
 	} else {
-		if left := k.retryIn(key); left > 0 {
+		if left := k.addIn(key); left > 0 {
 			return left, nil
 		}
 		ips, err := network.add(pod.Namespace, pod.Name)
 		if err != nil {
 			k.mu.Lock()
-			k.retryAt[key] = time.Now().Add(k.opts.sandboxRetry)
+			k.addAt[key] = time.Now().Add(k.opts.sandboxRetry)
 			k.mu.Unlock()
 			k.recorder.Eventf(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox",
 				"Failed to create pod sandbox: plugin type=\"cilium-cni\" failed (add): unable to allocate IP via local cilium agent: %v", err)
@@ -277,20 +278,20 @@ func (k *kubelet) create(ctx context.Context, key podKey, pod *corev1.Pod, netwo
 	box.started = startedAt(pod)
 	k.mu.Lock()
 	k.sandboxes[key] = box
-	delete(k.retryAt, key)
+	delete(k.addAt, key)
 	k.mu.Unlock()
 	klog.FromContext(ctx).Info("Started the pod", "ips", box.ips)
 	return 0, k.patchStatus(ctx, pod, runningStatus(pod, box, k.opts.nodeIPs))
 }
 
-// retryIn returns how long a pod whose CNI ADD failed still has to wait.
-func (k *kubelet) retryIn(key podKey) time.Duration {
+// addIn returns how long it takes until the CNI ADD of a pod. The first call starts that time.
+func (k *kubelet) addIn(key podKey) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if at, failed := k.retryAt[key]; failed {
-		return time.Until(at)
+	if _, started := k.addAt[key]; !started {
+		k.addAt[key] = time.Now().Add(k.opts.sandboxDelay)
 	}
-	return 0
+	return time.Until(k.addAt[key])
 }
 
 // stop stops the containers and, once they have stopped, takes the sandbox down. It returns how long that
@@ -298,7 +299,7 @@ func (k *kubelet) retryIn(key podKey) time.Duration {
 func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time.Duration) time.Duration {
 	if box == nil {
 		k.mu.Lock()
-		delete(k.retryAt, key)
+		delete(k.addAt, key)
 		k.mu.Unlock()
 		return 0
 	}

@@ -158,10 +158,10 @@ func TestDecide(t *testing.T) {
 			plan.Next{}},
 		"made beforehand, it gets the finalizer": {
 			plan.Situation{Record: record(beforehand), Workload: plan.Workload{OwnerReference: unborn}},
-			plan.Next{Step: plan.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: unborn, PodName: spec.PodName}}},
+			plan.Next{Step: plan.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: unborn, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
 		"made beforehand, the workload has come": {
 			plan.Situation{Record: record(beforehand), Pod: podOn(""), Workload: standing},
-			plan.Next{Step: plan.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysql, PodName: spec.PodName}}},
+			plan.Next{Step: plan.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysql, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
 		"made beforehand, the pod is placed": {
 			plan.Situation{Record: record(beforehand), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			plan.Next{Step: plan.UpdateRecord, Spec: spec}},
