@@ -98,7 +98,7 @@ func newKubelet(client kubernetes.Interface, o *options) *kubelet {
 		events:    events,
 		recorder:  events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: o.nodeName}),
 		sandboxes: map[podKey]*sandbox{},
-		addAt:   map[podKey]time.Time{},
+		addAt:     map[podKey]time.Time{},
 	}
 }
 
