@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +57,8 @@ type scene struct {
 	// cached are the pods as the scheduler's own watch shows them.
 	cached corelisters.PodLister
 	want   stored
+	// prober owns the pods that ask the plugin how the world looks to a new one. It has none itself.
+	prober *appsv1.StatefulSet
 	// failing is what a point of a pod fails with until further notice. Key: pod and point.
 	failing map[string]string
 	// passed counts the calls of each point of each pod. Key: pod and point.
@@ -88,6 +91,15 @@ func newScene(t *testing.T, ns string) *scene {
 	// The controller that makes it may be faster or slower than we.
 	s.must(client.IgnoreAlreadyExists(api.Create(within(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}})))
 	t.Cleanup(s.clear)
+	s.prober = &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "probe"},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: ptr.To[int32](0),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "probe"}},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "probe"}}, Spec: s.podSpec()},
+		},
+	}
+	s.create(s.prober)
 	return s
 }
 
@@ -247,7 +259,11 @@ func (s *scene) mends(pod string) {
 // record makes the FixedIP of a pod of a StatefulSet, with the controller's finalizer.
 func (s *scene) record(pod, workload, node string, ips ...string) {
 	s.t.Helper()
-	spec := v1alpha1.FixedIPSpec{IPs: ips, NodeName: node, PodName: pod, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload}}
+	spec := v1alpha1.FixedIPSpec{
+		IPs: ips, NodeName: node, PodName: pod, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
+		// What the API server fills in.
+		Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
+	}
 	s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod, Finalizers: []string{v1alpha1.Finalizer}}, Spec: spec})
 	s.want.Records[pod] = spec
 	s.t.Cleanup(func() {
@@ -301,11 +317,14 @@ func (s *scene) seesRoom(node string, room bool) {
 	})
 }
 
-// probe is a pod of a StatefulSet that is in no queue.
+// probe is a pod that is in no queue: by its name one of a StatefulSet of the row, or a new one.
 func (s *scene) probe(name string) *corev1.Pod {
+	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}
+	if strings.HasPrefix(name, s.prober.Name+"-") {
+		owner.Name, owner.UID = s.prober.Name, s.prober.UID
+	}
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: s.ns, Name: name, UID: types.UID("probe"),
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}},
+		Namespace: s.ns, Name: name, UID: types.UID("probe"), OwnerReferences: []metav1.OwnerReference{owner},
 	}}
 }
 
