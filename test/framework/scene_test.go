@@ -360,10 +360,3 @@ func (s *scene) compare(when string) {
 		s.t.Fatalf("%s: what is stored differs (-want +got):\n%s", when, diff)
 	}
 }
-
-// nominate says that a pod is to go to a node, as a preemption does.
-func (s *scene) nominate(pod, node string) {
-	s.t.Helper()
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}
-	s.must(s.api.Status().Patch(within(s.t), p, client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"status":{"nominatedNodeName":%q}}`, node)))))
-}

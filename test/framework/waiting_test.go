@@ -74,22 +74,6 @@ func TestWaiting(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on a"}, before: gone("filler")},
 			),
 		},
-		"a nominated node that does not own the address is refused": {
-			world: twoNodes,
-			steps: placed(
-				step{before: func(s *scene) { s.cordon("a", true); s.removes("web-0") }},
-				step{rest: map[string]string{"web-0": cordoned}, before: func(s *scene) {
-					s.nominate("web-0", "b")
-					s.cordon("b", false)
-				}},
-				step{at: preFilter},
-				// Of node b, since other plugins refuse node a before.
-				step{at: filter},
-				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: 1 node(s) *"}, before: func(s *scene) { s.cordon("a", false) }},
-				step{at: bind, then: bound("web-0", "a")},
-				step{rest: map[string]string{"web-0": "on a"}},
-			),
-		},
 		"of two pods the second waits for the last address to be free": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/30")
