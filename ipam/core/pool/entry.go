@@ -5,10 +5,7 @@
 // or goroutines; reading a CiliumNode and writing one is the work of ipam/store/ciliumpool.
 package pool
 
-import (
-	"strings"
-	"time"
-)
+import "strings"
 
 // Entry is one value of spec.ipam.pool. The zero Entry is a dynamic one: any pod may have it.
 type Entry struct {
@@ -19,22 +16,12 @@ type Entry struct {
 	Resource string
 }
 
-// releasedOwner marks an address that was taken from its pod and rests before it may be had by
-// another. It can never equal the name of a pod, since a namespace has no dot, so the agent offers
-// the entry to nobody. The resource of such an entry is the time of the release.
-const releasedOwner = "fixedip.io/released"
-
 // nodeOwners are the names under which an agent takes addresses for the node itself.
 var nodeOwners = map[string]bool{"router": true, "health": true, "ingress": true}
 
 // Owned is the entry that gives an address to a pod.
 func Owned(namespace, podName, kind, ownerName string) Entry {
 	return Entry{Owner: OwnerKey(namespace, podName), Resource: namespace + "/" + kind + "/" + ownerName}
-}
-
-// Released is the entry of an address that was given back at the given time.
-func Released(at time.Time) Entry {
-	return Entry{Owner: releasedOwner, Resource: at.UTC().Format(time.RFC3339)}
 }
 
 // OwnerKey is the owner under which the CNI plugin asks for a pod's address.
@@ -58,19 +45,6 @@ func (e Entry) Pod() (namespace, podName string, ok bool) { return SplitOwnerKey
 
 // Node tells whether the entry pins an address of the node itself.
 func (e Entry) Node() bool { return nodeOwners[e.Owner] }
-
-// ReleasedAt is the time of the release of an entry that rests. An unreadable time counts as the
-// zero time: the address has rested long enough.
-func (e Entry) ReleasedAt() (time.Time, bool) {
-	if e.Owner != releasedOwner {
-		return time.Time{}, false
-	}
-	at, err := time.Parse(time.RFC3339, e.Resource)
-	if err != nil {
-		return time.Time{}, true
-	}
-	return at, true
-}
 
 // Workload reads the resource of an owned entry: "namespace/Kind/name".
 func (e Entry) Workload() (kind, name string, ok bool) {

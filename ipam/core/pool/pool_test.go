@@ -39,6 +39,29 @@ func TestEntryKinds(t *testing.T) {
 	if got, _ := pool.Released(at).ReleasedAt(); !got.Equal(at) {
 		t.Errorf("released at %v, want %v", got, at)
 	}
+	for name, c := range map[string]struct {
+		entry       pool.Entry
+		node, owner string
+		away        bool
+		arriving    bool
+	}{
+		"away":                 {entry: pool.Away("node-2", "db/mysql-0"), node: "node-2", owner: "db/mysql-0", away: true},
+		"away, nowhere":        {entry: pool.Entry{Owner: "fixedip.io/away"}, away: true},
+		"away, no pod":         {entry: pool.Entry{Owner: "fixedip.io/away", Resource: "node-2"}, away: true},
+		"arriving":             {entry: pool.Arriving("db/mysql-0"), owner: "db/mysql-0", arriving: true},
+		"arriving, unreadable": {entry: pool.Entry{Owner: "fixedip.io/arriving", Resource: "mysql-0"}, arriving: true},
+		"released":             {entry: pool.Released(at)},
+		"owned":                {entry: pool.Owned("db", "mysql-0", "StatefulSet", "mysql")},
+	} {
+		node, owner, away := c.entry.AwayAt()
+		announced, arriving := c.entry.ArrivingFor()
+		if node != c.node || owner+announced != c.owner || away != c.away || arriving != c.arriving {
+			t.Errorf("%s: at %q for %q, away %v; announced for %q, arriving %v", name, node, owner, away, announced, arriving)
+		}
+		if _, _, pod := c.entry.Pod(); (c.away || c.arriving) && (pod || c.entry.Dynamic() || c.entry.Node()) {
+			t.Errorf("%s: the agent would offer it", name)
+		}
+	}
 	if kind, name, ok := pool.Owned("db", "mysql-0", "StatefulSet", "mysql").Workload(); kind != "StatefulSet" || name != "mysql" || !ok {
 		t.Errorf("workload %s %s %v", kind, name, ok)
 	}

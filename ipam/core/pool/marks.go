@@ -1,0 +1,75 @@
+package pool
+
+import (
+	"strings"
+	"time"
+)
+
+// A mark is an entry that offers its address to nobody: its owner has a dot before the slash, which
+// no namespace has, so that no pod's name ever equals it.
+const (
+	// releasedOwner marks an address that was taken from its pod and rests before it may be had by
+	// another. The resource is the time of the release.
+	releasedOwner = "fixedip.io/released"
+	// awayOwner marks, at its home, an address whose entry is in the pool of another node. The
+	// resource names that node and the pod: "node/namespace/name".
+	awayOwner = "fixedip.io/away"
+	// arrivingOwner announces, in the pool of another node than its home, an address that is about
+	// to move there. The resource names the pod: "namespace/name". Only when the mark at home says
+	// that the address is here may this become the pod's entry.
+	arrivingOwner = "fixedip.io/arriving"
+)
+
+// Released is the mark of an address that was given back at the given time.
+func Released(at time.Time) Entry {
+	return Entry{Owner: releasedOwner, Resource: at.UTC().Format(time.RFC3339)}
+}
+
+// ReleasedAt is the time of the release of an entry that rests. An unreadable time counts as the
+// zero time: the address has rested long enough.
+func (e Entry) ReleasedAt() (time.Time, bool) {
+	if e.Owner != releasedOwner {
+		return time.Time{}, false
+	}
+	at, err := time.Parse(time.RFC3339, e.Resource)
+	if err != nil {
+		return time.Time{}, true
+	}
+	return at, true
+}
+
+// Away is the mark that an address of the pod with the given owner key leaves at its home while the
+// pool of another node carries it.
+func Away(node, owner string) Entry {
+	return Entry{Owner: awayOwner, Resource: node + "/" + owner}
+}
+
+// AwayAt is the node that the mark of an absent address names, and the owner key of its pod. Both
+// are empty where the mark can't be read: the address is kept all the same.
+func (e Entry) AwayAt() (node, owner string, ok bool) {
+	if e.Owner != awayOwner {
+		return "", "", false
+	}
+	node, owner, _ = strings.Cut(e.Resource, "/")
+	if _, _, pod := SplitOwnerKey(owner); node == "" || !pod {
+		return "", "", true
+	}
+	return node, owner, true
+}
+
+// Arriving is the mark that announces an address of the pod with the given owner key.
+func Arriving(owner string) Entry {
+	return Entry{Owner: arrivingOwner, Resource: owner}
+}
+
+// ArrivingFor is the owner key of the pod whose address a mark announces; empty where it can't be
+// read.
+func (e Entry) ArrivingFor() (owner string, ok bool) {
+	if e.Owner != arrivingOwner {
+		return "", false
+	}
+	if _, _, pod := SplitOwnerKey(e.Resource); !pod {
+		return "", true
+	}
+	return e.Resource, true
+}
