@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -49,6 +50,9 @@ type nodeReconciler struct {
 	events    events.EventRecorder
 	clock     clock.Clock
 	cfg       Config
+	// recordsSeen tells whether the ledger knows what all FixedIPs keep: before that nothing may be
+	// filled.
+	recordsSeen toolscache.InformerSynced
 }
 
 func nodeRequest(node string) reconcile.Request {
@@ -71,7 +75,7 @@ func (r *nodeReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *
 	}
 	return builder.ControllerManagedBy(mgr).
 		Named("pool").
-		WatchesRawSource(nodes.source(func() []reconcile.Request {
+		WatchesRawSource(nodes.source(r.recordsSeen, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, n := range r.ledger.Nodes() {
 				all = append(all, nodeRequest(n.Name))
@@ -121,7 +125,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		n = n.With(edits)
 	}
 	for _, f := range address.Families {
-		if _, short := plan.Fill(n, f, r.cfg.Watermark); short > 0 && n.HasFamily(f) {
+		if _, short := plan.Fill(n, f, r.cfg.Watermark, r.ledger.Kept); short > 0 && n.HasFamily(f) {
 			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses and subnets %v have none left", short, f, n.PodCIDRs)
 		}
 	}
@@ -160,7 +164,7 @@ func (r *nodeReconciler) fill(n pool.Node) []pool.Edit {
 		if !n.HasFamily(f) {
 			continue
 		}
-		added, _ := plan.Fill(n, f, r.cfg.Watermark)
+		added, _ := plan.Fill(n, f, r.cfg.Watermark, r.ledger.Kept)
 		edits = append(edits, added...)
 	}
 	return edits

@@ -71,7 +71,7 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 	return builder.ControllerManagedBy(mgr).
 		Named("record").
 		For(&v1alpha1.FixedIP{}).
-		WatchesRawSource(identities.source(func() []reconcile.Request {
+		WatchesRawSource(identities.source(nil, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, owner := range r.ledger.Owners() {
 				all = append(all, identityRequest(owner)...)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -22,6 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
@@ -108,14 +110,23 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	recordsSeen, err := fixedips.Follow(ctx, mgr.GetCache(), l, func(_ *v1alpha1.FixedIP, freed []string) {
+		for _, node := range freed {
+			nodes.add(nodeRequest(node))
+		}
+	})
+	if err != nil {
+		return err
+	}
 	n := &nodeReconciler{
-		ledger:    l,
-		writer:    writer,
-		allocator: subnets.NewAllocator(live, pools, l, cfg.ClusterPools, cfg.Namespace),
-		cached:    mgr.GetClient(),
-		events:    mgr.GetEventRecorder("fixedip-controller"),
-		clock:     clock.RealClock{},
-		cfg:       cfg,
+		ledger:      l,
+		writer:      writer,
+		allocator:   subnets.NewAllocator(live, pools, l, cfg.ClusterPools, cfg.Namespace),
+		cached:      mgr.GetClient(),
+		events:      mgr.GetEventRecorder("fixedip-controller"),
+		clock:       clock.RealClock{},
+		cfg:         cfg,
+		recordsSeen: recordsSeen,
 	}
 	if err := n.setup(ctx, mgr, nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
@@ -153,9 +164,12 @@ func (f *feed) add(requests ...reconcile.Request) {
 	}
 }
 
-// source starts the feed with all that the ledger knows by then.
-func (f *feed) source(all func() []reconcile.Request) source.Source {
-	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+// source starts the feed with all that the ledger knows by then, once it is ready; nil: it is.
+func (f *feed) source(ready toolscache.InformerSynced, all func() []reconcile.Request) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		if ready != nil && !toolscache.WaitForCacheSync(ctx.Done(), ready) {
+			return fmt.Errorf("stopped before all FixedIPs were listed: %w", context.Cause(ctx))
+		}
 		f.mu.Lock()
 		f.queue = queue
 		f.mu.Unlock()

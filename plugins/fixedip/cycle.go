@@ -142,7 +142,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	helps := p.causeOf(c)
 	if c.reservation.projected {
 		helps = cause{owner: c.id.Key()}
-		claim, err = p.world.ledger.AssumeExact(pod.UID, c.id.Key(), nodeName, c.reservation.addrs)
+		claim, err = p.world.ledger.AssumeExact(pod.UID, c.id.Key(), nodeName, p.families, c.reservation.addrs)
 	} else {
 		claim, err = p.world.ledger.AssumeFrom(pod.UID, c.id.Key(), nodeName, p.families, c.asked.Addresses)
 	}

@@ -17,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
@@ -25,7 +26,8 @@ func loggerFrom(ctx context.Context) klog.Logger {
 	return klog.FromContext(ctx).WithName(Name)
 }
 
-// world is what the plugin knows: the pools of all nodes, in the ledger, and the FixedIPs. It is
+// world is what the plugin knows: the pools of all nodes and what FixedIPs keep, in the ledger, and
+// the FixedIPs themselves. It is
 // the one view that decisions are made from and that wakes waiting pods: a second watch, such as
 // the framework's own for custom resources, could wake a pod before the decision can see why
 // (kubernetes/kubernetes#73305, #133872).
@@ -109,24 +111,11 @@ func (w *world) watch(ctx context.Context, watches cache.Cache) error {
 	if err != nil {
 		return err
 	}
-	// BlockUntilSynced false: the cache is not started yet.
-	informer, err := watches.GetInformer(ctx, &v1alpha1.FixedIP{}, cache.BlockUntilSynced(false))
+	records, err := fixedips.Follow(ctx, watches, w.ledger, w.recordChanged)
 	if err != nil {
-		return fmt.Errorf("watch FixedIPs: %w", err)
+		return err
 	}
-	records, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { w.recordChanged(obj.(*v1alpha1.FixedIP)) },
-		UpdateFunc: func(before, after any) {
-			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); reserves(a, b) {
-				w.recordChanged(b)
-			}
-		},
-		DeleteFunc: func(obj any) { w.recordChanged(deleted[*v1alpha1.FixedIP](obj)) },
-	})
-	if err != nil {
-		return fmt.Errorf("watch FixedIPs: %w", err)
-	}
-	w.synced = map[string]toolscache.InformerSynced{"ciliumnodes": pools, "fixedips": records.HasSynced}
+	w.synced = map[string]toolscache.InformerSynced{"ciliumnodes": pools, "fixedips": records}
 	return nil
 }
 
@@ -154,15 +143,12 @@ func (w *world) subscribe(s *waiting) {
 	w.subscribers = append(w.subscribers, s)
 }
 
-func (w *world) recordChanged(fip *v1alpha1.FixedIP) {
+// recordChanged tells of a FixedIP, and of the room on the nodes where it keeps an address no more.
+func (w *world) recordChanged(fip *v1alpha1.FixedIP, freed []string) {
 	w.tell(news{owners: []string{keyOf(fip)}})
-}
-
-// reserves tells whether the change of a record may change where its pod can be placed. A change
-// of its status does not.
-func reserves(before, after *v1alpha1.FixedIP) bool {
-	return before.UID != after.UID || before.Generation != after.Generation ||
-		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
+	for _, node := range freed {
+		w.tell(news{node: node, room: true})
+	}
 }
 
 func (w *world) announce(node string, change ledger.Change) {

@@ -6,50 +6,13 @@ import (
 	"slices"
 
 	"go4.org/netipx"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// AssumeFrom decides addresses as Assume does. In a family in which addresses are asked for it
-// takes one of them: the highest that is free, or else the one that rests longest. What the pools
-// already give to the pod stays, asked for or not.
-func (l *Ledger) AssumeFrom(uid types.UID, owner, nodeName string, families []address.Family, asked request.Addresses) (Claim, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c, ok := l.claims[uid]; ok && c.Node == nodeName && c.Owner == owner {
-		return c, nil
-	}
-	l.forget(uid)
-	n, err := l.claimable(nodeName)
-	if err != nil {
-		return Claim{}, err
-	}
-	held := l.owners[owner][nodeName]
-	c := Claim{Owner: owner, Node: nodeName}
-	for _, f := range families {
-		i := slices.IndexFunc(held, func(a netip.Addr) bool { return address.Of(a) == f })
-		if i >= 0 {
-			c.Addrs = append(c.Addrs, held[i])
-			continue
-		}
-		a, ok := n.pickFrom(f, asked)
-		switch {
-		case ok:
-			c.Addrs = append(c.Addrs, a)
-		case len(asked.Ranges(f)) > 0:
-			return Claim{}, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", asked, nodeName, joinSubnets(n.pool.Subnets))
-		default:
-			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, nodeName, joinSubnets(n.pool.Subnets))
-		}
-	}
-	l.record(uid, c, n)
-	return c, nil
-}
-
-// Offers tells whether a first claim of what is asked for, in each of the families, would succeed
-// on the node now.
+// Offers tells whether the first claim of a pod for which nothing is kept would succeed on the node
+// now, of what is asked for and in each of the families.
 func (l *Ledger) Offers(nodeName string, families []address.Family, asked request.Addresses) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -113,6 +76,7 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 	_, released := entry.ReleasedAt()
 	_, _, pod := entry.Pod()
 	by, assumed := n.assumed[a]
+	keeper, keeps := l.kept.keeper(a)
 	switch {
 	case exists && entry.Owner == owner:
 		return ""
@@ -124,6 +88,8 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 		return fmt.Sprintf("which is kept on %s for %q; ask for another", name, entry.Owner)
 	case assumed:
 		return fmt.Sprintf("which is being claimed for %s on %s; ask for another or free it", l.claims[by].Owner, name)
+	case keeps && keeper.Owner != owner:
+		return fmt.Sprintf("which FixedIP %s keeps; ask for another or delete that", keeper.Record)
 	case n.pool.InUse(a):
 		return fmt.Sprintf("which %s still uses on %s; it can be had when the agent there says that it is out of use", n.pool.Used[a], name)
 	}
@@ -157,10 +123,5 @@ func (n *node) pickFrom(f address.Family, asked request.Addresses) (netip.Addr, 
 			}
 		}
 	}
-	for _, a := range n.pool.Reusable(f) {
-		if _, assumed := n.assumed[a]; !assumed && asked.Contains(a) {
-			return a, true
-		}
-	}
-	return netip.Addr{}, false
+	return n.reusable(f, asked.Contains)
 }

@@ -83,8 +83,12 @@ func TestObstacle(t *testing.T) {
 	if _, err := l.AssumeFrom("uid", "db/other-1", "node-1", v4, asks(t, "10.0.1.8")); err != nil {
 		t.Fatal(err)
 	}
+	l.SetRecord(keeping("db/kept-0", "db/kept-0", 1, "10.0.1.10"))
+	l.SetRecord(keeping("db/mysql-0", "db/mysql-0", 1, "10.0.1.11"))
 	for asked, want := range map[string]string{
 		"10.0.1.9":  "",
+		"10.0.1.10": "which FixedIP db/kept-0 keeps; ask for another or delete that",
+		"10.0.1.11": "",
 		"10.0.1.3":  "",
 		"10.0.1.4":  "",
 		"10.0.1.1":  "which is a dynamic entry in the pool of node-1 that any pod may be using; ask for one nearer to the top of its subnet 10.0.1.0/28",
@@ -155,7 +159,8 @@ func (m *model) compareAsked(t *rapid.T, l *ledger.Ledger, asked request.Address
 		home, _ := l.Home(a)
 		for _, owner := range append(modelOwners, "new/new-0") {
 			got, offered := l.Obstacle(owner, a), l.Offers(home, []address.Family{f}, request.Exactly(a))
-			if slices.Contains(m.heldOn(owner, home), a) {
+			keeper, _ := m.keeper(a)
+			if slices.Contains(m.heldOn(owner, home), a) || keeper.Owner == owner && m.claimableBy(owner, home, a) {
 				offered = true
 			}
 			if (got == "") != offered {

@@ -11,44 +11,98 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// Assume decides an address in each family for a pod on a node and keeps it until Forget. What the
-// pools already give to the pod there is kept and completed. A pod that has a claim keeps it when
-// asked again for the same node; on another node the claim is decided anew.
+// AssumeFrom decides an address in each family for a pod on a node and keeps it until Forget. What
+// the pools already give to the pod there stays, and so does what a FixedIP keeps for it. In a
+// family in which addresses are asked for it takes one of them, and otherwise any: the highest that
+// is free, or else the one that rests longest. A pod that has a claim keeps it when asked again for
+// the same node; on another node the claim is decided anew.
 //
 // The error is written for people: it is shown in the pod's events.
-func (l *Ledger) Assume(uid types.UID, owner, nodeName string, families []address.Family) (Claim, error) {
-	return l.AssumeFrom(uid, owner, nodeName, families, request.Addresses{})
+func (l *Ledger) AssumeFrom(uid types.UID, owner, nodeName string, families []address.Family, asked request.Addresses) (Claim, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c, ok := l.claims[uid]; ok && c.Node == nodeName && c.Owner == owner {
+		return c, nil
+	}
+	l.forget(uid)
+	return l.assume(uid, Claim{Owner: owner, Node: nodeName}, families, asked)
 }
 
-// AssumeExact decides the given addresses for a pod: a reservation whose entries are not in the
-// pool, or not all of them.
-func (l *Ledger) AssumeExact(uid types.UID, owner, nodeName string, addrs []netip.Addr) (Claim, error) {
+// AssumeExact decides the given addresses for a pod: those of a reservation whose entries are not
+// in the pool. In a family that they leave out it decides as AssumeFrom does, so that both are
+// claimed or none.
+func (l *Ledger) AssumeExact(uid types.UID, owner, nodeName string, families []address.Family, addrs []netip.Addr) (Claim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forget(uid)
-	n, err := l.claimable(nodeName)
+	return l.assume(uid, Claim{Owner: owner, Node: nodeName, Addrs: slices.Clone(addrs)}, families, request.Addresses{})
+}
+
+// assume completes a claim, which may name addresses already, and takes it in.
+func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked request.Addresses) (Claim, error) {
+	n, err := l.claimable(c.Node)
 	if err != nil {
 		return Claim{}, err
 	}
-	for _, a := range addrs {
-		if !n.pool.Home(a) {
-			return Claim{}, fmt.Errorf("its address %s is not in the subnets of node %s (%s)", a, nodeName, joinSubnets(n.pool.Subnets))
-		}
-		entry, exists := n.pool.Entries[a]
-		_, released := entry.ReleasedAt()
-		switch by, assumed := n.assumed[a]; {
-		case assumed && by != uid:
-			return Claim{}, fmt.Errorf("its address %s on node %s is being claimed for %s", a, nodeName, l.claims[by].Owner)
-		case exists && entry.Owner == owner:
-		case exists && !released:
-			return Claim{}, fmt.Errorf("its address %s on node %s is %s", a, nodeName, heldBy(entry.Owner))
-		case n.pool.InUse(a) && n.pool.Used[a] != owner:
-			return Claim{}, fmt.Errorf("its address %s on node %s is still used by %s", a, nodeName, n.pool.Used[a])
+	for _, a := range c.Addrs {
+		if err := l.claimableBy(c.Owner, n, a); err != nil {
+			return Claim{}, err
 		}
 	}
-	c := Claim{Owner: owner, Node: nodeName, Addrs: slices.Clone(addrs)}
-	l.record(uid, c, n)
+	held := l.owners[c.Owner][c.Node]
+	for _, f := range families {
+		ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
+		if slices.ContainsFunc(c.Addrs, ofFamily) {
+			continue
+		}
+		if i := slices.IndexFunc(held, ofFamily); i >= 0 {
+			c.Addrs = append(c.Addrs, held[i])
+			continue
+		}
+		if a, _, ok := l.kept.of(c.Owner, f); ok {
+			if err := l.claimableBy(c.Owner, n, a); err != nil {
+				return Claim{}, err
+			}
+			c.Addrs = append(c.Addrs, a)
+			continue
+		}
+		a, ok := n.pickFrom(f, asked)
+		switch {
+		case ok:
+			c.Addrs = append(c.Addrs, a)
+		case len(asked.Ranges(f)) > 0:
+			return Claim{}, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", asked, c.Node, joinSubnets(n.pool.Subnets))
+		default:
+			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, c.Node, joinSubnets(n.pool.Subnets))
+		}
+	}
+	slices.SortFunc(c.Addrs, netip.Addr.Compare)
+	l.claims[uid] = c
+	n.assume(uid, c.Addrs)
 	return c, nil
+}
+
+// claimableBy says why a pod can't claim just this address on a node.
+func (l *Ledger) claimableBy(owner string, n *node, a netip.Addr) error {
+	if !n.pool.Home(a) {
+		return fmt.Errorf("%s is not in the subnets of node %s (%s)", a, n.pool.Name, joinSubnets(n.pool.Subnets))
+	}
+	entry, exists := n.pool.Entries[a]
+	_, released := entry.ReleasedAt()
+	by, assumed := n.assumed[a]
+	keeper, keeps := l.kept.keeper(a)
+	switch {
+	case assumed:
+		return fmt.Errorf("%s on node %s is being claimed for %s", a, n.pool.Name, l.claims[by].Owner)
+	case exists && entry.Owner == owner:
+	case exists && !released:
+		return fmt.Errorf("%s on node %s is %s", a, n.pool.Name, heldBy(entry.Owner))
+	case keeps && keeper.Owner != owner:
+		return fmt.Errorf("%s on node %s is kept by FixedIP %s, which was made before; delete one of the two", a, n.pool.Name, keeper.Record)
+	case n.pool.InUse(a) && n.pool.Used[a] != owner:
+		return fmt.Errorf("%s on node %s is still used by %s", a, n.pool.Name, n.pool.Used[a])
+	}
+	return nil
 }
 
 // Claimed is the claim in flight of a pod.
@@ -57,13 +111,6 @@ func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 	defer l.mu.RUnlock()
 	c, ok := l.claims[uid]
 	return c, ok
-}
-
-// Claims are all claims in flight.
-func (l *Ledger) Claims() int {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return len(l.claims)
 }
 
 // Stands tells whether the pools already give all addresses of the claim to its pod.
@@ -102,15 +149,10 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 	return c.Node, n.grewSince(before)
 }
 
-func (l *Ledger) record(uid types.UID, c Claim, n *node) {
-	l.claims[uid] = c
-	n.assume(uid, c.Addrs)
-}
-
 func (l *Ledger) claimable(nodeName string) (*node, error) {
 	n, ok := l.node(nodeName)
 	if !ok {
-		return nil, fmt.Errorf("node %s has no CiliumNode yet; is the Cilium agent running there?", nodeName)
+		return nil, fmt.Errorf("node %s has no CiliumNode yet; see whether the Cilium agent runs there", nodeName)
 	}
 	if n.disputedWith != "" {
 		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; nothing in them is handed out until one of the two is changed", nodeName, n.disputedWith)

@@ -1,6 +1,7 @@
 // Package ledger is the index over the pools of all nodes, together with the claims that are
-// decided but not yet seen in a pool: who holds which address on which node, where an address is
-// at home, how much room a node has, and which address the next claim takes.
+// decided but not yet seen in a pool and with what FixedIPs keep: who holds which address on which
+// node, where an address is at home, how much room a node has, and which address the next claim
+// takes.
 //
 // It is pure: it has no clock, no goroutine and no client, so that a test can step it. It is fed
 // from watches and read by the scheduler plugin and the controller. It decides nothing for good:
@@ -47,10 +48,13 @@ type Ledger struct {
 	// subnets are the subnets of all nodes. Key: a subnet. Value: the nodes that list it; more than
 	// one is a mistake that makes the subnet disputed.
 	subnets map[netip.Prefix][]string
-	// claims are in flight: decided by Assume, not yet forgotten. Key: the pod's UID, since a pod
+	// claims are in flight: decided by AssumeFrom or AssumeExact, not yet forgotten. Key: the pod's UID, since a pod
 	// of the same name may follow while the claim of the first still stands. Invariant: the
 	// addresses of a claim are in the assumed map of its node under the same UID.
 	claims map[types.UID]Claim
+	// kept is what FixedIPs keep. It is nobody else's, entry or not, as far as this ledger decides;
+	// where an entry stands, that comes first. The nodes look into it too.
+	kept *kept
 }
 
 // New is an empty ledger.
@@ -59,6 +63,7 @@ func New() *Ledger {
 		owners:  map[string]map[string][]netip.Addr{},
 		subnets: map[netip.Prefix][]string{},
 		claims:  map[types.UID]Claim{},
+		kept:    newKept(),
 	}
 }
 
@@ -68,7 +73,7 @@ func (l *Ledger) SetNode(p pool.Node) Change {
 	defer l.mu.Unlock()
 	n, known := l.node(p.Name)
 	if !known {
-		n = newNode()
+		n = newNode(l.kept)
 		// A claim may stand on a node that went and has come again.
 		for uid, c := range l.claims {
 			if c.Node == p.Name {

@@ -15,46 +15,92 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
 )
 
 // model says what a ledger must answer, worked out anew each time from all that it was told.
 type model struct {
-	nodes  map[string]pool.Node
-	claims map[types.UID]ledger.Claim
+	nodes   map[string]pool.Node
+	claims  map[types.UID]ledger.Claim
+	records map[string]ledger.Keeping
 }
 
-// free lists the addresses of a node that a claim may take.
-func (m *model) free(name string, f address.Family) []netip.Addr {
+// decides tells whether a node's pool decides over addresses: its subnets are no other node's.
+func (m *model) decides(name string) bool {
 	n, ok := m.nodes[name]
-	if !ok {
-		return nil
-	}
 	for other, o := range m.nodes {
 		for _, s := range o.Subnets {
 			if other != name && slices.ContainsFunc(n.Subnets, s.Overlaps) {
-				return nil
+				return false
 			}
 		}
 	}
-	assumed := map[netip.Addr]bool{}
-	for _, c := range m.claims {
-		for _, a := range c.Addrs {
-			if c.Node == name {
-				assumed[a] = true
-			}
-		}
-	}
+	return ok
+}
+
+// free lists the addresses of a node that a claim may take for which nothing is kept.
+func (m *model) free(name string, f address.Family) []netip.Addr {
 	var free []netip.Addr
-	for _, s := range n.Subnets {
+	for _, s := range m.nodes[name].Subnets {
 		for a := range address.Up(s) {
-			e, exists := n.Entries[a]
-			_, released := e.ReleasedAt()
-			if address.Of(a) == f && (!exists || released) && !n.InUse(a) && !assumed[a] {
+			if _, kept := m.keeper(a); address.Of(a) == f && !kept && m.claimableBy("nobody", name, a) {
 				free = append(free, a)
 			}
 		}
 	}
 	return free
+}
+
+// claimableBy tells whether an owner may claim just this address on a node.
+func (m *model) claimableBy(owner, name string, a netip.Addr) bool {
+	n := m.nodes[name]
+	for _, c := range m.claims {
+		if c.Node == name && slices.Contains(c.Addrs, a) {
+			return false
+		}
+	}
+	e, exists := n.Entries[a]
+	_, released := e.ReleasedAt()
+	keeper, kept := m.keeper(a)
+	switch {
+	case !m.decides(name) || !n.Home(a):
+		return false
+	case exists && e.Owner == owner:
+		return true
+	case kept && keeper.Owner != owner, n.InUse(a):
+		return false
+	}
+	return !exists || released
+}
+
+// keeper is the oldest record that keeps an address.
+func (m *model) keeper(a netip.Addr) (oldest ledger.Keeping, ok bool) {
+	for _, name := range slices.Sorted(maps.Keys(m.records)) {
+		r := m.records[name]
+		if slices.Contains(r.Addrs, a) && (!ok || r.Since.Before(oldest.Since)) {
+			oldest, ok = r, true
+		}
+	}
+	return oldest, ok
+}
+
+// mine are the addresses in a family of which a claim of the owner has to be one: what the
+// node's pool gives it, or what a record keeps for it.
+func (m *model) mine(owner, name string, f address.Family) (choice []netip.Addr, any bool) {
+	ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
+	if held := slices.DeleteFunc(m.heldOn(owner, name), func(a netip.Addr) bool { return !ofFamily(a) }); len(held) > 0 {
+		return held, true
+	}
+	for _, record := range slices.Sorted(maps.Keys(m.records)) {
+		r := m.records[record]
+		if i := slices.IndexFunc(r.Addrs, ofFamily); r.Owner == owner && i >= 0 {
+			if m.claimableBy(owner, name, r.Addrs[i]) {
+				return r.Addrs[i : i+1], true
+			}
+			return nil, true
+		}
+	}
+	return nil, false
 }
 
 func (m *model) held(owner string) []ledger.Holding {
@@ -81,8 +127,86 @@ var (
 		netip.MustParsePrefix("10.0.1.0/29"), netip.MustParsePrefix("10.0.2.0/29"), netip.MustParsePrefix("10.0.3.0/30"),
 		netip.MustParsePrefix("fd00::/126"), netip.MustParsePrefix("10.0.1.0/30"),
 	}
-	modelOwners = []string{"db/mysql-0", "db/mysql-1", "web/web-0"}
+	modelOwners  = []string{"db/mysql-0", "db/mysql-1", "web/web-0"}
+	modelRecords = []string{"db/mysql-0", "db/mysql-1", "db/other"}
+	// Some that many nodes come to have, and one of no subnet.
+	modelKept = []netip.Addr{
+		addr("10.0.1.1"), addr("10.0.1.6"), addr("10.0.2.6"), addr("10.0.3.2"), addr("10.0.9.1"), addr("fd00::1"), addr("fd00::3"),
+	}
 )
+
+func drawFamilies(t *rapid.T) []address.Family {
+	return rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
+}
+
+// drawRecord makes a record of at most one address in each family.
+func drawRecord(t *rapid.T) ledger.Keeping {
+	r := ledger.Keeping{
+		Record: rapid.SampledFrom(modelRecords).Draw(t, "record"),
+		Owner:  rapid.SampledFrom(modelOwners).Draw(t, "owner"),
+		Since:  time.Unix(int64(rapid.IntRange(1, 3).Draw(t, "since")), 0),
+	}
+	for _, a := range rapid.SliceOfNDistinct(rapid.SampledFrom(modelKept), 0, 2, rapid.ID[netip.Addr]).Draw(t, "addrs") {
+		if len(r.Addrs) == 0 || address.Of(r.Addrs[0]) != address.Of(a) {
+			r.Addrs = append(r.Addrs, a)
+		}
+	}
+	return r
+}
+
+// compareFreed compares where addresses are at home that a record keeps no more.
+func (m *model) compareFreed(t *rapid.T, got []string, before, after []netip.Addr) {
+	var want []string
+	for _, name := range modelNodes {
+		if slices.ContainsFunc(before, func(a netip.Addr) bool { return !slices.Contains(after, a) && m.nodes[name].Home(a) }) {
+			want = append(want, name)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("freed on %v, want %v", got, want)
+	}
+}
+
+// compareClaim compares a claim with what it had to be: the exact addresses, what is the owner's
+// in the other families, and elsewhere one that is free.
+func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name string, families []address.Family, exact []netip.Addr, asked request.Addresses) {
+	possible, size := m.decides(name), len(exact)
+	for _, a := range exact {
+		possible = possible && m.claimableBy(owner, name, a)
+	}
+	for _, f := range families {
+		ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
+		if slices.ContainsFunc(exact, ofFamily) {
+			continue
+		}
+		size++
+		choice, mine := m.mine(owner, name, f)
+		if !mine {
+			choice = m.askedFree(name, f, asked)
+		}
+		possible = possible && len(choice) > 0
+		if err != nil {
+			continue
+		}
+		i := slices.IndexFunc(c.Addrs, ofFamily)
+		if i < 0 || !slices.Contains(choice, c.Addrs[i]) {
+			t.Fatalf("claimed %v on %s for %s, which asked for %s: could have %v", c.Addrs, name, owner, asked, choice)
+		}
+		// Of what is free the highest, and what rests only when nothing else is left.
+		a := c.Addrs[i]
+		rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
+		better := func(b netip.Addr) bool { return !rests(b) && (rests(a) || len(asked.Ranges(f)) > 0 && a.Less(b)) }
+		if !mine && slices.ContainsFunc(choice, better) {
+			t.Fatalf("claimed %s on %s for %s, which asked for %s: could have %v", a, name, owner, asked, choice)
+		}
+	}
+	if possible != (err == nil) {
+		t.Fatalf("claim of %s on %s in %v, exactly %v, asked for %s: %v; possible: %v", owner, name, families, exact, asked, err, possible)
+	}
+	if err == nil && (len(c.Addrs) != size || slices.ContainsFunc(exact, func(a netip.Addr) bool { return !slices.Contains(c.Addrs, a) })) {
+		t.Fatalf("claimed %v for %s, want %d addresses, %v among them", c.Addrs, owner, size, exact)
+	}
+}
 
 func drawNode(t *rapid.T) pool.Node {
 	n := pool.Node{
@@ -119,7 +243,7 @@ func drawNode(t *rapid.T) pool.Node {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := ledger.New()
-		m := &model{nodes: map[string]pool.Node{}, claims: map[types.UID]ledger.Claim{}}
+		m := &model{nodes: map[string]pool.Node{}, claims: map[types.UID]ledger.Claim{}, records: map[string]ledger.Keeping{}}
 		uid := rapid.Map(rapid.IntRange(0, 4), func(i int) types.UID { return types.UID(fmt.Sprintf("uid-%d", i)) })
 		t.Repeat(map[string]func(*rapid.T){
 			"SetNode": func(t *rapid.T) {
@@ -144,73 +268,51 @@ func TestModel(t *testing.T) {
 				delete(m.nodes, name)
 				l.RemoveNode(name)
 			},
+			"SetRecord": func(t *rapid.T) {
+				r := drawRecord(t)
+				before := m.records[r.Record].Addrs
+				m.records[r.Record] = r
+				m.compareFreed(t, l.SetRecord(r), before, r.Addrs)
+			},
+			"RemoveRecord": func(t *rapid.T) {
+				name := rapid.SampledFrom(modelRecords).Draw(t, "record")
+				before := m.records[name].Addrs
+				delete(m.records, name)
+				m.compareFreed(t, l.RemoveRecord(name), before, nil)
+			},
 			"AssumeFrom": func(t *rapid.T) {
 				id, owner := uid.Draw(t, "uid"), rapid.SampledFrom(modelOwners).Draw(t, "owner")
-				name, asked := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawAsked(t)
-				families := rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
-				delete(m.claims, id)
-				l.Forget(id)
-				offered := l.Offers(name, families, asked)
-				claim, err := l.AssumeFrom(id, owner, name, families, asked)
-				if len(m.heldOn(owner, name)) == 0 && offered != (err == nil) {
-					t.Fatalf("%s on %s: offered %v, claimed with %v", asked, name, offered, err)
+				name, families, asked := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawFamilies(t), anything
+				if rapid.Bool().Draw(t, "asks") {
+					asked = drawAsked(t)
 				}
-				if err != nil {
-					return
-				}
-				for i, a := range claim.Addrs {
-					f := families[i]
-					if slices.Contains(m.heldOn(owner, name), a) && address.Of(a) == f {
-						continue
-					}
-					// Of what is free the highest, and what rests only when nothing else is left.
-					choice := m.askedFree(name, f, asked)
-					rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
-					better := func(b netip.Addr) bool { return !rests(b) && (rests(a) || a.Less(b)) }
-					if !slices.Contains(choice, a) || len(asked.Ranges(f)) > 0 && slices.ContainsFunc(choice, better) {
-						t.Fatalf("claimed %s on %s for %s, which asked for %s: could have %v", a, name, owner, asked, choice)
-					}
-				}
-				m.claims[id] = claim
-			},
-			"Assume": func(t *rapid.T) {
-				id, owner := uid.Draw(t, "uid"), rapid.SampledFrom(modelOwners).Draw(t, "owner")
-				name := rapid.SampledFrom(modelNodes).Draw(t, "node")
-				families := rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
 				previous, again := m.claims[id]
 				again = again && previous.Node == name && previous.Owner == owner
 				if !again {
 					delete(m.claims, id)
 				}
-				claim, err := l.Assume(id, owner, name, families)
-				if err != nil {
-					// Only a family in which nothing is held and nothing is free is a reason.
-					for _, f := range families {
-						held := slices.ContainsFunc(m.held(owner), func(h ledger.Holding) bool {
-							return h.Node == name && slices.ContainsFunc(h.Addrs, func(a netip.Addr) bool { return address.Of(a) == f })
-						})
-						if !held && len(m.free(name, f)) == 0 {
-							return
-						}
-					}
-					if _, disputed := l.Disputed(name); disputed {
-						return
-					}
-					t.Fatalf("refused without reason: %v", err)
-				}
+				claim, err := l.AssumeFrom(id, owner, name, families, asked)
 				if again {
-					if diff := cmp.Diff(previous, claim, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-						t.Fatalf("asked again, the claim changed: %s", diff)
+					if diff := cmp.Diff(previous, claim, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
+						t.Fatalf("asked again, the claim changed: %v, %s", err, diff)
 					}
 					return
 				}
-				for i, a := range claim.Addrs {
-					mine := slices.ContainsFunc(m.held(owner), func(h ledger.Holding) bool { return h.Node == name && slices.Contains(h.Addrs, a) })
-					if address.Of(a) != families[i] || !mine && !slices.Contains(m.free(name, families[i]), a) {
-						t.Fatalf("claimed %s on %s for %s: neither held nor free", a, name, owner)
-					}
+				m.compareClaim(t, claim, err, owner, name, families, nil, asked)
+				if err == nil {
+					m.claims[id] = claim
 				}
-				m.claims[id] = claim
+			},
+			"AssumeExact": func(t *rapid.T) {
+				id, owner := uid.Draw(t, "uid"), rapid.SampledFrom(modelOwners).Draw(t, "owner")
+				name, families := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawFamilies(t)
+				addrs := drawRecord(t).Addrs
+				delete(m.claims, id)
+				claim, err := l.AssumeExact(id, owner, name, families, addrs)
+				m.compareClaim(t, claim, err, owner, name, families, addrs, anything)
+				if err == nil {
+					m.claims[id] = claim
+				}
 			},
 			"Forget": func(t *rapid.T) {
 				id := uid.Draw(t, "uid")
@@ -231,8 +333,13 @@ func TestModel(t *testing.T) {
 					}
 				}
 				m.compareAsked(t, l, drawAsked(t))
-				if l.Claims() != len(m.claims) {
-					t.Fatalf("%d claims, want %d", l.Claims(), len(m.claims))
+				if got := l.Size().Claims; got != len(m.claims) {
+					t.Fatalf("%d claims, want %d", got, len(m.claims))
+				}
+				for _, a := range modelKept {
+					if _, kept := m.keeper(a); l.Kept(a) != kept {
+						t.Fatalf("%s is kept: %v, want %v", a, l.Kept(a), kept)
+					}
 				}
 			},
 		})

@@ -13,9 +13,13 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
 )
 
-var v4 = []address.Family{address.IPv4}
+var (
+	v4       = []address.Family{address.IPv4}
+	anything request.Addresses
+)
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
@@ -53,7 +57,7 @@ func TestAssumePicks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
 			l.SetNode(c.node)
-			claim, err := l.Assume("uid", "db/mysql-0", "n", v4)
+			claim, err := l.AssumeFrom("uid", "db/mysql-0", "n", v4, anything)
 			if c.wantErr != "" {
 				if err == nil || err.Error() != c.wantErr {
 					t.Fatalf("error %v, want %s", err, c.wantErr)
@@ -73,19 +77,19 @@ func TestAssumeExact(t *testing.T) {
 		"10.0.1.6": "",
 		"10.0.1.4": "",
 		"10.0.1.3": "",
-		"10.0.1.1": "its address 10.0.1.1 on node n is a dynamic entry of the pool, which any pod may be using",
-		"10.0.1.2": "its address 10.0.1.2 on node n is held by db/other-0",
-		"10.0.1.5": "its address 10.0.1.5 on node n is still used by db/old-0",
-		"10.0.2.1": "its address 10.0.2.1 is not in the subnets of node n (10.0.1.0/29)",
+		"10.0.1.1": "10.0.1.1 on node n is a dynamic entry of the pool, which any pod may be using",
+		"10.0.1.2": "10.0.1.2 on node n is held by db/other-0",
+		"10.0.1.5": "10.0.1.5 on node n is still used by db/old-0",
+		"10.0.2.1": "10.0.2.1 is not in the subnets of node n (10.0.1.0/29)",
 	} {
 		l := ledger.New()
 		l.SetNode(n)
-		claim, err := l.AssumeExact("uid", "db/mysql-0", "n", []netip.Addr{addr(want)})
+		claim, err := l.AssumeExact("uid", "db/mysql-0", "n", v4, []netip.Addr{addr(want)})
 		if wantErr == "" {
 			if err != nil || !slices.Equal(claim.Addrs, []netip.Addr{addr(want)}) {
 				t.Errorf("%s: %+v, %v", want, claim, err)
 			}
-			if _, err := l.AssumeExact("uid-2", "db/mysql-1", "n", []netip.Addr{addr(want)}); err == nil {
+			if _, err := l.AssumeExact("uid-2", "db/mysql-1", "n", v4, []netip.Addr{addr(want)}); err == nil {
 				t.Errorf("%s was given to a second pod", want)
 			}
 		} else if err == nil || err.Error() != wantErr {
@@ -98,11 +102,11 @@ func TestAssumeExact(t *testing.T) {
 func TestClaimLifeCycle(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", nil))
-	claim, err := l.Assume("uid-1", "db/mysql-0", "n", v4)
+	claim, err := l.AssumeFrom("uid-1", "db/mysql-0", "n", v4, anything)
 	if err != nil || l.Stands(claim) || l.Room("n", address.IPv4) != 5 {
 		t.Fatalf("after Assume: %v, stands %v, room %d", err, l.Stands(claim), l.Room("n", address.IPv4))
 	}
-	if other, err := l.Assume("uid-2", "db/mysql-1", "n", v4); err != nil || other.Addrs[0] == claim.Addrs[0] {
+	if other, err := l.AssumeFrom("uid-2", "db/mysql-1", "n", v4, anything); err != nil || other.Addrs[0] == claim.Addrs[0] {
 		t.Fatalf("two claims share %v (%v)", other.Addrs, err)
 	}
 	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/mysql-0"}}))
@@ -134,7 +138,7 @@ func TestHomeAndDisputes(t *testing.T) {
 		if other, disputed := l.Disputed(n); !disputed || other == n || l.Room(n, address.IPv4) != 0 {
 			t.Errorf("%s is disputed with %q, room %d", n, other, l.Room(n, address.IPv4))
 		}
-		if _, err := l.Assume(types.UID(n), "db/"+n, n, v4); err == nil {
+		if _, err := l.AssumeFrom(types.UID(n), "db/"+n, n, v4, anything); err == nil {
 			t.Errorf("an address of a disputed subnet was given away on %s", n)
 		}
 	}
@@ -182,7 +186,7 @@ func TestConcurrentClaims(t *testing.T) {
 			for l.Room("n", address.IPv4) == 0 {
 				t.Error("no room for 64 of 254")
 			}
-			claim, err := l.Assume(uid, fmt.Sprintf("db/mysql-%d", i), "n", v4)
+			claim, err := l.AssumeFrom(uid, fmt.Sprintf("db/mysql-%d", i), "n", v4, anything)
 			if err != nil {
 				t.Error(err)
 				return

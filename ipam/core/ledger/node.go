@@ -20,6 +20,8 @@ type node struct {
 	// that it was decided for. An address may be here and in the pool at once: the claim has been
 	// seen and its pod is not bound yet.
 	assumed map[netip.Addr]types.UID
+	// kept is the ledger's.
+	kept *kept
 	// disputedWith names another node whose subnets overlap this node's; empty where none does.
 	disputedWith string
 
@@ -28,7 +30,7 @@ type node struct {
 	room4, room6, size4, size6 atomic.Int64
 }
 
-func newNode() *node { return &node{assumed: map[netip.Addr]types.UID{}} }
+func newNode(k *kept) *node { return &node{assumed: map[netip.Addr]types.UID{}, kept: k} }
 
 func (n *node) set(p pool.Node) {
 	n.pool = p
@@ -67,8 +69,8 @@ func (n *node) grewSince(before [2]int64) bool {
 	return n.room4.Load() > before[0] || n.room6.Load() > before[1]
 }
 
-// count works out the room in each family: the addresses of the subnets, less those that have an
-// entry or are used or assumed, plus those that were released and are out of use.
+// count works out the room in each family: the addresses of the subnets, less those that are not
+// to be had.
 func (n *node) count() {
 	room, size := map[address.Family]int64{}, map[address.Family]int64{}
 	for _, s := range n.pool.Subnets {
@@ -87,12 +89,9 @@ func (n *node) count() {
 			}
 		}
 		for a, e := range n.pool.Entries {
-			if _, released := e.ReleasedAt(); released && !n.pool.InUse(a) && n.offers(a) {
-				if _, assumed := n.assumed[a]; !assumed {
-					continue
-				}
+			if _, released := e.ReleasedAt(); !released || !n.idle(a) {
+				taken(a)
 			}
-			taken(a)
 		}
 		for a := range n.pool.Used {
 			if _, entry := n.pool.Entries[a]; !entry {
@@ -103,6 +102,15 @@ func (n *node) count() {
 			_, entry := n.pool.Entries[a]
 			if !entry && !n.pool.InUse(a) {
 				taken(a)
+			}
+		}
+		for _, s := range n.pool.Subnets {
+			for a := range n.kept.within(s) {
+				_, entry := n.pool.Entries[a]
+				_, assumed := n.assumed[a]
+				if !entry && !assumed && !n.pool.InUse(a) {
+					taken(a)
+				}
 			}
 		}
 	}
@@ -120,8 +128,24 @@ func (n *node) offers(a netip.Addr) bool {
 // free tells whether nobody has the address or may have it.
 func (n *node) free(a netip.Addr) bool {
 	_, entry := n.pool.Entries[a]
+	return !entry && n.idle(a)
+}
+
+// idle tells whether nobody uses the address or is about to, and no FixedIP keeps it.
+func (n *node) idle(a netip.Addr) bool {
 	_, assumed := n.assumed[a]
-	return !entry && !assumed && !n.pool.InUse(a)
+	_, keeps := n.kept.keeper(a)
+	return !assumed && !keeps && !n.pool.InUse(a)
+}
+
+// reusable is the released address of a family that rests longest, of those that are wanted.
+func (n *node) reusable(f address.Family, wanted func(netip.Addr) bool) (netip.Addr, bool) {
+	for _, a := range n.pool.Reusable(f) {
+		if n.idle(a) && wanted(a) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
 }
 
 // pick takes the next address of a family: from the top of the subnets downwards, outside the
@@ -141,10 +165,5 @@ func (n *node) pick(f address.Family) (netip.Addr, bool) {
 			}
 		}
 	}
-	for _, a := range n.pool.Reusable(f) {
-		if _, assumed := n.assumed[a]; !assumed {
-			return a, true
-		}
-	}
-	return netip.Addr{}, false
+	return n.reusable(f, func(netip.Addr) bool { return true })
 }

@@ -23,7 +23,7 @@ func TestSize(t *testing.T) {
 			l.SetNode(node("n1", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/a-0"}}))
 		}, ledger.Size{Nodes: 2, Entries: 2}},
 		{"a claim in flight", func() {
-			if _, err := l.Assume("uid", "db/b-0", "n1", v4); err != nil {
+			if _, err := l.AssumeFrom("uid", "db/b-0", "n1", v4, anything); err != nil {
 				t.Fatal(err)
 			}
 		}, ledger.Size{Nodes: 2, Entries: 2, Claims: 1}},

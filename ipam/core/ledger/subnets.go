@@ -19,6 +19,17 @@ func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	return "", false
 }
 
+// homes are all nodes whose subnets have the address: more than one where they are disputed.
+func (l *Ledger) homes(a netip.Addr) []string {
+	var found []string
+	for subnet, names := range l.subnets {
+		if subnet.Contains(a) {
+			found = append(found, names...)
+		}
+	}
+	return found
+}
+
 // home is the first node whose subnet has the address, disputed or not.
 func (l *Ledger) home(a netip.Addr) (name string, subnet netip.Prefix, ok bool) {
 	for subnet, names := range l.subnets {

@@ -25,8 +25,9 @@ type Watermark struct {
 }
 
 // Fill makes the edits that bring the free dynamic entries of a family up to the watermark, from
-// the bottom of the subnets upwards. short is how many of them the subnets have no room for.
-func Fill(n pool.Node, f address.Family, w Watermark) (edits []pool.Edit, short int) {
+// the bottom of the subnets upwards, past what FixedIPs keep. short is how many of them the subnets
+// have no room for.
+func Fill(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool) (edits []pool.Edit, short int) {
 	free, dynamic := 0, 0
 	for a, e := range n.Entries {
 		if address.Of(a) != f || !e.Dynamic() {
@@ -49,7 +50,7 @@ func Fill(n pool.Node, f address.Family, w Watermark) (edits []pool.Edit, short 
 			if missing <= 0 {
 				break
 			}
-			if _, exists := n.Entries[a]; exists || n.InUse(a) {
+			if _, exists := n.Entries[a]; exists || n.InUse(a) || kept(a) {
 				continue
 			}
 			edits = append(edits, n.Set(a, pool.Entry{}))

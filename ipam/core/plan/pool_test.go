@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,6 +47,11 @@ func equal(a, b []string) bool {
 	return true
 }
 
+// keeps is what tells of these addresses that a FixedIP keeps them.
+func keeps(addrs []string) func(netip.Addr) bool {
+	return func(a netip.Addr) bool { return slices.Contains(addrs, a.String()) }
+}
+
 func TestFill(t *testing.T) {
 	owned := pool.Entry{Owner: "db/mysql-0"}
 	for name, c := range map[string]struct {
@@ -53,18 +59,20 @@ func TestFill(t *testing.T) {
 		mark  plan.Watermark
 		want  []string
 		short int
+		kept  []string
 	}{
-		"an empty pool":                  {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0},
-		"enough is free":                 {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), plan.Watermark{Free: 2, Max: 4}, nil, 0},
-		"what is used is not free":       {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0},
-		"no more than the maximum":       {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), plan.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0},
-		"around what is fixed":           {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.Released(time.Unix(1, 0))}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0},
-		"around what is used unlisted":   {node(nil, "10.0.1.1"), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0},
-		"until the subnet is full":       {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), plan.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2},
-		"a pinned address of the node":   {node(map[string]pool.Entry{"10.0.1.1": {Owner: "router"}}), plan.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0},
-		"a node that has no such subnet": {pool.Node{Name: "n"}, plan.Watermark{Free: 1, Max: 1}, nil, 1},
+		"an empty pool":                  {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
+		"enough is free":                 {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), plan.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"what is used is not free":       {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"no more than the maximum":       {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), plan.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
+		"around what is fixed":           {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.Released(time.Unix(1, 0))}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
+		"around what is used unlisted":   {node(nil, "10.0.1.1"), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
+		"until the subnet is full":       {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), plan.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
+		"a pinned address of the node":   {node(map[string]pool.Entry{"10.0.1.1": {Owner: "router"}}), plan.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
+		"a node that has no such subnet": {pool.Node{Name: "n"}, plan.Watermark{Free: 1, Max: 1}, nil, 1, nil},
+		"around what FixedIPs keep":      {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
 	} {
-		edits, short := plan.Fill(c.node, address.IPv4, c.mark)
+		edits, short := plan.Fill(c.node, address.IPv4, c.mark, keeps(c.kept))
 		if !equal(edited(edits), c.want) || short != c.short {
 			t.Errorf("%s: %v, short of %d; want %v, %d", name, edited(edits), short, c.want, c.short)
 		}
@@ -88,13 +96,14 @@ func TestFillSettles(t *testing.T) {
 		}
 		mark := plan.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free")}
 		mark.Max = rapid.IntRange(mark.Free, 8).Draw(t, "max")
-		edits, _ := plan.Fill(n, address.IPv4, mark)
+		kept := keeps(rapid.SliceOf(rapid.SampledFrom([]string{"10.0.1.1", "10.0.1.4", "10.0.1.6"})).Draw(t, "kept"))
+		edits, _ := plan.Fill(n, address.IPv4, mark, kept)
 		for _, e := range edits {
-			if e.From != nil || n.InUse(e.Addr) {
+			if e.From != nil || n.InUse(e.Addr) || kept(e.Addr) {
 				t.Fatalf("filling touches %s", e.Addr)
 			}
 		}
-		if again, _ := plan.Fill(n.With(edits), address.IPv4, mark); len(again) > 0 {
+		if again, _ := plan.Fill(n.With(edits), address.IPv4, mark, kept); len(again) > 0 {
 			t.Fatalf("after filling %v, filling again wants %v", edited(edits), edited(again))
 		}
 	})

@@ -1,0 +1,166 @@
+package ledger
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/btree"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// Keeping is what one FixedIP keeps for its pod, whether or not an entry of a pool says so too: it
+// may have been made beforehand or restored from a backup, or its entry was lost.
+type Keeping struct {
+	// Record names the FixedIP: "namespace/name".
+	Record string
+	// Since is when the FixedIP was made. Of two that keep one address the older one counts.
+	Since time.Time
+	// Owner is the pod, as pool entries name it.
+	Owner string
+	Addrs []netip.Addr
+}
+
+// kept is the index over what all FixedIPs keep. It is guarded by the ledger's lock.
+type kept struct {
+	// records are what each FixedIP keeps. Key: Keeping.Record.
+	records map[string]Keeping
+	// owners are the FixedIPs for each pod, sorted; one, unless somebody made another by mistake.
+	// Key: Keeping.Owner. Value: keys of records.
+	owners map[string][]string
+	// addrs orders what is kept by address, and where several FixedIPs keep one address by which
+	// counts. Invariant: an item is in it exactly while records has a Keeping with its address.
+	addrs *btree.BTreeG[keptAddr]
+}
+
+type keptAddr struct {
+	addr   netip.Addr
+	since  time.Time
+	record string
+}
+
+func newKept() *kept {
+	return &kept{
+		records: map[string]Keeping{},
+		owners:  map[string][]string{},
+		addrs: btree.NewG(32, func(x, y keptAddr) bool {
+			if c := x.addr.Compare(y.addr); c != 0 {
+				return c < 0
+			}
+			if c := x.since.Compare(y.since); c != 0 {
+				return c < 0
+			}
+			return x.record < y.record
+		}),
+	}
+}
+
+func (k *kept) add(r Keeping) {
+	k.records[r.Record] = r
+	k.owners[r.Owner] = append(k.owners[r.Owner], r.Record)
+	slices.Sort(k.owners[r.Owner])
+	for _, a := range r.Addrs {
+		k.addrs.ReplaceOrInsert(keptAddr{a, r.Since, r.Record})
+	}
+}
+
+// remove takes a record out and returns what it kept.
+func (k *kept) remove(record string) Keeping {
+	r, ok := k.records[record]
+	if !ok {
+		return Keeping{}
+	}
+	delete(k.records, record)
+	k.owners[r.Owner] = slices.DeleteFunc(k.owners[r.Owner], func(other string) bool { return other == record })
+	if len(k.owners[r.Owner]) == 0 {
+		delete(k.owners, r.Owner)
+	}
+	for _, a := range r.Addrs {
+		k.addrs.Delete(keptAddr{a, r.Since, r.Record})
+	}
+	return r
+}
+
+// keeper is the FixedIP that keeps an address: of several the one that counts.
+func (k *kept) keeper(a netip.Addr) (r Keeping, ok bool) {
+	k.addrs.AscendGreaterOrEqual(keptAddr{addr: a}, func(found keptAddr) bool {
+		if found.addr == a {
+			r, ok = k.records[found.record], true
+		}
+		return false
+	})
+	return r, ok
+}
+
+// of is the address of a family that is kept for a pod.
+func (k *kept) of(owner string, f address.Family) (a netip.Addr, record string, ok bool) {
+	for _, record := range k.owners[owner] {
+		for _, a := range k.records[record].Addrs {
+			if address.Of(a) == f {
+				return a, record, true
+			}
+		}
+	}
+	return netip.Addr{}, "", false
+}
+
+// within walks the kept addresses of a subnet, each once.
+func (k *kept) within(subnet netip.Prefix) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		var last netip.Addr
+		k.addrs.AscendGreaterOrEqual(keptAddr{addr: subnet.Addr()}, func(found keptAddr) bool {
+			if !subnet.Contains(found.addr) {
+				return false
+			}
+			again := found.addr == last
+			last = found.addr
+			return again || yield(found.addr)
+		})
+	}
+}
+
+// SetRecord takes in what a FixedIP keeps, in place of what was known of it. freed are the homes of
+// addresses that it keeps no more: others may have room there now.
+func (l *Ledger) SetRecord(r Keeping) (freed []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.replace(r.Record, r)
+}
+
+// RemoveRecord forgets a FixedIP that is gone. freed is what it is for SetRecord.
+func (l *Ledger) RemoveRecord(record string) (freed []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.replace(record, Keeping{})
+}
+
+func (l *Ledger) replace(record string, by Keeping) (freed []string) {
+	before := l.kept.remove(record)
+	if by.Record != "" {
+		l.kept.add(by)
+	}
+	counted := map[string]bool{}
+	for _, a := range slices.Concat(before.Addrs, by.Addrs) {
+		for _, name := range l.homes(a) {
+			if n, ok := l.node(name); ok && !counted[name] {
+				counted[name] = true
+				n.count()
+			}
+			if !slices.Contains(by.Addrs, a) && !slices.Contains(freed, name) {
+				freed = append(freed, name)
+			}
+		}
+	}
+	slices.Sort(freed)
+	return freed
+}
+
+// Kept tells whether a FixedIP keeps the address.
+func (l *Ledger) Kept(a netip.Addr) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	_, ok := l.kept.keeper(a)
+	return ok
+}

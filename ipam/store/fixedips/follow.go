@@ -1,0 +1,67 @@
+// Package fixedips brings what FixedIPs keep from their watch into a ledger. It writes nothing.
+package fixedips
+
+import (
+	"context"
+	"fmt"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Keeping is what a FixedIP keeps. It does so until it is gone, and not until it is deleted: the
+// controller takes its addresses back in between.
+func Keeping(fip *v1alpha1.FixedIP) ledger.Keeping {
+	k := ledger.Keeping{
+		Record: fip.Namespace + "/" + fip.Name,
+		Since:  fip.CreationTimestamp.Time,
+		Owner:  pool.OwnerKey(fip.Namespace, fip.Spec.PodName),
+	}
+	for _, kept := range plan.Keeps(fip) {
+		k.Addrs = append(k.Addrs, kept.Addr)
+	}
+	return k
+}
+
+// Follow keeps a ledger at what the watch of FixedIPs shows, and tells of each change that may
+// concern where a pod can be placed after the ledger has it; freed are the nodes on which an address
+// is not kept any more. synced tells whether all FixedIPs that stood at the start are in the ledger.
+func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(fip *v1alpha1.FixedIP, freed []string)) (synced func() bool, err error) {
+	set := func(fip *v1alpha1.FixedIP) { changed(fip, l.SetRecord(Keeping(fip))) }
+	// BlockUntilSynced false: the cache may not be started yet.
+	informer, err := watches.GetInformer(ctx, &v1alpha1.FixedIP{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watch FixedIPs: %w", err)
+	}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { set(obj.(*v1alpha1.FixedIP)) },
+		UpdateFunc: func(before, after any) {
+			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); reserves(a, b) {
+				set(b)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			fip := obj.(*v1alpha1.FixedIP)
+			changed(fip, l.RemoveRecord(Keeping(fip).Record))
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch FixedIPs: %w", err)
+	}
+	return registration.HasSynced, nil
+}
+
+// reserves tells whether the change of a record may change where its pod can be placed. A change
+// of its status does not.
+func reserves(before, after *v1alpha1.FixedIP) bool {
+	return before.UID != after.UID || before.Generation != after.Generation ||
+		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
+}
