@@ -53,7 +53,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	switch {
 	case errors.Is(err, pool.ErrTaken):
 		// Somebody was faster, which the ledger will have learned by the next cycle.
-		return fwk.NewStatus(fwk.Unschedulable, err.Error())
+		return fwk.NewStatus(fwk.Unschedulable, "the address decided for the pod was lost: "+err.Error()+"; it is tried again")
 	case err != nil:
 		return fwk.AsStatus(fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), nodeName, pod.Namespace, pod.Name, err))
 	}

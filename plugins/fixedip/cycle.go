@@ -136,7 +136,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	if h, ok := p.world.heldElsewhere(c.id.Key(), nodeName); ok {
 		return p.refuse(pod, cause{owner: c.id.Key()}, c.decided,
-			fmt.Sprintf("its address %s on node %s has appeared since node %s was chosen; it is tried again there", address.Join(h.Addrs), h.Node, nodeName))
+			fmt.Sprintf("node(s) didn't own the pod's address %s, which has appeared on node %s since; it is tried again there", address.Join(h.Addrs), h.Node))
 	}
 	var claim ledger.Claim
 	helps := p.causeOf(c)
@@ -148,7 +148,8 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	if err != nil {
 		helps.node = nodeName
-		return p.refuse(pod, helps, c.decided, err.Error())
+		// The framework counts the nodes with a reason before it: "1 node(s) …".
+		return p.refuse(pod, helps, c.decided, "node(s) couldn't give the pod its address: "+err.Error())
 	}
 	p.waiting.settle(pod.UID)
 	loggerFrom(ctx).V(4).Info("Address decided", "pod", klog.KObj(pod), "node", nodeName, "ips", claim.Addrs)

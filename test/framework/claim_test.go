@@ -23,7 +23,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "10.1.0.6")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: 10.1.0.6 on node a belongs to NS/other-0: the address has another holder"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a belongs to NS/other-0; it is tried again"},
 			}, afterLoss("a", "10.1.0.5")...),
 		},
 		"an address that somebody took unseen is given up for another": {
@@ -32,7 +32,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.line.hold()
 					s.takes("other-0", "a", "10.1.0.6")
-				}, answer: "Unschedulable: 10.1.0.6 on node a belongs to NS/other-0: the address has another holder"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a belongs to NS/other-0; it is tried again"},
 				{at: unreserve, before: func(s *scene) {
 					s.line.release()
 					s.seesAt("other-0", "a", true)
@@ -41,16 +41,26 @@ func TestClaim(t *testing.T) {
 		},
 		"of two families neither is claimed when one is lost": {
 			families: []string{"IPv4", "IPv6"},
+			world:    dualNode,
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.takes("other-0", "a", "fd00:1::7")
+					s.seesAt("other-0", "a", true)
+				}, answer: "Unschedulable: the address decided for the pod was lost: fd00:1::7 on node a belongs to NS/other-0; it is tried again"},
+			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
+		},
+		"of two families neither is claimed when that is lost which a record leaves out": {
+			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
-				s.node("a", "10.1.0.0/29", "fd00:1::/125")
-				s.statefulSet("web")
+				s.record("web-0", "web", "a", "10.1.0.3")
+				dualNode(s)
 			},
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "fd00:1::7")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: fd00:1::7 on node a belongs to NS/other-0: the address has another holder"},
-			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
+				}, answer: "Unschedulable: the address decided for the pod was lost: fd00:1::7 on node a belongs to NS/other-0; it is tried again"},
+			}, afterLoss("a", "10.1.0.3", "fd00:1::6")...),
 		},
 		"an address that only a record has waits for who took it": {
 			world: func(s *scene) {
@@ -61,11 +71,11 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "10.1.0.3")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: 10.1.0.3 on node a belongs to NS/other-0: the address has another holder"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.3 on node a belongs to NS/other-0; it is tried again"},
 				{at: unreserve},
-				{at: reserve, answer: "UnschedulableAndUnresolvable: its address 10.1.0.3 on node a is held by NS/other-0"},
+				{at: reserve, answer: "UnschedulableAndUnresolvable: node(s) couldn't give the pod its address: 10.1.0.3 on node a is held by NS/other-0"},
 				{at: unreserve},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 its address 10.1.0.3 on node a is held by NS/other-0*"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) couldn't give the pod its address: 10.1.0.3 on node a is held by NS/other-0."},
 					before: func(s *scene) { s.frees("a", "10.1.0.3") }},
 			}, afterLoss("a", "10.1.0.3")[1:]...),
 		},
@@ -77,7 +87,7 @@ func TestClaim(t *testing.T) {
 					s.seesRoom("a", false)
 				}, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: CiliumNode a: the CiliumNode is gone"},
 				{at: unreserve},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*"},
+				{rest: map[string]string{"web-0": noRoomOnA},
 					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
 			}, afterLoss("a", "10.1.0.6")[1:]...),
 		},
@@ -92,7 +102,7 @@ func TestClaim(t *testing.T) {
 					s.line.release()
 					s.seesRoom("a", false)
 				}},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*"},
+				{rest: map[string]string{"web-0": noRoomOnA},
 					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
 			}, afterLoss("a", "10.1.0.6")[1:]...),
 		},
@@ -113,9 +123,9 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.resubnet("a")
 					s.seesRoom("a", false)
-				}, answer: "Unschedulable: 10.1.0.6 is in no subnet of node a ([]): the address has another holder"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 is in no subnet of node a any more, which has none; it is tried again"},
 				{at: unreserve},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*"},
+				{rest: map[string]string{"web-0": noRoomOnA},
 					before: func(s *scene) { s.resubnet("a", "10.9.0.0/29") }},
 			}, afterLoss("a", "10.9.0.6")[1:]...),
 		},
@@ -126,7 +136,7 @@ func TestClaim(t *testing.T) {
 				{at: reserve, before: func(s *scene) {
 					s.takes("web-0", "b", "10.2.0.3")
 					s.seesAt("web-0", "b", true)
-				}, answer: "UnschedulableAndUnresolvable: its address 10.2.0.3 on node b has appeared since node a was chosen; it is tried again there"},
+				}, answer: "UnschedulableAndUnresolvable: node(s) didn't own the pod's address 10.2.0.3, which has appeared on node b since; it is tried again there"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": cordoned}, before: func(s *scene) { s.cordon("b", false) }},
 				{at: bind, then: bound("web-0", "b")},

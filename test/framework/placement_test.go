@@ -13,6 +13,12 @@ func oneNode(s *scene) {
 	s.statefulSet("web")
 }
 
+// dualNode is oneNode with addresses of both families.
+func dualNode(s *scene) {
+	s.node("a", "10.1.0.0/29", "fd00:1::/125")
+	s.statefulSet("web")
+}
+
 // twoNodes has a second node that the first pod does not go to: it is cordoned until the row says
 // otherwise.
 func twoNodes(s *scene) {
@@ -111,6 +117,45 @@ func TestPlacement(t *testing.T) {
 			steps: []step{
 				{at: reserve},
 				{at: preBind, then: claimed("a", "10.1.0.3")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"an address that a FixedIP keeps for another is passed over": {
+			world: func(s *scene) {
+				s.record("other-0", "other", "", "10.1.0.6")
+				oneNode(s)
+			},
+			steps: []step{
+				{at: preBind, then: claimed("a", "10.1.0.5")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"the family that a record leaves out is claimed with it, in one write": {
+			families: []string{"IPv4", "IPv6"},
+			world: func(s *scene) {
+				s.node("b", "10.2.0.0/29", "fd00:2::/125")
+				s.record("web-0", "web", "a", "10.1.0.3")
+				dualNode(s)
+			},
+			steps: []step{
+				{at: reserve},
+				{at: preBind, then: claimed("a", "10.1.0.3", "fd00:1::7")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"the family that the pool leaves out is claimed where the other is": {
+			families: []string{"IPv4", "IPv6"},
+			world: func(s *scene) {
+				s.node("b", "10.2.0.0/29", "fd00:2::/125")
+				dualNode(s)
+				s.takes("web-0", "a", "10.1.0.3")
+			},
+			steps: []step{
+				{at: reserve},
+				{at: preBind, then: claimed("a", "fd00:1::7")},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
 			},

@@ -275,6 +275,14 @@ func (s *scene) record(pod, workload, node string, ips ...string) {
 	})
 }
 
+// unrecord deletes a FixedIP, finalizer and all.
+func (s *scene) unrecord(pod string) {
+	s.t.Helper()
+	s.patch(&v1alpha1.FixedIP{}, pod, `{"metadata":{"finalizers":null}}`)
+	s.must(s.api.Delete(within(s.t), &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}))
+	delete(s.want.Records, pod)
+}
+
 // until waits until the plugin's own watch has brought it to see something.
 func (s *scene) until(what string, seen func() bool) {
 	s.t.Helper()

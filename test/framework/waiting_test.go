@@ -17,6 +17,9 @@ import (
 // cordoned is what the scheduler says of a pod whose node is cordoned, where there is another.
 const cordoned = "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable*"
 
+// noRoomOnA is what the scheduler says of a pod where the only node has no address left.
+const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*"
+
 // needing is a change of a pod's CPU.
 func needing(cpu string) func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) {
@@ -35,6 +38,35 @@ func gone(pod string) func(*scene) {
 	}
 }
 
+// priority makes a PriorityClass above that of a filler, and is the change of a template that has it.
+func (s *scene) priority() func(*corev1.PodTemplateSpec) {
+	s.t.Helper()
+	high := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.ns}, Value: 1000}
+	s.create(high)
+	s.t.Cleanup(func() { s.must(s.api.Delete(context.Background(), high)) })
+	return func(t *corev1.PodTemplateSpec) { t.Spec.PriorityClassName = high.Name }
+}
+
+// filler makes a pod that takes most of a node, and that can be preempted. Finalizers keep it there
+// for as long as the row wants.
+func (s *scene) filler(node string, finalizers ...string) {
+	s.t.Helper()
+	filler := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "filler", Finalizers: finalizers}, Spec: s.podSpec()}
+	filler.Spec.SchedulerName, filler.Spec.NodeName = "another", node
+	filler.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("600m")}
+	s.create(filler)
+}
+
+// nominated fails the row if a preemption has not made room for the pod on a node.
+func (s *scene) nominated(pod, node string) {
+	s.t.Helper()
+	var p corev1.Pod
+	s.must(s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: pod}, &p))
+	if p.Status.NominatedNodeName != node {
+		s.t.Errorf("pod %s is nominated for %q, want %s", pod, p.Status.NominatedNodeName, node)
+	}
+}
+
 func TestWaiting(t *testing.T) {
 	play(t, map[string]row{
 		"a pod waits for its cordoned node": {
@@ -48,21 +80,16 @@ func TestWaiting(t *testing.T) {
 		},
 		"a pod preempts on its full node": {
 			world: func(s *scene) {
-				high := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.ns}, Value: 1000}
-				s.create(high)
-				s.t.Cleanup(func() { s.must(s.api.Delete(context.Background(), high)) })
+				high := s.priority()
 				s.node("b", "10.2.0.0/29")
 				s.cordon("b", true)
 				s.node("a", "10.1.0.0/29")
-				s.statefulSet("web", needing("600m"), func(t *corev1.PodTemplateSpec) { t.Spec.PriorityClassName = high.Name })
+				s.statefulSet("web", needing("600m"), high)
 			},
 			steps: placed(
 				step{before: func(s *scene) {
 					s.cordon("b", false)
-					filler := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "filler"}, Spec: s.podSpec()}
-					filler.Spec.SchedulerName, filler.Spec.NodeName = "another", "a"
-					filler.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("600m")}
-					s.create(filler)
+					s.filler("a")
 					s.removes("web-0")
 				}},
 				step{at: preFilter},
@@ -86,7 +113,7 @@ func TestWaiting(t *testing.T) {
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{
 					"web-0": "on a",
-					"db-0":  "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*",
+					"db-0":  noRoomOnA,
 				}, before: func(s *scene) { s.frees("a", "10.1.0.2") }},
 				{at: preBind, pod: "db-0", then: func(s *scene, want *stored) {
 					want.entry("a", "10.1.0.2", s.ns+"/db-0", s.ns+"/StatefulSet/db")
@@ -94,6 +121,51 @@ func TestWaiting(t *testing.T) {
 				}},
 				{at: bind, pod: "db-0", then: bound("db-0", "a")},
 				{rest: map[string]string{"web-0": "on a", "db-0": "on a"}},
+			},
+		},
+		"a nominated node that does not own the address is refused": {
+			world: func(s *scene) {
+				high := s.priority()
+				s.node("a", "10.1.0.0/30")
+				s.takes("other-0", "a", "10.1.0.1")
+				s.takes("other-1", "a", "10.1.0.2")
+				s.node("b", "10.2.0.0/29")
+				// The victim is on its way out until the row lets it go.
+				s.filler("b", "row.test/stays")
+				s.statefulSet("web", needing("600m"), high)
+			},
+			steps: []step{
+				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had no free IPv4 address for a fixed pod in their subnets. *"},
+					before: func(s *scene) {
+						s.nominated("web-0", "b")
+						s.patch(&corev1.Pod{}, "filler", `{"metadata":{"finalizers":null}}`)
+					}},
+				// The pod comes to own an address elsewhere.
+				{at: preFilter, before: func(s *scene) {
+					s.takes("web-0", "a", "10.1.0.2")
+					s.seesAt("web-0", "a", true)
+					s.nominated("web-0", "b")
+				}},
+				// Node b, which the other plugins let pass, comes first.
+				{at: filter},
+				{at: reserve},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}, before: gone("filler")},
+			},
+		},
+		"a pod waits for an address that a FixedIP keeps until that is gone": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/30")
+				s.takes("other-1", "a", "10.1.0.1")
+				s.record("other-0", "other", "", "10.1.0.2")
+				s.statefulSet("web")
+			},
+			steps: []step{
+				{rest: map[string]string{"web-0": noRoomOnA}, before: func(s *scene) { s.unrecord("other-0") }},
+				{at: preBind, then: claimed("a", "10.1.0.2")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
 		"a pod waits while its FixedIP is being deleted": {

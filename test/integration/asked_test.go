@@ -153,7 +153,7 @@ func TestAskedForInVain(t *testing.T) {
 		"broadcast-0": "asks for " + e.in("node-1", "255") + annotated + ", which no pod can have: it is an end of the subnet " + e.in("node-1", "0") + "/24 of node node-1; ask for another",
 		"calico-0":    `asks for addresses by annotation cni.projectcalico.org/ipAddrs, which can't be read: it is not a JSON list of addresses; write ["10.240.1.10"]`,
 		"far-0":       "its address 192.168.9.10 (FixedIP far-0) is in no node's subnet; it waits for a node that has it",
-		"taken-0":     "its address " + e.in("node-2", "50") + " on node node-2 is held by default/somebody",
+		"taken-0":     "node(s) couldn't give the pod its address: " + e.in("node-2", "50") + " on node node-2 is held by default/somebody.",
 	} {
 		e.podMessage(name, message)
 	}

@@ -149,10 +149,13 @@ func TestFixedIPValidation(t *testing.T) {
 	}{
 		{"set once", []string{"10.240.2.1"}, ""},
 		{"changed", []string{"10.240.2.2"}, "immutable once set"},
-		{"grown", []string{"10.240.2.1", "fd00:240::2:1"}, "immutable once set"},
 		{"emptied", []string{}, "immutable once set"},
+		{"changed for two", []string{"10.240.2.2", "fd00:240::2:1"}, "immutable once set"},
+		{"given the other family", []string{"10.240.2.1", "fd00:240::2:1"}, ""},
+		{"one of two changed", []string{"10.240.2.1", "fd00:240::2:2"}, "immutable once set"},
+		{"one of two removed", []string{"10.240.2.1"}, "immutable once set"},
 		{"removed", nil, "immutable once set"},
-		{"left alone", []string{"10.240.2.1"}, ""},
+		{"left alone", []string{"10.240.2.1", "fd00:240::2:1"}, ""},
 	} {
 		changed := fip.DeepCopy()
 		changed.Spec.IPs = step.ips

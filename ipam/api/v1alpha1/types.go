@@ -36,10 +36,11 @@ type FixedIP struct {
 //
 // The rule on ips stands here and not at the field, where removing the field would pass it by.
 //
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.ips) || oldSelf.ips.size() == 0 || (has(self.ips) && self.ips == oldSelf.ips)",fieldPath=".ips",message="immutable once set; delete the FixedIP and its pod to get another address",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.ips) || oldSelf.ips.size() == 0 || (has(self.ips) && oldSelf.ips.all(a, a in self.ips))",fieldPath=".ips",message="an address is immutable once set; delete the FixedIP and its pod to get another address",reason=FieldValueForbidden
 type FixedIPSpec struct {
-	// ips are the addresses, at most one of each family, in canonical form. Once set they never
-	// change: delete the FixedIP and then its pod to have another address.
+	// ips are the addresses, at most one of each family, in canonical form. Once set an address never
+	// changes: delete the FixedIP and then its pod to have another. One of a family that is missing
+	// may be added.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2

@@ -180,10 +180,11 @@ func standing(s Situation) Next {
 	spec.Reclaim = ptr.Deref(s.Workload.Reclaim, spec.Reclaim)
 	h, held := heldOn(s.Held, node)
 	if held {
-		if addrs, ok := onePerFamily(h.Addrs, s.Pod); ok && len(spec.IPs) == 0 {
+		// A cluster that has come to have a second family gives it to those that had one.
+		if addrs, ok := onePerFamily(h.Addrs, s.Pod); ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) {
 			spec.IPs = address.Strings(addrs)
 		}
-		if len(spec.IPs) > 0 && !slices.ContainsFunc(spec.IPs, func(ip string) bool { return !slices.Contains(address.Strings(h.Addrs), ip) }) {
+		if len(spec.IPs) > 0 && all(h.Addrs, spec.IPs) {
 			spec.NodeName = node
 		}
 	}
@@ -254,6 +255,11 @@ func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok 
 		chosen = append(chosen, family...)
 	}
 	return chosen, true
+}
+
+// all tells whether every one of the given texts is among the addresses.
+func all(addrs []netip.Addr, ips []string) bool {
+	return !slices.ContainsFunc(ips, func(ip string) bool { return !slices.Contains(address.Strings(addrs), ip) })
 }
 
 // besides are the held addresses that a record does not name although it names one of the family:

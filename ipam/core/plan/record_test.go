@@ -86,6 +86,8 @@ func beforehand(r *v1alpha1.FixedIP) {
 func TestDecide(t *testing.T) {
 	otherUID := spec.DeepCopy()
 	otherUID.Owner.UID = "sts-2"
+	both := spec.DeepCopy()
+	both.IPs = []string{"10.0.1.6", "fd00::6"}
 	onNode2 := spec.DeepCopy()
 	onNode2.NodeName = "node-2"
 	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
@@ -125,8 +127,13 @@ func TestDecide(t *testing.T) {
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.5")}}},
 		"but not while the pod may have it": {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
-		"an address of the other family is left to the pod": {
-			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::6"), Workload: standing}, plan.Next{}},
+		"an address of the other family is recorded too": {
+			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::6"), Workload: standing},
+			plan.Next{Step: plan.UpdateRecord, Spec: *both}},
+		"and then left to the pod": {
+			plan.Situation{Record: record(func(r *v1alpha1.FixedIP) { r.Spec = *both }), Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
+		"not beside another address than the recorded one": {
+			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.5", "fd00::6")}, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
 
 		"all is well": {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},

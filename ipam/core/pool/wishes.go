@@ -1,15 +1,26 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
-// ErrTaken: the address has another holder.
+// ErrTaken: an address can't be claimed, since it has another holder or is in no subnet of the node.
 var ErrTaken = errors.New("the address has another holder")
+
+// taken says who or what has an address. It is ErrTaken, in words that people can do more with.
+type taken string
+
+func (t taken) Error() string { return string(t) }
+
+func (t taken) Is(target error) bool { return target == ErrTaken }
+
+func takenf(format string, args ...any) error { return taken(fmt.Sprintf(format, args...)) }
 
 // Claim makes the edits that give addresses to the pod of an owned entry: all of them or, where
 // one is somebody else's, none and ErrTaken. None are needed where the entries stand. A pod that
@@ -20,7 +31,7 @@ func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 	var edits []Edit
 	for a, e := range n.Entries {
 		if e.Owner == entry.Owner && !slices.Contains(addrs, a) && slices.ContainsFunc(addrs, func(want netip.Addr) bool { return want.BitLen() == a.BitLen() }) {
-			return nil, fmt.Errorf("%s has %s on node %s already: %w", entry.Owner, a, n.Name, ErrTaken)
+			return nil, takenf("%s has %s on node %s already", entry.Owner, a, n.Name)
 		}
 	}
 	for _, a := range addrs {
@@ -31,13 +42,13 @@ func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 		case exists && now.Owner == entry.Owner:
 			continue
 		case !n.Home(a):
-			return nil, fmt.Errorf("%s is in no subnet of node %s (%v): %w", a, n.Name, n.PodCIDRs, ErrTaken)
+			return nil, takenf("%s is in no subnet of node %s any more, which has %s", a, n.Name, cmp.Or(strings.Join(n.PodCIDRs, ", "), "none"))
 		case exists && now.Dynamic():
-			return nil, fmt.Errorf("%s on node %s is a dynamic entry, which any pod may be using: %w", a, n.Name, ErrTaken)
+			return nil, takenf("%s on node %s is a dynamic entry, which any pod may be using", a, n.Name)
 		case exists && !released:
-			return nil, fmt.Errorf("%s on node %s belongs to %s: %w", a, n.Name, now.Owner, ErrTaken)
+			return nil, takenf("%s on node %s belongs to %s", a, n.Name, now.Owner)
 		case used && user != entry.Owner:
-			return nil, fmt.Errorf("%s on node %s is used by %s: %w", a, n.Name, user, ErrTaken)
+			return nil, takenf("%s on node %s is used by %s", a, n.Name, user)
 		}
 		edits = append(edits, n.Set(a, entry))
 	}
