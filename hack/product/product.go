@@ -31,6 +31,8 @@ type SchedulerOptions struct {
 	Kubeconfig string
 	// SecurePort serves metrics and health on the loopback; 0: nothing is served.
 	SecurePort int
+	// Weight is that of FixedIP's score; 0: as it is by default.
+	Weight int
 	// Plugins are enabled beside FixedIP, and Disabled are not, each by name.
 	Plugins, Disabled []string
 	// PluginArgs are the arguments of other plugins than FixedIP. Key: the plugin's name. Value:
@@ -55,6 +57,7 @@ profiles:
     multiPoint:
       enabled:
       - name: FixedIP
+        weight: {{.Weight}}
 {{- range .Plugins}}
       - name: {{.}}
 {{- end}}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -141,6 +142,14 @@ func TestRetention(t *testing.T) {
 		all = append(all, names(w, 2)...)
 	}
 	before := e.awaitRunning(nil, all...)
+	for name, want := range map[string]v1alpha1.ReclaimPolicy{
+		"kept-0":    {WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain},
+		"shrinks-1": {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete},
+		"returns-0": {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain, TTL: metav1.Duration{Duration: time.Hour}},
+		"wrong-0":   {WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
+	} {
+		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.Reclaim == want })
+	}
 
 	e.must(e.api.Patch(within(t), make("shrinks"), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
 	for _, w := range []string{"kept", "returns", "expires", "wrong"} {

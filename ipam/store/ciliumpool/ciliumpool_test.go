@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -26,7 +27,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func ciliumNode(change ...func(*ciliumv2.CiliumNode)) *ciliumv2.CiliumNode {
-	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-1", ResourceVersion: "7"}}
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-1", ResourceVersion: "7", Generation: 1}}
 	cn.Spec.IPAM.PodCIDRs = []string{"10.0.1.0/24"}
 	for _, c := range change {
 		c(cn)
@@ -50,7 +51,7 @@ func TestFromCiliumNode(t *testing.T) {
 		cn.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.254": {Owner: "db/mysql-0 [restored]"}, "10.0.1.1": {Owner: "db/other"}}
 	})
 	want := pool.Node{
-		Name: "n", UID: "uid-1", ResourceVersion: "7", HasPool: true,
+		Name: "n", UID: "uid-1", ResourceVersion: "7", Generation: 1, HasPool: true,
 		Subnets:  []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")},
 		PodCIDRs: []string{"10.0.1.0/24", "fd00::/64", "10.0.0/8"},
 		Entries: map[netip.Addr]pool.Entry{
@@ -95,9 +96,13 @@ type apiServer struct {
 	// the same. nil, or a nil error: no fault.
 	fail    func(n int) (answer error, done bool)
 	patches int
+	reads   int
 }
 
-var resource = schema.GroupResource{Group: "cilium.io", Resource: "ciliumnodes"}
+var (
+	resource = schema.GroupResource{Group: "cilium.io", Resource: "ciliumnodes"}
+	kind     = schema.GroupKind{Group: "cilium.io", Kind: "CiliumNode"}
+)
 
 func newAPI(t *testing.T, cn *ciliumv2.CiliumNode) *apiServer {
 	data, err := json.Marshal(cn)
@@ -110,6 +115,7 @@ func newAPI(t *testing.T, cn *ciliumv2.CiliumNode) *apiServer {
 func (s *apiServer) Get(_ context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.reads++
 	if s.node == nil {
 		return apierrors.NewNotFound(resource, key.Name)
 	}
@@ -140,7 +146,15 @@ func (s *apiServer) Patch(_ context.Context, obj client.Object, patch client.Pat
 	}
 	after, err := ops.Apply(s.node)
 	if err != nil {
-		return apierrors.NewInvalid(schema.GroupKind{Group: "cilium.io", Kind: "CiliumNode"}, obj.GetName(), nil)
+		return apierrors.NewInvalid(kind, obj.GetName(), nil)
+	}
+	var cn ciliumv2.CiliumNode
+	if err := json.Unmarshal(after, &cn); err != nil {
+		return err
+	}
+	cn.Generation++
+	if after, err = json.Marshal(&cn); err != nil {
+		return err
 	}
 	s.node = after
 	if answer != nil {
@@ -260,7 +274,11 @@ func TestWriterFaults(t *testing.T) {
 		"throttled":          {fail: func(n int) (error, bool) { return only(n < 4, apierrors.NewTooManyRequests("slow down", 0)), false }, claimed: true, patches: 4},
 		"conflicts":          {fail: func(n int) (error, bool) { return only(n < 3, apierrors.NewConflict(resource, "n", nil)), false }, claimed: true, patches: 3},
 		"refused for good":   {fail: func(int) (error, bool) { return unavailable, false }, err: unavailable, patches: writeTries},
-		"forbidden":          {fail: func(int) (error, bool) { return apierrors.NewForbidden(resource, "n", nil), false }, err: nil, patches: writeTries},
+		"forbidden":          {fail: func(int) (error, bool) { return apierrors.NewForbidden(resource, "n", nil), false }, err: ErrRefused, patches: 1},
+		"not an object that validation lets in": {fail: func(int) (error, bool) {
+			return apierrors.NewInvalid(kind, "n", field.ErrorList{field.Required(field.NewPath("spec"), "")}), false
+		}, err: ErrRefused, patches: 1},
+		"a token that has run out": {fail: func(n int) (error, bool) { return only(n == 1, apierrors.NewUnauthorized("expired")), false }, claimed: true, patches: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -322,4 +340,62 @@ func TestWriterLive(t *testing.T) {
 	if _, released := entries[addr("10.0.1.200")].ReleasedAt(); !released || entries[addr("10.0.1.201")].Owner != "db/mysql-1" {
 		t.Errorf("%v", entries)
 	}
+}
+
+// Claims that follow one another are decided from what the writer itself wrote last, as long as the
+// watch is behind, and from the watch again when it has caught up, or shows another CiliumNode.
+func TestWriterStartsFromItsLastWrite(t *testing.T) {
+	api := newAPI(t, ciliumNode())
+	shown := FromCiliumNode(ciliumNode())
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return shown, shown.Name != "" })
+	now := func() pool.Node {
+		n, err := New(api).Get(t.Context(), "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, step := range []struct {
+		what string
+		// watch is what the watch does before a claim.
+		watch          func()
+		patches, reads int
+		kept           bool
+	}{
+		{what: "the watch shows what is there", patches: 1, kept: true},
+		{what: "the watch is one write behind", patches: 1, kept: true},
+		{what: "the watch is two writes behind", patches: 1, kept: true},
+		{what: "somebody else has written", watch: func() {
+			if _, err := New(api).Edit(t.Context(), now(), []pool.Edit{{Addr: addr("10.0.1.103"), To: &pool.Entry{Owner: "db/other-0"}}}); err != nil {
+				t.Fatal(err)
+			}
+		}, patches: 2, reads: 1, kept: true},
+		{what: "the watch has caught up", watch: func() { shown = now() }, patches: 1, kept: true},
+		{what: "the watch has lost the node", watch: func() { shown = pool.Node{} }, patches: 1, reads: 1},
+		{what: "the node was made anew", watch: func() {
+			api.node = newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.UID = "uid-2" })).node
+			shown = now()
+		}, patches: 1, kept: true},
+	} {
+		if step.watch != nil {
+			step.watch()
+		}
+		api.patches, api.reads = 0, 0
+		var free netip.Addr
+		err := w.Write(ctx, Request{Node: "n", Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+			free = addr("10.0.1.100")
+			for ; ; free = free.Next() {
+				if _, taken := n.Entries[free]; !taken {
+					return []pool.Edit{n.Set(free, pool.Entry{Owner: "db/pod-" + free.String()})}, nil
+				}
+			}
+		}})
+		w.Wait()
+		_, kept := w.written["n"]
+		if err != nil || api.patches != step.patches || api.reads != step.reads || kept != step.kept {
+			t.Errorf("%s: %d patches and %d reads, kept %v, %v; want %d, %d, %v", step.what, api.patches, api.reads, kept, err, step.patches, step.reads, step.kept)
+		}
+	}
+	cancel()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -20,6 +21,9 @@ var (
 	ErrChanged = errors.New("the pool has changed meanwhile")
 	// ErrGone: the node has no CiliumNode any more, or another one of the same name.
 	ErrGone = errors.New("the CiliumNode is gone")
+	// ErrRefused: the API server does not let the request pass, and would not when asked again.
+	// Nothing was written.
+	ErrRefused = errors.New("the API server refuses it")
 )
 
 // Client is what Pools needs of the API server: reads that go there and not to a cache, and
@@ -44,14 +48,40 @@ func (p *Pools) Get(ctx context.Context, name string) (pool.Node, error) {
 		if apierrors.IsNotFound(err) {
 			return pool.Node{}, fmt.Errorf("CiliumNode %s: %w", name, ErrGone)
 		}
-		return pool.Node{}, fmt.Errorf("read CiliumNode %s: %w", name, err)
+		return pool.Node{}, fmt.Errorf("read CiliumNode %s: %w", name, answered(err))
 	}
 	return FromCiliumNode(&cn), nil
 }
 
+// answered makes what the API server says ErrRefused where it is about the request, and not about
+// the moment.
+func answered(err error) error {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return err
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		// A token may just have run out.
+		return err
+	default:
+		if code < 400 || code >= 500 {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrRefused, err)
+}
+
+// untrue tells whether a patch failed for one of its tests: that is 422 Invalid, as is an object that
+// validation or an admission policy turns down, but without the causes that these name.
+func untrue(err error) bool {
+	var status apierrors.APIStatus
+	return apierrors.IsInvalid(err) && errors.As(err, &status) && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
+}
+
 // Edit applies all edits to the pool of a node in one write, or none of them. The result is the
-// pool after it. ErrChanged and ErrGone say that nothing was written; after any other error the
-// write may have happened.
+// pool after it. ErrChanged, ErrGone and ErrRefused say that nothing was written; after any other
+// error the write may have happened.
 func (p *Pools) Edit(ctx context.Context, n pool.Node, edits []pool.Edit) (pool.Node, error) {
 	return p.patch(ctx, n, nil, edits, false)
 }
@@ -85,11 +115,10 @@ func (p *Pools) patch(ctx context.Context, n pool.Node, podCIDRs []string, edits
 		return FromCiliumNode(&cn), nil
 	case apierrors.IsNotFound(err):
 		return pool.Node{}, fmt.Errorf("CiliumNode %s: %w", n.Name, ErrGone)
-	case apierrors.IsInvalid(err), apierrors.IsConflict(err):
-		// A failed test is 422 Invalid. A conflict is one that the API server met five times over
-		// while it applied the patch.
+	case untrue(err), apierrors.IsConflict(err):
+		// A conflict is one that the API server met five times over while it applied the patch.
 		return pool.Node{}, fmt.Errorf("CiliumNode %s: %w: %w", n.Name, ErrChanged, err)
 	default:
-		return pool.Node{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, err)
+		return pool.Node{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, answered(err))
 	}
 }

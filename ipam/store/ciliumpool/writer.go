@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -54,7 +55,10 @@ type Writer struct {
 	// queues hold the requests that wait for the patch of their node. Key: the node. A key exists
 	// exactly while a goroutine serves that node.
 	queues map[string][]*queued
-	served sync.WaitGroup
+	// written are the pools that our own writes left and that known does not show yet. Key: the node.
+	// They are few: one leaves when the watch has caught up with it, or has lost the node.
+	written map[string]pool.Node
+	served  sync.WaitGroup
 }
 
 type queued struct {
@@ -71,12 +75,14 @@ func NewWriter(ctx context.Context, pools *Pools, known func(node string) (pool.
 		known:  known,
 		retry:  wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: writeTries},
 		queues: map[string][]*queued{},
+
+		written: map[string]pool.Node{},
 	}
 }
 
-// Write returns when the request is fulfilled. An error of Decide comes back as it is, and it and
-// ErrGone say that nothing was written for this request; after any other error it may have been,
-// or may still be.
+// Write returns when the request is fulfilled. An error of Decide comes back as it is; it, ErrGone
+// and ErrRefused say that nothing was written for this request; after any other error it may have
+// been, or may still be.
 func (w *Writer) Write(ctx context.Context, r Request) error {
 	q := &queued{Request: r, done: make(chan error, 1)}
 	w.mu.Lock()
@@ -100,12 +106,13 @@ func (w *Writer) Wait() { w.served.Wait() }
 // serve writes the requests for one node, batch by batch, until none waits. Each batch starts from
 // the pool that the last one left, which the watch may not have shown yet.
 func (w *Writer) serve(node string) {
-	n, known := w.known(node)
+	n, known := w.latest(node)
 	for {
 		w.mu.Lock()
 		batch := w.queues[node]
 		if len(batch) == 0 {
 			delete(w.queues, node)
+			w.keep(n, known)
 			w.mu.Unlock()
 			return
 		}
@@ -113,6 +120,32 @@ func (w *Writer) serve(node string) {
 		w.mu.Unlock()
 		n, known = w.write(node, batch, n, known)
 	}
+}
+
+// latest is the newest that is known of a node's pool: what the watch shows, or what our own last
+// write left, if that is newer.
+func (w *Writer) latest(node string) (pool.Node, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if last, ok := w.written[node]; ok && w.ahead(last) {
+		return last, true
+	}
+	return w.known(node)
+}
+
+// keep notes the pool that the last batch left, and forgets those that the watch shows by now.
+// Called under mu.
+func (w *Writer) keep(n pool.Node, known bool) {
+	if known {
+		w.written[n.Name] = n
+	}
+	maps.DeleteFunc(w.written, func(_ string, last pool.Node) bool { return !w.ahead(last) })
+}
+
+// ahead tells whether the watch shows an older spec of the same CiliumNode.
+func (w *Writer) ahead(last pool.Node) bool {
+	shown, ok := w.known(last.Name)
+	return ok && shown.UID == last.UID && shown.Generation < last.Generation
 }
 
 // write brings one batch to an end: every request of it gets its answer. The result is the pool
@@ -133,6 +166,10 @@ func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (p
 		if batch, after, err = w.try(node, n, known, batch); err == nil || errors.Is(err, ErrGone) {
 			answer(batch, err)
 			return after, err == nil
+		}
+		if errors.Is(err, ErrRefused) {
+			answer(batch, err)
+			return pool.Node{}, false
 		}
 		// Whatever went wrong, the next try has to know what is there now: the test that failed,
 		// or the write that happened though its answer was lost.
