@@ -37,15 +37,23 @@ func command() *cobra.Command {
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			verflag.PrintAndExitIfRequested()
+			given, err := settle(cmd.Flags(), o.configFile, os.Getenv)
+			if err != nil {
+				return err
+			}
 			if err := logsapi.ValidateAndApply(logging, nil); err != nil {
 				return err
 			}
-			return run(o)
+			for _, w := range given.warnings {
+				klog.Warning(w)
+			}
+			return given.explain(run(o))
 		},
 	}
 	o.addFlags(cmd.Flags())
 	logsapi.AddFlags(logging, cmd.Flags())
 	verflag.AddFlags(cmd.Flags())
+	addAliases(cmd.Flags())
 	return cmd
 }
 

@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
-	"os"
+	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -17,12 +19,15 @@ import (
 
 // options are the flags, as they were written.
 type options struct {
+	configFile string
 	kubeconfig string
 	qps        float32
 	burst      int
+	dryRun     bool
 
 	ipv4CIDRs, ipv6CIDRs       []string
 	ipv4MaskSize, ipv6MaskSize int
+	ipv6                       bool
 	watermark                  plan.Watermark
 	coolDown                   time.Duration
 
@@ -35,25 +40,25 @@ type options struct {
 
 func defaults() *options {
 	return &options{
-		kubeconfig:              os.Getenv("KUBECONFIG"),
-		qps:                     50,
-		burst:                   100,
-		ipv4MaskSize:            24,
-		ipv6MaskSize:            120,
-		watermark:               plan.Watermark{Free: 8, Max: 110},
-		coolDown:                time.Minute,
-		leaderElection:          true,
-		leaderElectionNamespace: os.Getenv("POD_NAMESPACE"),
-		leaderElectionID:        "cilium-ipam-leader",
-		leaseDuration:           15 * time.Second,
-		renewDeadline:           10 * time.Second,
-		retryPeriod:             2 * time.Second,
-		metricsBindAddress:      ":9470",
-		healthProbeBindAddress:  ":9471",
+		qps:                    50,
+		burst:                  100,
+		ipv4MaskSize:           24,
+		ipv6MaskSize:           120,
+		ipv6:                   true,
+		watermark:              plan.Watermark{Free: 8, Max: 110},
+		coolDown:               time.Minute,
+		leaderElection:         true,
+		leaderElectionID:       "cilium-ipam-leader",
+		leaseDuration:          15 * time.Second,
+		renewDeadline:          10 * time.Second,
+		retryPeriod:            2 * time.Second,
+		metricsBindAddress:     ":9470",
+		healthProbeBindAddress: ":9471",
 	}
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.configFile, "config", o.configFile, "YAML file of kind "+configKind+" whose other keys are names of these flags; what is given here comes first")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "How to reach the API server; the pod's own account if empty. Default from the variable KUBECONFIG")
 	fs.Float32Var(&o.qps, "kube-api-qps", o.qps, "Requests a second to the API server")
 	fs.IntVar(&o.burst, "kube-api-burst", o.burst, "Requests at once to the API server")
@@ -66,8 +71,9 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.watermark.Max, "max-allocated-ip", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones")
 	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
 
+	fs.BoolVar(&o.ipv6, "enable-ipv6", o.ipv6, "Give nodes IPv6 subnets, where CIDRs for them are named; false leaves that family out")
 	fs.BoolVar(&o.leaderElection, "enable-leader-election", o.leaderElection, "Let one of several replicas lead")
-	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", o.leaderElectionNamespace, "Namespace of the Leases. Default from the variable POD_NAMESPACE")
+	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", o.leaderElectionNamespace, "Namespace of the Leases. Default from the variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
 	fs.StringVar(&o.leaderElectionID, "leader-election-id", o.leaderElectionID, "Name of the leader's Lease")
 	fs.DurationVar(&o.leaseDuration, "leader-election-lease-duration", o.leaseDuration, "How long the others wait for a leader that is silent")
 	fs.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", o.renewDeadline, "How long a leader tries to renew its lease before it stops")
@@ -79,6 +85,9 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 // config reads what the flags say. An error names the flag and the value.
 func (o *options) config() (controller.Config, error) {
+	if o.leaderElectionNamespace == "" {
+		o.leaderElectionNamespace = ownNamespace(o.kubeconfig)
+	}
 	cfg := controller.Config{Watermark: o.watermark, CoolDown: o.coolDown, Namespace: o.leaderElectionNamespace}
 	for _, family := range []struct {
 		flag     string
@@ -89,6 +98,9 @@ func (o *options) config() (controller.Config, error) {
 		{"cluster-pool-ipv4-cidr", address.IPv4, o.ipv4CIDRs, o.ipv4MaskSize},
 		{"cluster-pool-ipv6-cidr", address.IPv6, o.ipv6CIDRs, o.ipv6MaskSize},
 	} {
+		if family.family == address.IPv6 && !o.ipv6 {
+			continue
+		}
 		for _, s := range family.cidrs {
 			cidr, err := parseCIDR(s, family.family)
 			if err != nil {
@@ -100,10 +112,46 @@ func (o *options) config() (controller.Config, error) {
 	if errs := cfg.Validate(); len(errs) > 0 {
 		return cfg, fmt.Errorf("--%w", errs[0])
 	}
+	if err := o.validateProcess(); err != nil {
+		return cfg, err
+	}
 	if o.leaderElection && !(o.leaseDuration > o.renewDeadline && o.renewDeadline > o.retryPeriod && o.retryPeriod > 0) {
 		return cfg, fmt.Errorf("--leader-election-lease-duration %v must be longer than --leader-election-renew-deadline %v, which must be longer than --leader-election-retry-period %v", o.leaseDuration, o.renewDeadline, o.retryPeriod)
 	}
 	return cfg, nil
+}
+
+// validateProcess checks the flags that concern the process, and not what it does.
+func (o *options) validateProcess() error {
+	switch {
+	case !(o.qps > 0):
+		return fmt.Errorf("--kube-api-qps: Invalid value: %v: must be more than 0", o.qps)
+	case o.burst < 1:
+		return fmt.Errorf("--kube-api-burst: Invalid value: %d: must be at least 1", o.burst)
+	}
+	names := []struct{ flag, value string }{
+		{"leader-election-namespace", o.leaderElectionNamespace},
+		{"leader-election-id", o.leaderElectionID},
+	}
+	for _, n := range names {
+		if problems := validation.IsDNS1123Subdomain(n.value); len(problems) > 0 {
+			return fmt.Errorf("--%s: Invalid value: %q: %s", n.flag, n.value, problems[0])
+		}
+	}
+	for _, a := range []struct{ flag, value string }{
+		{"metrics-bind-address", o.metricsBindAddress},
+		{"health-probe-bind-address", o.healthProbeBindAddress},
+	} {
+		if _, port, err := net.SplitHostPort(a.value); a.value != "0" && (err != nil || !isPort(port)) {
+			return fmt.Errorf("--%s: Invalid value: %q: write host:port, such as :9470, or 0", a.flag, a.value)
+		}
+	}
+	return nil
+}
+
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
 }
 
 func parseCIDR(s string, family address.Family) (netip.Prefix, error) {

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/pflag"
+)
+
+// alias is a flag under another name: a guide to fixed addresses on Cilium, which clusters were set
+// up by, spells its flags so. It has the guide's meaning.
+type alias struct {
+	old, new string
+	// translate turns a value as the guide writes it into ours; nil: they are the same.
+	translate func(string) (string, error)
+}
+
+// aliases are all flags of the guide that we spell otherwise. One whose flag this program does not
+// have is not accepted.
+var aliases = []alias{
+	{old: "labelSector", new: "label-selector"},
+	{old: "ipRateNum", new: "ip-rate-num"},
+	{old: "maxAllocatedIP", new: "max-allocated-ip"},
+	{old: "enableIPv6", new: "enable-ipv6"},
+	{old: "enableStaticPodIPv6", new: "enable-static-pod-ipv6"},
+	{old: "excludeDbbranchPrefixs", new: "exclude-dbbranch-prefixes"},
+	{old: "cepTerminationTimeout", new: "cep-termination-timeout"},
+	{old: "logLevel", new: "v", translate: verbosity},
+}
+
+// variable is a variable of the environment that a flag has its value from where neither the command
+// line nor the configuration file gives one.
+type variable struct {
+	name, flag string
+	// deprecated: it is the guide's, and its use is told.
+	deprecated bool
+}
+
+// variables are all that are read.
+var variables = []variable{
+	{name: "KUBECONFIG", flag: "kubeconfig"},
+	{name: "POD_NAMESPACE", flag: "leader-election-namespace"},
+	{name: "CLUSTER_POOL_IPV4_CIDR", flag: "cluster-pool-ipv4-cidr", deprecated: true},
+	{name: "CLUSTER_POOL_IPV4_MASK_SIZE", flag: "cluster-pool-ipv4-mask-size", deprecated: true},
+	{name: "CLUSTER_POOL_IPV6_CIDR", flag: "cluster-pool-ipv6-cidr", deprecated: true},
+	{name: "CLUSTER_POOL_IPV6_MASK_SIZE", flag: "cluster-pool-ipv6-mask-size", deprecated: true},
+}
+
+// verbosity translates the levels of the guide: 0 panic, 1 fatal, 2 error, 3 warning, 4 info, 5 debug,
+// 6 trace. Ours begin at what an operator has to know, which can't be silenced.
+func verbosity(level string) (string, error) {
+	n, err := strconv.Atoi(level)
+	switch {
+	case err != nil || n < 0 || n > 6:
+		return "", fmt.Errorf("must be a number from 0 (panic) to 6 (trace)")
+	case n < 4:
+		return "0", nil
+	case n == 4:
+		return "2", nil
+	case n == 5:
+		return "4", nil
+	}
+	return "6", nil
+}
+
+// aliasValue is the value of an alias: it sets the flag itself.
+type aliasValue struct {
+	alias
+	target *pflag.Flag
+}
+
+func (v aliasValue) String() string { return "" }
+func (v aliasValue) Type() string   { return v.target.Value.Type() }
+
+func (v aliasValue) Set(s string) error {
+	if v.translate != nil {
+		var err error
+		if s, err = v.translate(s); err != nil {
+			return err
+		}
+	}
+	return v.target.Value.Set(s)
+}
+
+// addAliases adds those of the aliases whose flags there are. They are not shown among the flags.
+func addAliases(fs *pflag.FlagSet) {
+	for _, a := range aliases {
+		target := fs.Lookup(a.new)
+		if target == nil {
+			continue
+		}
+		fs.AddFlag(&pflag.Flag{
+			Name:        a.old,
+			Usage:       "Deprecated: use --" + a.new,
+			Value:       aliasValue{alias: a, target: target},
+			NoOptDefVal: target.NoOptDefVal,
+			Hidden:      true,
+		})
+	}
+}
+
+// settleAliases makes the flags behind the aliases that were given count as given, and returns a
+// warning for each. A flag that was given under both names is an error: there is no telling which of
+// the two was meant.
+func settleAliases(fs *pflag.FlagSet) (warnings []string, err error) {
+	for _, a := range aliases {
+		given := fs.Lookup(a.old)
+		if given == nil || !given.Changed {
+			continue
+		}
+		target := fs.Lookup(a.new)
+		if target.Changed {
+			return nil, fmt.Errorf("--%s and --%s are the same flag; give %s alone", a.old, a.new, dashed(target))
+		}
+		target.Changed = true
+		warnings = append(warnings, fmt.Sprintf("Flag --%s is deprecated; use %s", a.old, dashed(target)))
+	}
+	return warnings, nil
+}
+
+// dashed is a flag as it is written: -v has no long name.
+func dashed(f *pflag.Flag) string {
+	if f.Shorthand == f.Name {
+		return "-" + f.Name
+	}
+	return "--" + f.Name
+}

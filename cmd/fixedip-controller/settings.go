@@ -1,0 +1,191 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// configVersion and configKind head a configuration file, so that a later version of it can be
+	// told from this one. Its other keys are the names of flags.
+	configVersion = "config.fixedip.io/v1alpha1"
+	configKind    = "FixedIPControllerConfiguration"
+
+	podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+)
+
+// notInFile are flags that a configuration file can't give.
+var notInFile = []string{"config", "help", "version"}
+
+// settings are where the flags have their values from: the command line first, then the file that
+// --config names, then the environment.
+type settings struct {
+	fs *pflag.FlagSet
+	// origins tell of each flag that was not given on the command line where its value is from. Key:
+	// the name of the flag. Value: for people.
+	origins  map[string]string
+	warnings []string
+}
+
+// settle gives the flags that the command line left out their values. An error names what is wrong
+// where it was written.
+func settle(fs *pflag.FlagSet, configFile string, getenv func(string) string) (*settings, error) {
+	s := &settings{fs: fs, origins: map[string]string{}}
+	var err error
+	if s.warnings, err = settleAliases(fs); err != nil {
+		return nil, err
+	}
+	if configFile != "" {
+		if err := s.readFile(configFile); err != nil {
+			return nil, fmt.Errorf("--config %s: %w", configFile, err)
+		}
+	}
+	return s, s.readEnvironment(getenv)
+}
+
+func (s *settings) readFile(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var file map[string]json.RawMessage
+	if err := yaml.UnmarshalStrict(data, &file); err != nil {
+		return errors.New(strings.Join(strings.Fields(err.Error()), " "))
+	}
+	for key, want := range map[string]string{"apiVersion": configVersion, "kind": configKind} {
+		var have string
+		if err := json.Unmarshal(file[key], &have); err != nil || have != want {
+			return fmt.Errorf("%s is %s; write %s", key, orNothing(file[key]), want)
+		}
+		delete(file, key)
+	}
+	keys := make([]string, 0, len(file))
+	for key := range file {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		if i := slices.IndexFunc(aliases, func(a alias) bool { return a.old == key }); i >= 0 {
+			return fmt.Errorf("key %s is known as %s here", key, aliases[i].new)
+		}
+		flag := s.fs.Lookup(key)
+		if flag == nil || slices.Contains(notInFile, key) {
+			return fmt.Errorf("unknown key %q; the keys are the names of the flags", key)
+		}
+		if flag.Changed {
+			continue
+		}
+		if err := setFromFile(flag, file[key]); err != nil {
+			return fmt.Errorf("key %s: %s: %w", key, file[key], err)
+		}
+		s.set(flag, "the file "+path)
+	}
+	return nil
+}
+
+func orNothing(raw json.RawMessage) string {
+	if raw == nil {
+		return "missing"
+	}
+	return string(raw)
+}
+
+// setFromFile gives a flag a value of a file: a list to one that takes several, the text of an object
+// or a number as it stands.
+func setFromFile(flag *pflag.Flag, raw json.RawMessage) error {
+	var value any
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return err
+	}
+	switch v := value.(type) {
+	case nil:
+		return errors.New("there is no value")
+	case string:
+		return flag.Value.Set(v)
+	case []any:
+		list, ok := flag.Value.(pflag.SliceValue)
+		if !ok {
+			return errors.New("only one value can be given")
+		}
+		texts := make([]string, len(v))
+		for i, element := range v {
+			if texts[i], ok = element.(string); !ok {
+				return fmt.Errorf("element %d is not text", i)
+			}
+		}
+		return list.Replace(texts)
+	}
+	return flag.Value.Set(string(raw))
+}
+
+func (s *settings) readEnvironment(getenv func(string) string) error {
+	for _, v := range variables {
+		value := getenv(v.name)
+		flag := s.fs.Lookup(v.flag)
+		if value == "" || flag == nil || flag.Changed {
+			continue
+		}
+		if v.name == clientcmd.RecommendedConfigPathEnvVar && !exists(value) && getenv("KUBERNETES_SERVICE_HOST") != "" {
+			// Manifests name files of the host that they don't mount.
+			s.warnings = append(s.warnings, fmt.Sprintf("Variable %s names %s, which does not exist; the pod's own account is used", v.name, value))
+			continue
+		}
+		if err := flag.Value.Set(value); err != nil {
+			return fmt.Errorf("variable %s=%q: %w", v.name, value, err)
+		}
+		s.set(flag, "the variable "+v.name)
+		if v.deprecated {
+			s.warnings = append(s.warnings, fmt.Sprintf("Variable %s is deprecated; use --%s", v.name, v.flag))
+		}
+	}
+	return nil
+}
+
+func (s *settings) set(flag *pflag.Flag, origin string) {
+	flag.Changed = true
+	s.origins[flag.Name] = origin
+}
+
+// explain adds to an error about a flag where its value was written, unless that was on the command
+// line.
+func (s *settings) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "--"), " ")
+	if origin, ok := s.origins[strings.TrimSuffix(name, ":")]; ok {
+		return fmt.Errorf("%w (from %s)", err, origin)
+	}
+	return err
+}
+
+// ownNamespace is where this program runs: what its kubeconfig says or, in a pod, the pod's; empty
+// where nothing says.
+func ownNamespace(kubeconfig string) string {
+	if kubeconfig == "" {
+		data, err := os.ReadFile(podNamespaceFile)
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(data))
+	}
+	// What is wrong with the file is told by who connects with it.
+	cfg, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil || cfg.Contexts[cfg.CurrentContext] == nil {
+		return ""
+	}
+	return cfg.Contexts[cfg.CurrentContext].Namespace
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

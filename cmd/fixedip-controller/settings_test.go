@@ -1,0 +1,225 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+)
+
+// given is what a program is started with.
+type given struct {
+	args []string
+	file string
+	env  map[string]string
+}
+
+// read does with it what command does, as far as that touches no cluster.
+func read(t *testing.T, g given) (*options, *settings, error) {
+	t.Helper()
+	o := defaults()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	o.addFlags(fs)
+	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), fs)
+	addAliases(fs)
+	if g.file != "" {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(path, []byte(g.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		g.args = append(g.args, "--config="+path)
+	}
+	if err := fs.Parse(g.args); err != nil {
+		return o, nil, err
+	}
+	s, err := settle(fs, o.configFile, func(name string) string { return g.env[name] })
+	if err != nil && g.file != "" {
+		err = shortened{err, o.configFile}
+	}
+	return o, s, err
+}
+
+// shortened leaves the folder of a test out of an error.
+type shortened struct {
+	error
+	path string
+}
+
+func (s shortened) Error() string {
+	return strings.ReplaceAll(s.error.Error(), s.path, filepath.Base(s.path))
+}
+
+func orZero(v string) string {
+	if v == "" {
+		return "0"
+	}
+	return v
+}
+
+const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n"
+
+func TestSettings(t *testing.T) {
+	for name, c := range map[string]struct {
+		given
+		// want changes the defaults to what is expected.
+		want func(*options)
+		// v is the verbosity of the log; empty: 0.
+		v        string
+		warnings []string
+		wantErr  string
+	}{
+		"nothing": {want: func(*options) {}},
+		"the guide's names": {
+			given: given{args: []string{"--ipRateNum=10", "--maxAllocatedIP=100", "--enableIPv6=false"}},
+			want:  func(o *options) { o.watermark.Free, o.watermark.Max, o.ipv6 = 10, 100, false },
+			warnings: []string{
+				"Flag --ipRateNum is deprecated; use --ip-rate-num",
+				"Flag --maxAllocatedIP is deprecated; use --max-allocated-ip",
+				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
+			},
+		},
+		"a switch without a value": {
+			given:    given{args: []string{"--enableIPv6"}},
+			want:     func(*options) {},
+			warnings: []string{"Flag --enableIPv6 is deprecated; use --enable-ipv6"},
+		},
+		"the guide's log level": {
+			given:    given{args: []string{"--logLevel=5"}},
+			want:     func(*options) {},
+			v:        "4",
+			warnings: []string{"Flag --logLevel is deprecated; use -v"},
+		},
+		"no such log level":        {given: given{args: []string{"--logLevel=7"}}, wantErr: `invalid argument "7" for "--logLevel" flag: must be a number from 0 (panic) to 6 (trace)`},
+		"a bad value, guide's way": {given: given{args: []string{"--ipRateNum=ten"}}, wantErr: `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
+		"both names":               {given: given{args: []string{"--ipRateNum=10", "--ip-rate-num=9"}}, wantErr: "--ipRateNum and --ip-rate-num are the same flag; give --ip-rate-num alone"},
+		"a file": {
+			given: given{file: head + `
+cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.250.0.0/16]
+cluster-pool-ipv6-cidr: fd00::/48
+cluster-pool-ipv4-mask-size: 25
+cool-down: 5m
+enable-leader-election: false
+v: 6
+`},
+			v: "6",
+			want: func(o *options) {
+				o.ipv4CIDRs, o.ipv6CIDRs = []string{"10.240.0.0/16", "10.250.0.0/16"}, []string{"fd00::/48"}
+				o.ipv4MaskSize, o.coolDown, o.leaderElection = 25, 5*time.Minute, false
+			},
+		},
+		"flags before the file, the file before the environment": {
+			given: given{
+				args: []string{"--ip-rate-num=3", "--maxAllocatedIP=33"},
+				file: head + "ip-rate-num: 4\nmax-allocated-ip: 44\nleader-election-namespace: of-file\n",
+				env:  map[string]string{"POD_NAMESPACE": "of-env", "KUBECONFIG": "/k"},
+			},
+			want: func(o *options) {
+				o.watermark.Free, o.watermark.Max, o.leaderElectionNamespace, o.kubeconfig = 3, 33, "of-file", "/k"
+			},
+			warnings: []string{"Flag --maxAllocatedIP is deprecated; use --max-allocated-ip"},
+		},
+		"the guide's variables": {
+			given: given{env: map[string]string{
+				"CLUSTER_POOL_IPV4_CIDR": "10.240.0.0/16", "CLUSTER_POOL_IPV4_MASK_SIZE": "25",
+				"CLUSTER_POOL_IPV6_CIDR": "fd00:240::/120", "CLUSTER_POOL_IPV6_MASK_SIZE": "124", "POD_NAMESPACE": "kube-system",
+			}},
+			want: func(o *options) {
+				o.ipv4CIDRs, o.ipv6CIDRs, o.ipv4MaskSize, o.ipv6MaskSize = []string{"10.240.0.0/16"}, []string{"fd00:240::/120"}, 25, 124
+				o.leaderElectionNamespace = "kube-system"
+			},
+			warnings: []string{
+				"Variable CLUSTER_POOL_IPV4_CIDR is deprecated; use --cluster-pool-ipv4-cidr",
+				"Variable CLUSTER_POOL_IPV4_MASK_SIZE is deprecated; use --cluster-pool-ipv4-mask-size",
+				"Variable CLUSTER_POOL_IPV6_CIDR is deprecated; use --cluster-pool-ipv6-cidr",
+				"Variable CLUSTER_POOL_IPV6_MASK_SIZE is deprecated; use --cluster-pool-ipv6-mask-size",
+			},
+		},
+		"a kubeconfig that is not mounted into the pod": {
+			given:    given{env: map[string]string{"KUBECONFIG": "/nowhere/scheduler.conf", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}},
+			want:     func(*options) {},
+			warnings: []string{"Variable KUBECONFIG names /nowhere/scheduler.conf, which does not exist; the pod's own account is used"},
+		},
+		"a bad variable":       {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.ParseInt: parsing "x": invalid syntax`},
+		"no such file":         {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
+		"no version":           {given: given{file: "kind: FixedIPControllerConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
+		"another kind":         {given: given{file: "apiVersion: config.fixedip.io/v1alpha1\nkind: Pod\n"}, wantErr: `--config config.yaml: kind is "Pod"; write FixedIPControllerConfiguration`},
+		"an unknown key":       {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; the keys are the names of the flags`},
+		"a key of the guide":   {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: key ipRateNum is known as ip-rate-num here`},
+		"a file in a file":     {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; the keys are the names of the flags`},
+		"a key twice":          {given: given{file: head + "ip-rate-num: 3\nip-rate-num: 4\n"}, wantErr: `--config config.yaml: error converting YAML to JSON: yaml: unmarshal errors: line 4: key "ip-rate-num" already set in map`},
+		"a bad value in it":    {given: given{file: head + "cool-down: soon\n"}, wantErr: `--config config.yaml: key cool-down: "soon": time: invalid duration "soon"`},
+		"a list for one value": {given: given{file: head + "ip-rate-num: [3]\n"}, wantErr: `--config config.yaml: key ip-rate-num: [3]: only one value can be given`},
+		"a list of numbers":    {given: given{file: head + "cluster-pool-ipv4-cidr: [10]\n"}, wantErr: `--config config.yaml: key cluster-pool-ipv4-cidr: [10]: element 0 is not text`},
+		"no value":             {given: given{file: head + "ip-rate-num:\n"}, wantErr: `--config config.yaml: key ip-rate-num: null: there is no value`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, s, err := read(t, c.given)
+			if c.wantErr != "" {
+				if err == nil || err.Error() != c.wantErr {
+					t.Errorf("error %v, want %s", err, c.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := defaults()
+			c.want(want)
+			want.configFile = o.configFile
+			if diff := cmp.Diff(want, o, cmp.AllowUnexported(options{})); diff != "" {
+				t.Errorf("options (-want +got): %s", diff)
+			}
+			if got := s.fs.Lookup("v").Value.String(); got != orZero(c.v) {
+				t.Errorf("verbosity %s, want %s", got, c.v)
+			}
+			if diff := cmp.Diff(c.warnings, s.warnings); diff != "" {
+				t.Errorf("warnings (-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+// An error about a value says where the value was written.
+func TestErrorSource(t *testing.T) {
+	o, s, err := read(t, given{
+		args: []string{"--leader-election-namespace=x"},
+		env:  map[string]string{"CLUSTER_POOL_IPV4_CIDR": "10.0.0.5/16"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = o.config()
+	want := `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16 (from the variable CLUSTER_POOL_IPV4_CIDR)`
+	if got := s.explain(err); got == nil || got.Error() != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+}
+
+// Each level of the guide shows what it showed there.
+func TestVerbosity(t *testing.T) {
+	for level, want := range map[string]string{"0": "0", "1": "0", "2": "0", "3": "0", "4": "2", "5": "4", "6": "6"} {
+		if got, err := verbosity(level); got != want || err != nil {
+			t.Errorf("level %s: %s, %v; want %s", level, got, err, want)
+		}
+	}
+}
+
+// The namespace of a kubeconfig's context is ours where nothing else is said.
+func TestOwnNamespace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a, namespace: kube-system}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := ownNamespace(path); got != "kube-system" {
+		t.Errorf("namespace %q", got)
+	}
+	if got := ownNamespace(path + "x"); got != "" {
+		t.Errorf("namespace %q of no file", got)
+	}
+}
