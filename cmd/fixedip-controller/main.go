@@ -74,7 +74,7 @@ func run(o *options) error {
 	}
 	mgr, err := manager.New(kubeconfig, manager.Options{
 		Scheme:                        scheme,
-		Cache:                         controller.CacheOptions(),
+		Cache:                         controller.CacheOptions(cfg),
 		Metrics:                       server.Options{BindAddress: o.metricsBindAddress},
 		HealthProbeBindAddress:        o.healthProbeBindAddress,
 		LeaderElection:                o.leaderElection,

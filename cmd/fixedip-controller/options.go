@@ -14,6 +14,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 )
 
@@ -30,6 +31,10 @@ type options struct {
 	ipv6                       bool
 	watermark                  plan.Watermark
 	coolDown                   time.Duration
+
+	labelSelector   string
+	excludeDBBranch []string
+	staticPodIPv6   bool
 
 	leaderElection                            bool
 	leaderElectionNamespace, leaderElectionID string
@@ -67,11 +72,15 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.ipv4MaskSize, "cluster-pool-ipv4-mask-size", o.ipv4MaskSize, "Prefix length of a node's IPv4 subnet")
 	fs.StringSliceVar(&o.ipv6CIDRs, "cluster-pool-ipv6-cidr", nil, "IPv6 CIDRs that the nodes get their subnets from")
 	fs.IntVar(&o.ipv6MaskSize, "cluster-pool-ipv6-mask-size", o.ipv6MaskSize, "Prefix length of a node's IPv6 subnet")
+	fs.BoolVar(&o.ipv6, "enable-ipv6", o.ipv6, "Give nodes IPv6 subnets, where CIDRs for them are named; false leaves that family out")
 	fs.IntVar(&o.watermark.Free, "ip-rate-num", o.watermark.Free, "Free dynamic addresses to keep in the pool of each node, in each family")
 	fs.IntVar(&o.watermark.Max, "max-allocated-ip", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones")
 	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
 
-	fs.BoolVar(&o.ipv6, "enable-ipv6", o.ipv6, "Give nodes IPv6 subnets, where CIDRs for them are named; false leaves that family out")
+	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "StatefulSet pods of other schedulers whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
+	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
+	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", o.staticPodIPv6, "Fix the IPv6 addresses of the pods that --label-selector matches too")
+
 	fs.BoolVar(&o.leaderElection, "enable-leader-election", o.leaderElection, "Let one of several replicas lead")
 	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", o.leaderElectionNamespace, "Namespace of the Leases. Default from the variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
 	fs.StringVar(&o.leaderElectionID, "leader-election-id", o.leaderElectionID, "Name of the leader's Lease")
@@ -109,6 +118,11 @@ func (o *options) config() (controller.Config, error) {
 			cfg.ClusterPools = append(cfg.ClusterPools, address.ClusterPool{CIDR: cidr, MaskSize: family.maskSize})
 		}
 	}
+	selector, err := identity.ParseSelector(o.labelSelector)
+	if err != nil {
+		return cfg, fmt.Errorf("--label-selector: Invalid value: %q: %w", o.labelSelector, err)
+	}
+	cfg.Adoption = identity.Adoption{Selector: selector, ExcludeDBBranch: o.excludeDBBranch, IPv4Only: !o.ipv6 || !o.staticPodIPv6}
 	if errs := cfg.Validate(); len(errs) > 0 {
 		return cfg, fmt.Errorf("--%w", errs[0])
 	}

@@ -63,6 +63,8 @@ type Witness struct {
 	suspicions map[string]suspicion
 	// violations are the broken promises, in the order seen.
 	violations []string
+	// anyOrder: claims may follow their binds.
+	anyOrder bool
 	// changed is closed and made anew at each event.
 	changed chan struct{}
 }
@@ -195,7 +197,7 @@ func (w *Witness) order(key string) {
 		return
 	}
 	p.Bound = w.boundAt[now.UID]
-	if p.Claimed >= p.Bound {
+	if p.Claimed >= p.Bound && !w.anyOrder {
 		w.violate("pod %s was bound at revision %d, before its claim at %d", key, p.Bound, p.Claimed)
 	}
 }
@@ -329,4 +331,12 @@ func (w *Witness) Forgive(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.suspicions, key)
+}
+
+// AnyOrder lets claims follow their binds, as they do where pods of other schedulers are adopted.
+// Call it before there are any.
+func (w *Witness) AnyOrder() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.anyOrder = true
 }

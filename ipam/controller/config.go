@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 )
 
@@ -30,6 +31,8 @@ type Config struct {
 	Watermark plan.Watermark
 	// CoolDown is how long an address rests between two owners.
 	CoolDown time.Duration
+	// Adoption says which pods of other schedulers get the address fixed that they run with.
+	Adoption identity.Adoption
 	// Namespace is where the controller keeps its Leases.
 	Namespace string
 }
@@ -62,6 +65,9 @@ func (c Config) Validate() field.ErrorList {
 	}
 	if c.CoolDown < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("cool-down"), c.CoolDown.String(), "must not be negative"))
+	}
+	if slices.Contains(c.Adoption.ExcludeDBBranch, "") {
+		errs = append(errs, field.Invalid(field.NewPath("exclude-dbbranch-prefixes"), "", "every label begins with the empty prefix"))
 	}
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))

@@ -39,7 +39,11 @@ func Scheme() (*runtime.Scheme, error) {
 }
 
 // CacheOptions trims what the controller watches to the fields that it uses.
-func CacheOptions() cache.Options {
+func CacheOptions(cfg Config) cache.Options {
+	trimPod := trimPod
+	if cfg.Adoption.Labels() {
+		trimPod = trimPodButLabels
+	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -62,6 +66,15 @@ func trimPod(obj any) (any, error) {
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
 	}, nil
+}
+
+// trimPodButLabels is trimPod where labels of pods are looked at.
+func trimPodButLabels(obj any) (any, error) {
+	trimmed, err := trimPod(obj)
+	if pod, ok := obj.(*corev1.Pod); ok {
+		trimmed.(*corev1.Pod).Labels = pod.Labels
+	}
+	return trimmed, err
 }
 
 // trimStatefulSet keeps of a StatefulSet what identity and situation read.
@@ -141,6 +154,17 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	if err := r.setup(ctx, mgr, identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
+	}
+	a := &adoptReconciler{
+		ledger:   l,
+		writer:   writer,
+		cached:   mgr.GetClient(),
+		live:     live,
+		events:   mgr.GetEventRecorder("fixedip-controller"),
+		adoption: cfg.Adoption,
+	}
+	if err := a.setup(mgr); err != nil {
+		return fmt.Errorf("set up the controller that adopts pods: %w", err)
 	}
 	return nil
 }

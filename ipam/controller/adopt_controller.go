@@ -1,0 +1,196 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// adoptReconciler gives pods that another scheduler placed the address that they run with: it
+// writes the owner of the entry, and the record follows as it does for a claim. It never gives a
+// pod a second address, and takes none.
+type adoptReconciler struct {
+	ledger   *ledger.Ledger
+	writer   *ciliumpool.Writer
+	cached   client.Reader
+	live     client.Reader
+	events   events.EventRecorder
+	adoption identity.Adoption
+}
+
+func (r *adoptReconciler) setup(mgr manager.Manager) error {
+	return builder.ControllerManagedBy(mgr).
+		Named("adopt").
+		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
+			pod := obj.(*corev1.Pod)
+			_, wanted, err := r.adoption.Wants(pod)
+			return err == nil && wanted && len(plan.Adoptable(pod, r.adoption.IPv4Only)) > 0
+		}))).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
+		Complete(r)
+}
+
+// Reconcile looks at one pod.
+func (r *adoptReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var pod corev1.Pod
+	if err := r.cached.Get(ctx, req.NamespacedName, &pod); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	id, wanted, err := r.adoption.Wants(&pod)
+	if err != nil || !wanted {
+		return reconcile.Result{}, nil
+	}
+	addrs := plan.Adoptable(&pod, r.adoption.IPv4Only)
+	held := r.ledger.Held(id.Key())
+	if len(addrs) == 0 || holds(held, pod.Spec.NodeName, addrs) {
+		return reconcile.Result{}, nil
+	}
+	kept, err := r.kept(ctx, req)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if node, strayed := plan.Strayed(held, kept, addrs); len(strayed) > 0 {
+		r.tellStrayed(&pod, addrs, node, strayed)
+		return reconcile.Result{}, nil
+	}
+	switch err := r.adopt(ctx, &pod, id, addrs); {
+	case errors.Is(err, errSuperseded), errors.Is(err, ciliumpool.ErrGone):
+		// The watch will show it, or has shown it already.
+		klog.FromContext(ctx).V(3).Info("Adoption superseded", "err", err)
+		return reconcile.Result{}, nil
+	case errors.Is(err, errUnfit):
+		r.events.Eventf(&pod, nil, corev1.EventTypeWarning, "NotAdopted", "AdoptAddress", "Its address is not fixed: %v", err)
+		return reconcile.Result{RequeueAfter: sweepInterval}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("fix the address of pod %s: %w", req, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// errUnfit: the address of a pod can't be its own.
+var errUnfit = errors.New("the address can't be kept")
+
+// kept is what the record of a pod keeps, if there is one.
+func (r *adoptReconciler) kept(ctx context.Context, req reconcile.Request) ([]plan.Kept, error) {
+	var record v1alpha1.FixedIP
+	err := r.cached.Get(ctx, req.NamespacedName, &record)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read FixedIP %s: %w", req, err)
+	}
+	return plan.Keeps(&record), nil
+}
+
+// adopt writes the owner onto the entries of the addresses that a pod has.
+//
+// That is safe only for a pod that has them, so the pod is looked at before and after the write: as
+// long as it stands nobody else can have them. If it went in between, the entries become what they
+// were.
+func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identity.Identity, addrs []netip.Addr) error {
+	if err := r.stillHas(ctx, pod, addrs); err != nil {
+		return err
+	}
+	// taken are the entries as they were, to be put back if need be.
+	var taken []pool.Edit
+	err := r.writer.Write(ctx, ciliumpool.Request{Node: pod.Spec.NodeName, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		if other, disputed := r.ledger.Disputed(n.Name); disputed {
+			return nil, fmt.Errorf("%w: the subnets of node %s overlap those of node %s", errUnfit, n.Name, other)
+		}
+		edits, err := plan.Adopt(n, id, addrs)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errUnfit, err)
+		}
+		if len(edits) > 0 {
+			taken = edits
+		}
+		return edits, nil
+	}})
+	if err != nil {
+		return err
+	}
+	gone := r.stillHas(ctx, pod, addrs)
+	if !errors.Is(gone, errSuperseded) {
+		if gone == nil && len(taken) > 0 {
+			klog.FromContext(ctx).Info("Address adopted", "ips", addrs, "node", pod.Spec.NodeName)
+			r.events.Eventf(pod, nil, corev1.EventTypeNormal, "Adopted", "AdoptAddress", "%s is its address for life now", address.Join(addrs))
+		}
+		return gone
+	}
+	err = r.writer.Write(ctx, ciliumpool.Request{Node: pod.Spec.NodeName, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		var undo []pool.Edit
+		for _, e := range taken {
+			if now, ok := n.Entries[e.Addr]; ok && now == *e.To {
+				undo = append(undo, n.Set(e.Addr, pool.Entry{}))
+			}
+		}
+		return undo, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("give up the address of the pod, which went meanwhile: %w", err)
+	}
+	return gone
+}
+
+// stillHas asks the API server whether the very pod has the addresses. It returns errSuperseded where
+// it does not.
+func (r *adoptReconciler) stillHas(ctx context.Context, pod *corev1.Pod, addrs []netip.Addr) error {
+	var now corev1.Pod
+	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("pod %s is gone: %w", klog.KObj(pod), errSuperseded)
+	case err != nil:
+		return fmt.Errorf("look at pod %s: %w", klog.KObj(pod), err)
+	}
+	has := plan.Adoptable(&now, false)
+	if now.UID != pod.UID || slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !slices.Contains(has, a) }) {
+		return fmt.Errorf("pod %s is on its way out or another one: %w", klog.KObj(pod), errSuperseded)
+	}
+	return nil
+}
+
+// tellStrayed says on a pod that it runs without the address that is kept for it, and what would
+// have kept it.
+func (r *adoptReconciler) tellStrayed(pod *corev1.Pod, has []netip.Addr, node string, kept []netip.Addr) {
+	where := "in no node's pool"
+	switch {
+	case node == pod.Spec.NodeName:
+		where = "on this node too; deleting the pod gives it that address"
+	case node != "":
+		where = fmt.Sprintf("on node %s; a pod template with schedulerName: fixedip-scheduler would have brought it back there", node)
+	}
+	r.events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressNotKept", "AdoptAddress", "Runs with %s on node %s, and %s is kept for it %s",
+		address.Join(has), pod.Spec.NodeName, address.Join(kept), where)
+}
+
+// holds tells whether the pools give all of the addresses, on the node, to whom the holdings are of.
+func holds(held []ledger.Holding, node string, addrs []netip.Addr) bool {
+	for _, h := range held {
+		if h.Node == node {
+			return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !slices.Contains(h.Addrs, a) })
+		}
+	}
+	return false
+}

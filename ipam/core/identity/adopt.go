@@ -1,0 +1,73 @@
+package identity
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// LabelDBBranch is the label whose value can exclude a pod from adoption.
+const LabelDBBranch = "DBBranch"
+
+// Adoption says which pods that another scheduler placed get the address fixed that they run with.
+// The zero Adoption takes those that ask for it by annotation.
+type Adoption struct {
+	// Selector chooses pods by their labels; nil: none.
+	Selector labels.Selector
+	// ExcludeDBBranch are beginnings of the label DBBranch: a pod whose label begins so is left
+	// alone.
+	ExcludeDBBranch []string
+	// IPv4Only leaves IPv6 addresses as they come.
+	IPv4Only bool
+}
+
+// Labels tells whether the labels of pods are looked at.
+func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBranch) > 0 }
+
+// Wants is the identity of a pod that is to be adopted. What is excluded stays so whatever its
+// annotation says; without an annotation the selector decides.
+func (a Adoption) Wants(pod *corev1.Pod) (id Identity, wanted bool, err error) {
+	branch := pod.Labels[LabelDBBranch]
+	for _, prefix := range a.ExcludeDBBranch {
+		if branch != "" && strings.HasPrefix(branch, prefix) {
+			return Identity{}, false, nil
+		}
+	}
+	// Of reads the annotation, and refuses what is neither true nor false.
+	asks, _ := strconv.ParseBool(pod.Annotations[AnnotationEnabled])
+	if !asks && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {
+		return Identity{}, false, nil
+	}
+	return Of(pod)
+}
+
+// ParseSelector reads a selector of labels: a JSON LabelSelector such as
+// {"matchLabels":{"app":"mysql"}}, or the form that kubectl takes, such as app=mysql,env!=test. The
+// empty text selects nothing.
+func ParseSelector(s string) (labels.Selector, error) {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return nil, nil
+	}
+	if !strings.HasPrefix(s, "{") {
+		return labels.Parse(s)
+	}
+	var selector metav1.LabelSelector
+	d := json.NewDecoder(bytes.NewReader([]byte(s)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&selector); err != nil {
+		return nil, fmt.Errorf("not a LabelSelector in JSON: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("not a LabelSelector in JSON: there is more after it")
+	}
+	return metav1.LabelSelectorAsSelector(&selector)
+}

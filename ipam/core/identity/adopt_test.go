@@ -1,0 +1,72 @@
+package identity_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+func labelled(labels map[string]string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels = labels }
+}
+
+func TestAdoption(t *testing.T) {
+	for name, c := range map[string]struct {
+		selector string
+		exclude  []string
+		pod      *corev1.Pod
+		wanted   bool
+		wantErr  string
+	}{
+		"no selector":                {pod: pod(labelled(map[string]string{"app": "mysql"}))},
+		"no selector, asked for":     {pod: pod(enabled("true")), wanted: true},
+		"matchLabels":                {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(labelled(map[string]string{"app": "mysql"})), wanted: true},
+		"matchLabels, others":        {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(labelled(map[string]string{"app": "redis"}))},
+		"matchExpressions":           {selector: `{"matchExpressions":[{"key":"fixed-ip","operator":"In","values":["true"]}]}`, pod: pod(labelled(map[string]string{"fixed-ip": "true"})), wanted: true},
+		"matchExpressions, others":   {selector: `{"matchExpressions":[{"key":"fixed-ip","operator":"In","values":["true"]}]}`, pod: pod()},
+		"kubectl's form":             {selector: "app=mysql,env!=test", pod: pod(labelled(map[string]string{"app": "mysql", "env": "production"})), wanted: true},
+		"kubectl's form, others":     {selector: "app=mysql,env!=test", pod: pod(labelled(map[string]string{"app": "mysql", "env": "test"}))},
+		"everything":                 {selector: "{}", pod: pod(), wanted: true},
+		"opted out":                  {selector: "{}", pod: pod(enabled("false"))},
+		"neither in nor out":         {selector: "{}", pod: pod(enabled("maybe")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "maybe"; write "true" or "false"`},
+		"of no StatefulSet":          {selector: "{}", pod: pod(ownedBy("apps/v1", "ReplicaSet"))},
+		"excluded":                   {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "staging-7"}))},
+		"excluded, and asking":       {exclude: []string{"test-"}, pod: pod(labelled(map[string]string{"DBBranch": "test-7"}), enabled("true"))},
+		"not excluded":               {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "release-7"})), wanted: true},
+		"without a branch":           {selector: "{}", exclude: []string{""}, pod: pod(), wanted: true},
+		"on the network of its host": {selector: "{}", pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
+	} {
+		selector, err := identity.ParseSelector(c.selector)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		id, wanted, err := identity.Adoption{Selector: selector, ExcludeDBBranch: c.exclude}.Wants(c.pod)
+		message := ""
+		if err != nil {
+			message = err.Error()
+		}
+		if wanted != c.wanted || message != c.wantErr || wanted && id.Key() != "db/mysql-0" {
+			t.Errorf("%s: %v, wanted %v, error %q", name, id, wanted, message)
+		}
+	}
+}
+
+func TestParseSelector(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"matchLables":{"app":"x"}}`:                          `not a LabelSelector in JSON: json: unknown field "matchLables"`,
+		`{"matchLabels":{"app":"x"}`:                           `not a LabelSelector in JSON: unexpected EOF`,
+		`{"matchLabels":{"app":"x"}}}`:                         `not a LabelSelector in JSON: there is more after it`,
+		`{"matchExpressions":[{"key":"a","operator":"Like"}]}`: `"Like" is not a valid label selector operator`,
+		`app in x`: `unable to parse requirement: found 'x' expected: '('`,
+	} {
+		if _, err := identity.ParseSelector(text); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	if s, err := identity.ParseSelector(" "); s != nil || err != nil {
+		t.Errorf("nothing selects %v, %v", s, err)
+	}
+}
