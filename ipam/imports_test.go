@@ -23,10 +23,11 @@ var rules = []struct {
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"ipam/core", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
-	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
+	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
 	{"plugins", []string{"ipam/api", "ipam/core", "ipam/store", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
-	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core"}, nil},
+	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/store/dryrun"}, nil},
 	{"hack/witness", []string{"ipam/api"}, nil},
 	{"hack", []string{"ipam/api", "hack"}, nil},
 }

@@ -77,7 +77,7 @@ func run(o *options) error {
 		Cache:                         controller.CacheOptions(cfg),
 		Metrics:                       server.Options{BindAddress: o.metricsBindAddress},
 		HealthProbeBindAddress:        o.healthProbeBindAddress,
-		LeaderElection:                o.leaderElection,
+		LeaderElection:                o.leaderElection && !o.dryRun,
 		LeaderElectionNamespace:       o.leaderElectionNamespace,
 		LeaderElectionID:              o.leaderElectionID,
 		LeaseDuration:                 &o.leaseDuration,
@@ -89,9 +89,6 @@ func run(o *options) error {
 		return fmt.Errorf("start: %w", err)
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return err
-	}
-	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
 		return err
 	}
 	if err := controller.Setup(ctx, mgr, cfg); err != nil {

@@ -16,6 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/store/dryrun"
 )
 
 // options are the flags, as they were written.
@@ -81,6 +82,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
 	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", o.staticPodIPv6, "Fix the IPv6 addresses of the pods that --label-selector matches too")
 
+	fs.BoolVar(&o.dryRun, "dry-run", o.dryRun, "Write nothing and send no events: tell in the log what would be written. It takes no part in the leader election, so that it can run beside a controller that works")
 	fs.BoolVar(&o.leaderElection, "enable-leader-election", o.leaderElection, "Let one of several replicas lead")
 	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", o.leaderElectionNamespace, "Namespace of the Leases. Default from the variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
 	fs.StringVar(&o.leaderElectionID, "leader-election-id", o.leaderElectionID, "Name of the leader's Lease")
@@ -97,7 +99,7 @@ func (o *options) config() (controller.Config, error) {
 	if o.leaderElectionNamespace == "" {
 		o.leaderElectionNamespace = ownNamespace(o.kubeconfig)
 	}
-	cfg := controller.Config{Watermark: o.watermark, CoolDown: o.coolDown, Namespace: o.leaderElectionNamespace}
+	cfg := controller.Config{Watermark: o.watermark, CoolDown: o.coolDown, Namespace: o.leaderElectionNamespace, DryRun: o.dryRun}
 	for _, family := range []struct {
 		flag     string
 		family   address.Family
@@ -185,5 +187,8 @@ func (o *options) restConfig() (*rest.Config, error) {
 		return nil, fmt.Errorf("--kubeconfig %q: %w", o.kubeconfig, err)
 	}
 	cfg.QPS, cfg.Burst = o.qps, o.burst
+	if o.dryRun {
+		cfg.Wrap(dryrun.Guard)
+	}
 	return rest.AddUserAgent(cfg, "fixedip-controller"), nil
 }

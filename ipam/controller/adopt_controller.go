@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -135,6 +136,7 @@ func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identit
 	if !errors.Is(gone, errSuperseded) {
 		if gone == nil && len(taken) > 0 {
 			klog.FromContext(ctx).Info("Address adopted", "ips", addrs, "node", pod.Spec.NodeName)
+			metrics.Adopted()
 			r.events.Eventf(pod, nil, corev1.EventTypeNormal, "Adopted", "AdoptAddress", "%s is its address for life now", address.Join(addrs))
 		}
 		return gone

@@ -35,6 +35,8 @@ type Config struct {
 	Adoption identity.Adoption
 	// Namespace is where the controller keeps its Leases.
 	Namespace string
+	// DryRun tells what would be written, and writes nothing.
+	DryRun bool
 }
 
 // Validate names each field and value that is wrong. fields are the names that the user knows.

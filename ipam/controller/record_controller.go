@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -135,6 +136,7 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		}
 		return reconcile.Result{}, fmt.Errorf("%s of %s: %w", next.Step, req, err)
 	}
+	metrics.Reconciled("record", r.clock.Now())
 	if s.Record == nil && len(s.Held) == 0 {
 		return reconcile.Result{}, nil
 	}

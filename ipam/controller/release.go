@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -56,6 +57,7 @@ func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName
 	switch err := r.live.Get(ctx, key, &pod); {
 	case apierrors.IsNotFound(err), err == nil && !needs(&pod):
 		klog.FromContext(ctx).Info("Address released", "node", node, "entries", len(taken))
+		metrics.Released(causeOf(s), len(taken))
 		return nil
 	case err != nil:
 		return fmt.Errorf("look at pod %s after its address was released on node %s: %w", key, node, err)
@@ -73,4 +75,15 @@ func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName
 		return fmt.Errorf("give pod %s its address back on node %s: %w", key, node, err)
 	}
 	return fmt.Errorf("pod %s was bound to node %s meanwhile and has its address back: %w", key, node, errSuperseded)
+}
+
+// causeOf is why addresses are taken from an identity.
+func causeOf(s plan.Situation) metrics.Cause {
+	switch {
+	case s.Record == nil:
+		return metrics.Unrecorded
+	case s.Record.DeletionTimestamp != nil:
+		return metrics.Deleted
+	}
+	return metrics.Beside
 }

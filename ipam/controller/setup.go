@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
@@ -106,15 +107,27 @@ func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 // Setup adds the controllers to a manager. ctx bounds the writes that are under way when the
 // manager stops.
 func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
-	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if cfg.DryRun {
+		var err error
+		if mgr, err = newDryRunManager(mgr); err != nil {
+			return err
+		}
+	}
+	live, err := liveClient(mgr)
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return err
+	}
+	watched, err := watchAll(ctx, mgr, cfg)
+	if err != nil {
+		return err
 	}
 	l := ledger.New()
 	pools := ciliumpool.New(live)
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
+	writer.Observe(metrics.PoolWrites{})
 	nodes, identities := &feed{}, &feed{}
-	_, err = ciliumpool.Follow(ctx, mgr.GetCache(), l, func(node string, change ledger.Change) {
+	// The ledger is behind its watch.
+	watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), l, func(node string, change ledger.Change) {
 		nodes.add(nodeRequest(node))
 		for _, owner := range change.Owners {
 			identities.add(identityRequest(owner)...)
@@ -131,6 +144,12 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	metrics.Register(metrics.World{
+		Ledger:       l,
+		ClusterPools: cfg.ClusterPools,
+		Records:      eachRecord(mgr.GetClient()),
+		Synced:       watched.synced,
+	})
 	n := &nodeReconciler{
 		ledger:      l,
 		writer:      writer,
@@ -167,6 +186,19 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)
 	}
 	return nil
+}
+
+// eachRecord visits the FixedIPs of a cache. Before the cache is filled there are none.
+func eachRecord(cached client.Reader) func(visit func(*v1alpha1.FixedIP)) {
+	return func(visit func(*v1alpha1.FixedIP)) {
+		var all v1alpha1.FixedIPList
+		if err := cached.List(context.Background(), &all, client.UnsafeDisableDeepCopy); err != nil {
+			return
+		}
+		for i := range all.Items {
+			visit(&all.Items[i])
+		}
+	}
 }
 
 // feed hands what the ledger learns to the queue of a controller. It is the controller's source

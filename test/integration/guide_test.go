@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,12 +26,12 @@ import (
 
 // startAsGuide starts a controller with nothing but the given arguments and variables, and with the
 // cluster's kubeconfig in the place of the guide's. The nodes are up when it returns.
-func startAsGuide(t *testing.T, nodes, args, env []string) *env {
+func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *env {
 	t.Helper()
 	e := startCluster(t)
 	e.witness.AnyOrder()
 	for _, n := range nodes {
-		e.startNode(n)
+		e.startNode(n, nodeArgs...)
 	}
 	// The account runs in our namespace; in a pod, the pod says so.
 	cfg, err := clientcmd.LoadFromFile(e.Kubeconfig(cluster.Controller))
@@ -129,7 +130,7 @@ func TestG14GuideDeployment(t *testing.T) {
 
 	// Nothing steers such a pod back to the node of its address.
 	moved := placed("db", "node-2", 2, map[string]string{"app": "fixed-ip-pod"})
-	e.must(e.api.Patch(within(t), moved, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"updateStrategy":{"type":"OnDelete"},"template":{"spec":{"nodeName":"node-2"}}}}`))))
+	e.must(e.api.Patch(within(t), moved, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},"template":{"spec":{"nodeName":"node-2"}}}}`))))
 	e.deletePods("db-1")
 	e.await("wait for db-1 to run on node-2", func(rows []witness.Row) bool {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "db-1" && r.Running && r.Node == "node-2" })
@@ -178,7 +179,7 @@ func TestG15GuideScenarios(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := startAsGuide(t, []string{"node-1"}, append(c.args, "--metrics-bind-address=0", "--health-probe-bind-address=0"), c.env)
+			e := startAsGuide(t, []string{"node-1"}, append(c.args, "--metrics-bind-address=0", "--health-probe-bind-address=0"), c.env, fmt.Sprintf("--ipv6=%v", c.families == 2))
 			e.create(placed("ignored", "node-1", 1, c.ignored))
 			e.await("wait for pod ignored-0 to run", func(rows []witness.Row) bool {
 				return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "ignored-0" && r.Running })

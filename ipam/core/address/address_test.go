@@ -184,3 +184,28 @@ func message(err error) string {
 	}
 	return err.Error()
 }
+
+func TestFreeSubnets(t *testing.T) {
+	for name, c := range map[string]struct {
+		cidr  string
+		mask  int
+		taken []string
+		want  float64
+	}{
+		"untouched":              {cidr: "10.0.0.0/16", mask: 24, want: 256},
+		"some taken":             {cidr: "10.0.0.0/16", mask: 24, taken: []string{"10.0.0.0/24", "10.0.7.0/24", "10.1.0.0/24"}, want: 254},
+		"a larger one taken":     {cidr: "10.0.0.0/16", mask: 24, taken: []string{"10.0.0.0/17"}, want: 128},
+		"smaller ones taken":     {cidr: "10.0.0.0/23", mask: 24, taken: []string{"10.0.0.0/30", "10.0.1.128/25"}, want: 0},
+		"all taken":              {cidr: "10.0.0.0/24", mask: 24, taken: []string{"10.0.0.0/24"}, want: 0},
+		"more than can be named": {cidr: "fd00::/16", mask: 120, taken: []string{"fd00::/17"}, want: 1 << 51 * (1 << 52)},
+	} {
+		var taken []netip.Prefix
+		for _, s := range c.taken {
+			taken = append(taken, netip.MustParsePrefix(s))
+		}
+		p := address.ClusterPool{CIDR: netip.MustParsePrefix(c.cidr), MaskSize: c.mask}
+		if got := p.FreeSubnets(taken); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

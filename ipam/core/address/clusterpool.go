@@ -2,6 +2,7 @@ package address
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 
 	"go4.org/netipx"
@@ -38,6 +39,28 @@ func Overlap(cidrs []netip.Prefix) (a, b netip.Prefix, found bool) {
 		}
 	}
 	return netip.Prefix{}, netip.Prefix{}, false
+}
+
+// FreeSubnets is how many subnets can still be cut from the pool, leaving out all that is taken. It is
+// a float since a pool of IPv6 may have more than an integer can count.
+func (p ClusterPool) FreeSubnets(taken []netip.Prefix) float64 {
+	var b netipx.IPSetBuilder
+	b.AddPrefix(p.CIDR)
+	for _, t := range taken {
+		b.RemovePrefix(t)
+	}
+	free, err := b.IPSet()
+	if err != nil {
+		// As in Carve.
+		return 0
+	}
+	count := 0.0
+	for _, prefix := range free.Prefixes() {
+		if prefix.Bits() <= p.MaskSize {
+			count += math.Ldexp(1, p.MaskSize-prefix.Bits())
+		}
+	}
+	return count
 }
 
 // Carve cuts a subnet from the first pool of the family that still has one, leaving out all that

@@ -1,0 +1,163 @@
+package metrics
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// World is what the gauges are read from, each time that they are asked for.
+type World struct {
+	Ledger *ledger.Ledger
+	// ClusterPools are what subnets are cut from.
+	ClusterPools []address.ClusterPool
+	// Records visits all FixedIPs, and may not keep or change them.
+	Records func(visit func(*v1alpha1.FixedIP))
+	// Synced tells of each watch whether all that stood at the start has been seen. Key: the
+	// plural name of the resource.
+	Synced func() map[string]bool
+}
+
+// The states of an entry in a pool.
+const (
+	stateFree    = "free"
+	stateUsed    = "used"
+	stateFixed   = "fixed"
+	stateResting = "resting"
+	stateNode    = "node"
+	stateOther   = "other"
+)
+
+var (
+	poolAddresses = prometheus.NewDesc("fixedip_pool_addresses",
+		"Entries in the pool of a node: free and used (of any pod, by what its agent last said), fixed (name a pod), resting (released, cooling down), node (the node's own), other.",
+		[]string{"node", "family", "state"}, nil)
+	subnetFree = prometheus.NewDesc("fixedip_subnet_free_addresses",
+		"Addresses of a node's subnets that a new reservation can choose from.",
+		[]string{"node", "family"}, nil)
+	disputedNodes = prometheus.NewDesc("fixedip_disputed_nodes",
+		"Nodes whose subnets overlap those of another node. Nothing in them is handed out.",
+		nil, nil)
+	freeSubnets = prometheus.NewDesc("fixedip_cluster_pool_free_subnets",
+		"Subnets that a cluster pool has left for nodes.",
+		[]string{"cidr"}, nil)
+	reservations = prometheus.NewDesc("fixedip_reservations",
+		"FixedIPs by phase; None is one that was not looked at yet.",
+		[]string{"phase"}, nil)
+	unrecorded = prometheus.NewDesc("fixedip_unrecorded_claims",
+		"Pods that a pool gives an address to and that have no FixedIP: claimed a moment ago, or written by hand.",
+		nil, nil)
+	watchSynced = prometheus.NewDesc("fixedip_watch_synced",
+		"1 when all objects of the resource that stood at the start have been seen, else 0. The controller is not ready before.",
+		[]string{"resource"}, nil)
+)
+
+// worldCollector reads the gauges.
+type worldCollector struct{ world atomic.Pointer[World] }
+
+var gauges = &worldCollector{}
+
+// Describe names all gauges.
+func (c *worldCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{poolAddresses, subnetFree, disputedNodes, freeSubnets, reservations, unrecorded, watchSynced} {
+		ch <- d
+	}
+}
+
+// Collect reads all gauges.
+func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
+	w := c.world.Load()
+	if w == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	disputed := 0
+	var taken []netip.Prefix
+	for _, n := range w.Ledger.Nodes() {
+		taken = append(taken, n.Subnets...)
+		if _, ok := w.Ledger.Disputed(n.Name); ok {
+			disputed++
+		}
+		states := count(n)
+		for _, f := range address.Families {
+			if !n.HasFamily(f) {
+				continue
+			}
+			for state, value := range states[f] {
+				gauge(poolAddresses, float64(value), n.Name, f.String(), state)
+			}
+			gauge(subnetFree, float64(w.Ledger.Room(n.Name, f)), n.Name, f.String())
+		}
+	}
+	gauge(disputedNodes, float64(disputed))
+	for _, p := range w.ClusterPools {
+		gauge(freeSubnets, p.FreeSubnets(taken), p.CIDR.String())
+	}
+
+	phases := map[string]int{"None": 0, string(v1alpha1.PhaseReserved): 0, string(v1alpha1.PhaseInUse): 0, string(v1alpha1.PhaseReleasing): 0}
+	recorded := map[string]bool{}
+	w.Records(func(r *v1alpha1.FixedIP) {
+		phase := string(r.Status.Phase)
+		if phase == "" {
+			phase = "None"
+		}
+		phases[phase]++
+		recorded[pool.OwnerKey(r.Namespace, r.Spec.PodName)] = true
+	})
+	for phase, value := range phases {
+		gauge(reservations, float64(value), phase)
+	}
+	missing := 0
+	for _, owner := range w.Ledger.Owners() {
+		if !recorded[owner] {
+			missing++
+		}
+	}
+	gauge(unrecorded, float64(missing))
+	for resource, synced := range w.Synced() {
+		value := 0.0
+		if synced {
+			value = 1
+		}
+		gauge(watchSynced, value, resource)
+	}
+}
+
+// count counts the entries of a pool by family and state. The states that alerts are made of are
+// there even where they are 0.
+func count(n pool.Node) map[address.Family]map[string]int {
+	states := map[address.Family]map[string]int{}
+	for _, f := range address.Families {
+		states[f] = map[string]int{stateFree: 0, stateUsed: 0, stateFixed: 0}
+	}
+	for a, e := range n.Entries {
+		states[address.Of(a)][state(n, a, e)]++
+	}
+	return states
+}
+
+func state(n pool.Node, a netip.Addr, e pool.Entry) string {
+	if _, resting := e.ReleasedAt(); resting {
+		return stateResting
+	}
+	_, _, fixed := e.Pod()
+	switch {
+	case e.Dynamic() && n.InUse(a):
+		return stateUsed
+	case e.Dynamic():
+		return stateFree
+	case fixed:
+		return stateFixed
+	case e.Node():
+		return stateNode
+	}
+	return stateOther
+}

@@ -1,0 +1,119 @@
+package metrics
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/yaml"
+)
+
+var (
+	fqName = regexp.MustCompile(`fqName: "([^"]+)"`)
+	quoted = regexp.MustCompile(`"[^"]*"`)
+	// word is a name in an expression, with what follows it: a function and a label are no metrics.
+	word = regexp.MustCompile(`\b([a-z_]+_[a-z_]+)\b\s*([({=]?)`)
+)
+
+// foreign are the metrics of libraries that the rules name: the integration test of metrics finds
+// them served.
+var foreign = []string{"leader_election_master_status"}
+
+// ofScheduler are those of the scheduler; the test of its metrics lists them.
+var ofScheduler = []string{"fixedip_claims_total"}
+
+// own are the names of our metrics.
+func own(t *testing.T) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	for _, c := range Collectors() {
+		ch := make(chan *prometheus.Desc, 100)
+		c.Describe(ch)
+		close(ch)
+		for d := range ch {
+			match := fqName.FindStringSubmatch(d.String())
+			if match == nil {
+				t.Fatalf("no name in %s", d)
+			}
+			found[match[1]] = true
+		}
+	}
+	return found
+}
+
+// Every metric that an alert is made of exists: an alert on a name that nobody serves never fires,
+// and nobody finds out.
+func TestAlerts(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("..", "..", "..", "manifests", "prometheus", "rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest struct {
+		APIVersion string         `json:"apiVersion"`
+		Kind       string         `json:"kind"`
+		Metadata   map[string]any `json:"metadata"`
+		Spec       struct {
+			Groups []struct {
+				Name  string `json:"name"`
+				Rules []struct {
+					Alert       string            `json:"alert"`
+					Expr        string            `json:"expr"`
+					For         string            `json:"for"`
+					Labels      map[string]string `json:"labels"`
+					Annotations map[string]string `json:"annotations"`
+				} `json:"rules"`
+			} `json:"groups"`
+		} `json:"spec"`
+	}
+	if err := yaml.UnmarshalStrict(data, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	if manifest.Kind != "PrometheusRule" {
+		t.Fatalf("the manifest is a %s", manifest.Kind)
+	}
+	known, used := own(t), map[string]bool{}
+	for _, name := range slices.Concat(foreign, ofScheduler) {
+		known[name] = true
+	}
+	alerts := map[string]bool{}
+	for _, g := range manifest.Spec.Groups {
+		for _, r := range g.Rules {
+			if alerts[r.Alert] {
+				t.Errorf("alert %s is there twice", r.Alert)
+			}
+			alerts[r.Alert] = true
+			if _, err := time.ParseDuration(r.For); err != nil {
+				t.Errorf("alert %s: for: %v", r.Alert, err)
+			}
+			if s := r.Labels["severity"]; s != "warning" && s != "critical" {
+				t.Errorf("alert %s: severity %q", r.Alert, s)
+			}
+			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+				t.Errorf("alert %s does not say what it means and what would help", r.Alert)
+			}
+			metrics := 0
+			for _, match := range word.FindAllStringSubmatch(quoted.ReplaceAllString(r.Expr, ""), -1) {
+				if match[2] == "(" || match[2] == "=" {
+					continue
+				}
+				metrics++
+				used[match[1]] = true
+				if !known[match[1]] {
+					t.Errorf("alert %s is made of %s, which nobody serves", r.Alert, match[1])
+				}
+			}
+			if metrics == 0 {
+				t.Errorf("alert %s is made of no metric: %s", r.Alert, r.Expr)
+			}
+		}
+	}
+	for _, name := range []string{"fixedip_pool_addresses", "leader_election_master_status"} {
+		if !used[name] {
+			t.Errorf("no alert is made of %s", name)
+		}
+	}
+}
