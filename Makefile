@@ -29,7 +29,7 @@ setup: ## Downloads all modules
 
 ##@ Programs
 
-PROGRAMS := fixedip-scheduler fixedip-controller
+PROGRAMS := fixedip-scheduler fixedip-controller kubectl-fixedip
 CLUSTER  := fixedip-controlplane fixedip-simnode
 
 .PHONY: build

@@ -1,0 +1,115 @@
+// Command kubectl-fixedip is a plugin of kubectl: it shows who has which fixed address, how full the
+// nodes are, and why a pod waits. It only reads.
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fixedip.io/fixedip/ipam/core/explain"
+)
+
+func main() {
+	ctrllog.SetLogger(klog.Background())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	if err := command(streams).ExecuteContext(ctx); err != nil {
+		os.Exit(1)
+	}
+}
+
+func command(streams genericiooptions.IOStreams) *cobra.Command {
+	flags := genericclioptions.NewConfigFlags(true)
+	root := &cobra.Command{
+		Use:          "kubectl-fixedip",
+		Short:        "Shows fixed addresses, and why a pod waits for one",
+		SilenceUsage: true,
+		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl fixedip"},
+	}
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	flags.AddFlags(root.PersistentFlags())
+	root.AddCommand(listCommand(flags, streams), explainCommand(flags, streams), nodesCommand(flags, streams))
+	return root
+}
+
+func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Lists fixed addresses with their pods, those too that have no FixedIP yet",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			if all {
+				c.namespace = ""
+			}
+			rows, err := c.list(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return writeList(streams.Out, rows, all, time.Now())
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "List those of all namespaces")
+	return cmd
+}
+
+func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	var controllers string
+	cmd := &cobra.Command{
+		Use:   "explain POD",
+		Short: "Says where the address of a pod is, why the pod waits or its address is kept, and what would help",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("name one pod, or one that was")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			things, err := c.things(cmd.Context(), args[0], controllers)
+			if err != nil {
+				return err
+			}
+			return writeReport(streams.Out, explain.Explain(things))
+		},
+	}
+	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Namespace and name of the controllers' Lease")
+	return cmd
+}
+
+func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "nodes",
+		Short: "Shows the subnets of each node and how full they are",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := connect(flags)
+			if err != nil {
+				return err
+			}
+			rows, err := c.nodes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return writeNodes(streams.Out, rows)
+		},
+	}
+}

@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// cluster reads what the commands show.
+type cluster struct {
+	api client.Reader
+	// namespace is the one to look at; empty: all.
+	namespace string
+}
+
+func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
+	cfg, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ciliumv2.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("register API types: %w", err)
+		}
+	}
+	api, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{api: api, namespace: namespace}, nil
+}
+
+// pools reads the pools of all nodes.
+func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, error) {
+	var nodes ciliumv2.CiliumNodeList
+	if err := c.api.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list CiliumNodes: %w", err)
+	}
+	l := ledger.New()
+	for i := range nodes.Items {
+		l.SetNode(ciliumpool.FromCiliumNode(&nodes.Items[i]))
+	}
+	return l, nil
+}
+
+// coreNodes reads all nodes. Key: the name.
+func (c *cluster) coreNodes(ctx context.Context) (map[string]*corev1.Node, error) {
+	var nodes corev1.NodeList
+	if err := c.api.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	byName := map[string]*corev1.Node{}
+	for i := range nodes.Items {
+		byName[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	return byName, nil
+}
+
+// listRow is one identity with a fixed address.
+type listRow struct {
+	namespace, pod string
+	addresses      []string
+	node           string
+	// phase is that of the FixedIP; Claimed: it has none yet.
+	phase, podState string
+	created         metav1.Time
+}
+
+func (c *cluster) list(ctx context.Context) ([]listRow, error) {
+	l, err := c.pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var records v1alpha1.FixedIPList
+	if err := c.api.List(ctx, &records, client.InNamespace(c.namespace)); err != nil {
+		return nil, fmt.Errorf("list FixedIPs: %w", err)
+	}
+	var pods corev1.PodList
+	if err := c.api.List(ctx, &pods, client.InNamespace(c.namespace)); err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	return listRows(records.Items, pods.Items, l, c.namespace), nil
+}
+
+// listRows puts together what is recorded and what is only claimed. An empty namespace means all.
+func listRows(records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, namespace string) []listRow {
+	states := map[string]string{}
+	for _, p := range pods {
+		state := string(p.Status.Phase)
+		if p.DeletionTimestamp != nil {
+			state = "Terminating"
+		}
+		states[pool.OwnerKey(p.Namespace, p.Name)] = state
+	}
+	state := func(key string) string {
+		if s := states[key]; s != "" {
+			return s
+		}
+		return "-"
+	}
+	var rows []listRow
+	recorded := map[string]bool{}
+	for _, r := range records {
+		key := pool.OwnerKey(r.Namespace, r.Spec.PodName)
+		recorded[key] = true
+		rows = append(rows, listRow{
+			namespace: r.Namespace, pod: r.Spec.PodName, addresses: r.Spec.IPs, node: r.Spec.NodeName,
+			phase: string(r.Status.Phase), podState: state(key), created: r.CreationTimestamp,
+		})
+	}
+	for _, owner := range l.Owners() {
+		ns, name, _ := pool.SplitOwnerKey(owner)
+		if recorded[owner] || namespace != "" && ns != namespace {
+			continue
+		}
+		for _, h := range l.Held(owner) {
+			rows = append(rows, listRow{namespace: ns, pod: name, addresses: address.Strings(h.Addrs), node: h.Node, phase: "Claimed", podState: state(owner)})
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b listRow) int {
+		return strings.Compare(a.namespace+"/"+a.pod, b.namespace+"/"+b.pod)
+	})
+	return rows
+}
+
+// things reads all that concerns one pod. What the user may not read is left out where the answer is
+// worth something without it.
+func (c *cluster) things(ctx context.Context, name, controllers string) (explain.Things, error) {
+	t := explain.Things{Namespace: c.namespace, Name: name, Now: time.Now()}
+	var err error
+	if t.Pools, err = c.pools(ctx); err != nil {
+		return t, err
+	}
+	if t.Nodes, err = c.coreNodes(ctx); err != nil {
+		return t, err
+	}
+	pod, record := &corev1.Pod{}, &v1alpha1.FixedIP{}
+	if there, err := c.get(ctx, c.namespace, name, pod); err != nil {
+		return t, err
+	} else if there {
+		t.Pod = pod
+	}
+	if there, err := c.get(ctx, c.namespace, name, record); err != nil {
+		return t, err
+	} else if there {
+		t.Record = record
+	}
+	workload := ""
+	if t.Record != nil {
+		workload = t.Record.Spec.Owner.Name
+	} else if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind == "StatefulSet" {
+		workload = owner.Name
+	}
+	if workload != "" {
+		sts := &appsv1.StatefulSet{}
+		if there, err := c.get(ctx, c.namespace, workload, sts); err != nil {
+			return t, err
+		} else if there {
+			t.Workload = sts
+		}
+	}
+	endpoint := &ciliumv2.CiliumEndpoint{}
+	if there, err := c.get(ctx, c.namespace, name, endpoint); err == nil && there {
+		t.Endpoint = &explain.Endpoint{Deleted: endpoint.DeletionTimestamp}
+		for _, o := range endpoint.OwnerReferences {
+			if o.Kind == "Pod" {
+				t.Endpoint.PodUID = o.UID
+			}
+		}
+	}
+	namespace, lease, _ := strings.Cut(controllers, "/")
+	leader := &coordinationv1.Lease{}
+	if there, err := c.get(ctx, namespace, lease, leader); err == nil && there && leader.Spec.RenewTime != nil {
+		t.Leader = &explain.Leader{Renewed: leader.Spec.RenewTime.Time}
+		if leader.Spec.HolderIdentity != nil {
+			t.Leader.Holder = *leader.Spec.HolderIdentity
+		}
+	}
+	return t, nil
+}
+
+// get tells whether an object is there, and reads it.
+func (c *cluster) get(ctx context.Context, namespace, name string, obj client.Object) (bool, error) {
+	err := c.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read %s/%s: %w", namespace, name, err)
+	}
+	return true, nil
+}
+
+// nodeRow is one node in one family.
+type nodeRow struct {
+	node, state, family, subnets string
+	free, used, fixed, resting   int
+	room                         int64
+}
+
+func (c *cluster) nodes(ctx context.Context) ([]nodeRow, error) {
+	l, err := c.pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := c.coreNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return nodeRows(l, nodes), nil
+}
+
+func nodeRows(l *ledger.Ledger, nodes map[string]*corev1.Node) []nodeRow {
+	var rows []nodeRow
+	for _, n := range l.Nodes() {
+		state := explain.NodeState(nodes[n.Name])
+		if other, ok := l.Disputed(n.Name); ok {
+			state += ", subnet overlaps that of " + other
+		}
+		if len(n.Subnets) == 0 {
+			rows = append(rows, nodeRow{node: n.Name, state: state + ", no subnet"})
+		}
+		for _, f := range address.Families {
+			if !n.HasFamily(f) {
+				continue
+			}
+			row := nodeRow{node: n.Name, state: state, family: f.String(), room: l.Room(n.Name, f)}
+			var subnets []string
+			for _, s := range n.Subnets {
+				if address.Of(s.Addr()) == f {
+					subnets = append(subnets, s.String())
+				}
+			}
+			row.subnets = strings.Join(subnets, ",")
+			for a, e := range n.Entries {
+				_, resting := e.ReleasedAt()
+				_, _, fixed := e.Pod()
+				switch {
+				case address.Of(a) != f:
+				case resting:
+					row.resting++
+				case fixed:
+					row.fixed++
+				case e.Dynamic() && n.InUse(a):
+					row.used++
+				case e.Dynamic():
+					row.free++
+				}
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func node(conditions ...corev1.NodeCondition) *corev1.Node {
+	return &corev1.Node{Status: corev1.NodeStatus{Conditions: conditions}}
+}
+
+var ready = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+
+func pools() *ledger.Ledger {
+	l := ledger.New()
+	entries := func(all map[string]pool.Entry) map[netip.Addr]pool.Entry {
+		out := map[netip.Addr]pool.Entry{}
+		for a, e := range all {
+			out[netip.MustParseAddr(a)] = e
+		}
+		return out
+	}
+	l.SetNode(pool.Node{
+		Name: "node-1", PodCIDRs: []string{"10.0.1.0/24", "fd00:1::/120"},
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/120")},
+		Entries: entries(map[string]pool.Entry{
+			"10.0.1.1": {}, "10.0.1.2": {}, "fd00:1::1": {}, "10.0.1.254": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"),
+			"fd00:1::fe": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.253": pool.Released(now),
+			"10.0.1.252": pool.Owned("web", "web-0", "StatefulSet", "web"),
+		}),
+		Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.2"): "web/other"},
+	})
+	l.SetNode(pool.Node{Name: "node-2", PodCIDRs: []string{"10.0.2.0/24"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}})
+	l.SetNode(pool.Node{Name: "node-3", PodCIDRs: []string{"10.0.2.128/25"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.128/25")}})
+	l.SetNode(pool.Node{Name: "node-4"})
+	return l
+}
+
+func records() []v1alpha1.FixedIP {
+	record := func(name string, age time.Duration, phase v1alpha1.Phase, ips ...string) v1alpha1.FixedIP {
+		return v1alpha1.FixedIP{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, CreationTimestamp: metav1.Time{Time: now.Add(-age)}},
+			Spec:       v1alpha1.FixedIPSpec{IPs: ips, NodeName: "node-1", PodName: name, Owner: v1alpha1.OwnerReference{Kind: "StatefulSet", Name: "mysql", UID: "1"}},
+			Status:     v1alpha1.FixedIPStatus{Phase: phase},
+		}
+	}
+	mine := record("mysql-9", time.Minute, "")
+	mine.Spec.NodeName = ""
+	return []v1alpha1.FixedIP{mine, record("mysql-1", 50*time.Hour, v1alpha1.PhaseReserved, "10.0.1.250"), record("mysql-0", 50*time.Hour, v1alpha1.PhaseInUse, "10.0.1.254", "fd00:1::fe")}
+}
+
+func pods() []corev1.Pod {
+	stopping := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "web-0", DeletionTimestamp: &metav1.Time{Time: now}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	return []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, stopping}
+}
+
+// What the commands print, from what they read.
+func TestGolden(t *testing.T) {
+	nodes := map[string]*corev1.Node{"node-1": node(ready), "node-2": node(), "node-4": node(ready)}
+	nodes["node-1"].Spec.Unschedulable = true
+	for name, write := range map[string]func(*bytes.Buffer) error{
+		"list-all": func(b *bytes.Buffer) error { return writeList(b, listRows(records(), pods(), pools(), ""), true, now) },
+		"list-db": func(b *bytes.Buffer) error {
+			return writeList(b, listRows(records(), pods(), pools(), "db"), false, now)
+		},
+		"list-empty": func(b *bytes.Buffer) error { return writeList(b, listRows(nil, nil, pools(), "none"), false, now) },
+		"nodes":      func(b *bytes.Buffer) error { return writeNodes(b, nodeRows(pools(), nodes)) },
+		"explain": func(b *bytes.Buffer) error {
+			record := records()[2]
+			return writeReport(b, explain.Explain(explain.Things{
+				Namespace: "db", Name: "mysql-0", Record: &record, Pools: pools(), Nodes: nodes, Now: now,
+				Endpoint: &explain.Endpoint{PodUID: "1"},
+			}))
+		},
+	} {
+		var got bytes.Buffer
+		if err := write(&got); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		path := filepath.Join("testdata", name+".txt")
+		if os.Getenv("UPDATE_GOLDEN") != "" {
+			if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got.String()); diff != "" {
+			t.Errorf("%s (-want +got): %s", name, diff)
+		}
+	}
+}
