@@ -28,7 +28,7 @@ var rules = []struct {
 	{"plugins", []string{"ipam/api", "ipam/core", "ipam/store", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
 	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/store/dryrun"}, nil},
-	{"cmd/kubectl-fixedip", []string{"ipam/api", "ipam/core", "ipam/store/ciliumpool"}, nil},
+	{"cmd/kubectl-fixedip", []string{"ipam/api", "ipam/core", "ipam/store/ciliumpool", "ipam/store/fixedips"}, nil},
 	{"hack/witness", []string{"ipam/api"}, nil},
 	{"hack", []string{"ipam/api", "hack"}, nil},
 }

@@ -104,11 +104,13 @@ cluster-pool-ipv6-cidr: fd00::/48
 cluster-pool-ipv4-mask-size: 25
 cool-down: 5m
 enable-leader-election: false
+label-selector: {matchLabels: {app: mysql}}
 v: 6
 `},
 			v: "6",
 			want: func(o *options) {
 				o.ipv4CIDRs, o.ipv6CIDRs = []string{"10.240.0.0/16", "10.250.0.0/16"}, []string{"fd00::/48"}
+				o.labelSelector = `{"matchLabels":{"app":"mysql"}}`
 				o.ipv4MaskSize, o.coolDown, o.leaderElection = 25, 5*time.Minute, false
 			},
 		},

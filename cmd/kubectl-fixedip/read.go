@@ -24,6 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
 // cluster reads what the commands show.
@@ -55,7 +56,7 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	return &cluster{api: api, namespace: namespace}, nil
 }
 
-// pools reads the pools of all nodes.
+// pools reads the pools of all nodes, and what FixedIPs keep in them.
 func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, error) {
 	var nodes ciliumv2.CiliumNodeList
 	if err := c.api.List(ctx, &nodes); err != nil {
@@ -64,6 +65,13 @@ func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, error) {
 	l := ledger.New()
 	for i := range nodes.Items {
 		l.SetNode(ciliumpool.FromCiliumNode(&nodes.Items[i]))
+	}
+	var records v1alpha1.FixedIPList
+	if err := c.api.List(ctx, &records); err != nil {
+		return nil, fmt.Errorf("list FixedIPs: %w", err)
+	}
+	for i := range records.Items {
+		l.SetRecord(fixedips.Keeping(&records.Items[i]))
 	}
 	return l, nil
 }

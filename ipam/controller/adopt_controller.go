@@ -120,6 +120,11 @@ func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identit
 		if other, disputed := r.ledger.Disputed(n.Name); disputed {
 			return nil, fmt.Errorf("%w: the subnets of node %s overlap those of node %s", errUnfit, n.Name, other)
 		}
+		for _, a := range addrs {
+			if owner, ok := r.ledger.KeptFor(a); ok && owner != id.Key() {
+				return nil, fmt.Errorf("%w: %s is kept for %s by a FixedIP", errUnfit, a, owner)
+			}
+		}
 		edits, err := plan.Adopt(n, id, addrs)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errUnfit, err)

@@ -136,7 +136,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	recordsSeen, err := fixedips.Follow(ctx, mgr.GetCache(), l, func(_ *v1alpha1.FixedIP, freed []string) {
+	watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), l, func(_ *v1alpha1.FixedIP, freed []string) {
 		for _, node := range freed {
 			nodes.add(nodeRequest(node))
 		}
@@ -158,7 +158,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		events:      mgr.GetEventRecorder("fixedip-controller"),
 		clock:       clock.RealClock{},
 		cfg:         cfg,
-		recordsSeen: recordsSeen,
+		recordsSeen: watched["fixedips"],
 	}
 	if err := n.setup(ctx, mgr, nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)

@@ -164,3 +164,11 @@ func (l *Ledger) Kept(a netip.Addr) bool {
 	_, ok := l.kept.keeper(a)
 	return ok
 }
+
+// KeptFor is the pod that a FixedIP keeps the address for, as pool entries name it.
+func (l *Ledger) KeptFor(a netip.Addr) (owner string, ok bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	k, ok := l.kept.keeper(a)
+	return k.Owner, ok
+}
