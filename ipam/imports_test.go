@@ -22,15 +22,16 @@ var rules = []struct {
 }{
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"ipam/core", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
+	{"ipam/scheme", []string{"ipam/api"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime"}},
 	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
 	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
-	{"plugins", []string{"ipam/api", "ipam/core", "ipam/store", "plugins"}, nil},
+	{"plugins", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
-	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/store/dryrun"}, nil},
+	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/scheme", "ipam/store/dryrun"}, nil},
 	{"cmd/kubectl-fixedip", []string{"ipam/api", "ipam/core", "ipam/store/ciliumpool", "ipam/store/fixedips"}, nil},
-	{"hack/witness", []string{"ipam/api"}, nil},
-	{"hack", []string{"ipam/api", "hack"}, nil},
+	{"hack/witness", []string{"ipam/api", "ipam/scheme"}, nil},
+	{"hack", []string{"ipam/api", "ipam/scheme", "hack"}, nil},
 }
 
 // Dependencies point one way, toward the core.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/scheme"
 )
 
 func main() {
@@ -68,12 +69,12 @@ func run(o *options) error {
 	if err != nil {
 		return err
 	}
-	scheme, err := controller.Scheme()
+	kinds, err := scheme.New()
 	if err != nil {
 		return err
 	}
 	mgr, err := manager.New(kubeconfig, manager.Options{
-		Scheme:                        scheme,
+		Scheme:                        kinds,
 		Cache:                         controller.CacheOptions(cfg),
 		Metrics:                       server.Options{BindAddress: o.metricsBindAddress},
 		HealthProbeBindAddress:        o.healthProbeBindAddress,

@@ -9,20 +9,15 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"strconv"
-	"syscall"
 	"time"
 
-	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
-	"fixedip.io/fixedip/hack/cluster/lifeline"
+	"fixedip.io/fixedip/hack/cluster/startup"
 )
 
 const (
@@ -36,50 +31,7 @@ const (
 
 func main() {
 	o := newOptions()
-	flags := pflag.NewFlagSet("fixedip-controlplane", pflag.ContinueOnError)
-	o.addFlags(flags)
-	if err := flags.Parse(os.Args[1:]); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return
-		}
-		fail(err)
-	}
-	if err := o.validate(flags.Args()); err != nil {
-		fail(err)
-	}
-	if err := setVerbosity(o.verbosity); err != nil {
-		fail(err)
-	}
-	if o.exitWithParent {
-		if err := lifeline.Bind(); err != nil {
-			fail(err)
-		}
-	}
-
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		klog.Flush()
-		fail(err)
-	}
-	klog.Flush()
-}
-
-// fail prints the one line that says why the process ends, and ends it.
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, "fixedip-controlplane:", err)
-	os.Exit(1)
-}
-
-// setVerbosity sets klog's level, which the API server and the controller manager share. Their own logging
-// options may be applied only once per process and are left alone.
-func setVerbosity(v int) error {
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	if err := flags.Set("v", strconv.Itoa(v)); err != nil {
-		return fmt.Errorf("set log level %d: %w", v, err)
-	}
-	return nil
+	startup.Main("fixedip-controlplane", o, func(ctx context.Context) error { return run(ctx, o) })
 }
 
 // run starts the parts in the order in which they need one another and keeps them until ctx ends or one of

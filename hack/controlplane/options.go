@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// options are the settings of the process, as the command line gives them.
+// options are the settings of the process, as the command line gives them. It is a startup.Options.
 type options struct {
 	dir                    string
 	etcdDir                string
@@ -18,8 +18,6 @@ type options struct {
 	nodeMonitorGracePeriod time.Duration
 	podGCThreshold         int
 	readyFD                int
-	exitWithParent         bool
-	verbosity              int
 }
 
 func newOptions() *options {
@@ -30,7 +28,8 @@ func newOptions() *options {
 	}
 }
 
-func (o *options) addFlags(fs *pflag.FlagSet) {
+// AddFlags names them.
+func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.dir, "dir", o.dir, "Work folder: certificates, tokens, kubeconfigs and the data of etcd. Started again on the same folder, the control plane comes back with its state.")
 	fs.StringVar(&o.etcdDir, "etcd-dir", o.etcdDir, "Data folder of etcd; empty means <dir>/etcd.")
 	fs.IntVar(&o.securePort, "secure-port", o.securePort, "Port of the API server on 127.0.0.1; 0 means the port of the last run on this folder, or a free one.")
@@ -38,15 +37,10 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.nodeMonitorGracePeriod, "node-monitor-grace-period", o.nodeMonitorGracePeriod, "How long a node may be silent before it counts as lost, as in kube-controller-manager.")
 	fs.IntVar(&o.podGCThreshold, "terminated-pod-gc-threshold", o.podGCThreshold, "How many ended pods may stay before the pod garbage collector removes some, as in kube-controller-manager.")
 	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor that gets one line when the control plane is ready; -1 means none.")
-	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when the process that started this one ends.")
-	fs.IntVarP(&o.verbosity, "v", "v", o.verbosity, "Log level.")
 }
 
-// validate checks the options and fills in those that follow from others.
-func (o *options) validate(args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q", args[0])
-	}
+// Validate checks the options and fills in those that follow from others.
+func (o *options) Validate() error {
 	if o.dir == "" {
 		return fmt.Errorf("--dir=%q: a work folder is needed", o.dir)
 	}
@@ -72,9 +66,6 @@ func (o *options) validate(args []string) error {
 	}
 	if o.readyFD >= 0 && o.readyFD < 3 {
 		return fmt.Errorf("--ready-fd=%d: 0, 1 and 2 are the standard streams", o.readyFD)
-	}
-	if o.verbosity < 0 {
-		return fmt.Errorf("--v=%d: the log level is not negative", o.verbosity)
 	}
 	return nil
 }

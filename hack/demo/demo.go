@@ -13,6 +13,7 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/scheme"
 )
 
 const (
@@ -167,11 +168,11 @@ func (d *demo) startAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	scheme, err := witness.Scheme()
+	kinds, err := scheme.New()
 	if err != nil {
 		return err
 	}
-	if d.api, err = client.New(cfg, client.Options{Scheme: scheme}); err != nil {
+	if d.api, err = client.New(cfg, client.Options{Scheme: kinds}); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	if d.witness, err = witness.Start(context.WithoutCancel(ctx), cfg); err != nil {

@@ -9,15 +9,8 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"os/signal"
-	"strconv"
-	"syscall"
 
-	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -26,54 +19,14 @@ import (
 
 	ciliumclient "github.com/cilium/cilium/pkg/k8s/client/clientset/versioned"
 
-	"fixedip.io/fixedip/hack/cluster/lifeline"
+	"fixedip.io/fixedip/hack/cluster/startup"
 )
 
 func main() {
 	o := newOptions()
-	flags := pflag.NewFlagSet("fixedip-simnode", pflag.ContinueOnError)
-	o.addFlags(flags)
-	if err := flags.Parse(os.Args[1:]); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return
-		}
-		fail(err)
-	}
-	if err := o.validate(flags.Args()); err != nil {
-		fail(err)
-	}
-	if err := setVerbosity(o.verbosity); err != nil {
-		fail(err)
-	}
-	if o.exitWithParent {
-		if err := lifeline.Bind(); err != nil {
-			fail(err)
-		}
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	ctx = klog.NewContext(ctx, klog.Background().WithValues("node", o.nodeName))
-	if err := run(ctx, o); err != nil {
-		klog.Flush()
-		fail(err)
-	}
-	klog.Flush()
-}
-
-// fail prints the one line that says why the process ends, and ends it.
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, "fixedip-simnode:", err)
-	os.Exit(1)
-}
-
-// setVerbosity sets klog's level through a flag set of its own: the global one belongs to the libraries.
-func setVerbosity(v int) error {
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	if err := flags.Set("v", strconv.Itoa(v)); err != nil {
-		return fmt.Errorf("set log level %d: %w", v, err)
-	}
-	return nil
+	startup.Main("fixedip-simnode", o, func(ctx context.Context) error {
+		return run(klog.NewContext(ctx, klog.Background().WithValues("node", o.nodeName)), o)
+	})
 }
 
 // clients are the two faces of the API server that a node needs.

@@ -12,23 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// options are the settings of the process, as the command line gives them.
+// options are the settings of the process, as the command line gives them. It is a startup.Options.
 type options struct {
-	kubeconfig     string
-	nodeName       string
-	nodeIPs        []string
-	ipv4, ipv6     bool
-	updateRate     time.Duration
-	poolPoll       time.Duration
-	maxPods        int64
-	sandboxDelay   time.Duration
-	sandboxRetry   time.Duration
-	stopDelay      time.Duration
-	leaseRenewal   time.Duration
-	labels         map[string]string
-	debugAddress   string
-	exitWithParent bool
-	verbosity      int
+	kubeconfig   string
+	nodeName     string
+	nodeIPs      []string
+	ipv4, ipv6   bool
+	updateRate   time.Duration
+	poolPoll     time.Duration
+	maxPods      int64
+	sandboxDelay time.Duration
+	sandboxRetry time.Duration
+	stopDelay    time.Duration
+	leaseRenewal time.Duration
+	labels       map[string]string
+	debugAddress string
 }
 
 func newOptions() *options {
@@ -44,7 +42,8 @@ func newOptions() *options {
 	}
 }
 
-func (o *options) addFlags(fs *pflag.FlagSet) {
+// AddFlags names them.
+func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Kubeconfig of an identity that may do what a kubelet and an agent do.")
 	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of the node.")
 	fs.StringSliceVar(&o.nodeIPs, "node-ip", o.nodeIPs, "Addresses of the node itself, one per family; empty derives them from the name, in 100.64.0.0/10 and fd00:64::/64.")
@@ -59,15 +58,10 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.leaseRenewal, "lease-renewal", o.leaseRenewal, "How often the node says that it lives.")
 	fs.StringToStringVar(&o.labels, "labels", o.labels, "More labels for the node.")
 	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the allocator's state as JSON; empty means off.")
-	fs.BoolVar(&o.exitWithParent, "exit-with-parent", o.exitWithParent, "Stop when the process that started this one ends.")
-	fs.IntVarP(&o.verbosity, "v", "v", o.verbosity, "Log level.")
 }
 
-// validate checks the options and fills in those that follow from others.
-func (o *options) validate(args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q", args[0])
-	}
+// Validate checks the options and fills in those that follow from others.
+func (o *options) Validate() error {
 	if _, err := os.Stat(o.kubeconfig); err != nil {
 		return fmt.Errorf("--kubeconfig=%q: %w", o.kubeconfig, err)
 	}

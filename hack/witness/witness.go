@@ -17,15 +17,14 @@ import (
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/scheme"
 )
 
 // Placement is the first placement of an identity, as etcd ordered it.
@@ -75,17 +74,6 @@ type suspicion struct {
 	pod uint64
 }
 
-// Scheme knows all kinds that a witness, or a test beside it, reads.
-func Scheme() (*runtime.Scheme, error) {
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ciliumv2.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(s); err != nil {
-			return nil, fmt.Errorf("register API types: %w", err)
-		}
-	}
-	return s, nil
-}
-
 // blank is a witness that has seen nothing.
 func blank() *Witness {
 	return &Witness{
@@ -103,11 +91,11 @@ func blank() *Witness {
 
 // Start makes a witness that watches until ctx ends. It has seen all that stands when it returns.
 func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
-	scheme, err := Scheme()
+	kinds, err := scheme.New()
 	if err != nil {
 		return nil, err
 	}
-	watches, err := cache.New(cfg, cache.Options{Scheme: scheme})
+	watches, err := cache.New(cfg, cache.Options{Scheme: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("make a cache: %w", err)
 	}

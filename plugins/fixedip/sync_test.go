@@ -13,6 +13,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/scheme"
 )
 
 // Whoever waits for the scheduler's informers, as the scheduler does before it is ready, waits for
@@ -51,14 +52,14 @@ func TestJoinSync(t *testing.T) {
 
 // The resources that newMapper knows are those that the API server serves.
 func TestMapper(t *testing.T) {
-	scheme, err := newScheme()
+	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := newMapper()
 	got := map[string]meta.RESTScopeName{}
 	for _, gv := range []schema.GroupVersion{ciliumv2.SchemeGroupVersion, v1alpha1.GroupVersion} {
-		for kind := range scheme.KnownTypes(gv) {
+		for kind := range kinds.KnownTypes(gv) {
 			if mapping, err := m.RESTMapping(gv.WithKind(kind).GroupKind(), gv.Version); err == nil {
 				got[mapping.Resource.String()] = mapping.Scope.Name()
 			}

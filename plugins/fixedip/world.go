@@ -16,6 +16,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/plugins/apis/config"
@@ -47,18 +48,6 @@ type world struct {
 	subscribers []*waiting
 }
 
-// newScheme knows the objects that the plugin reads beside the scheduler's own.
-func newScheme() (*runtime.Scheme, error) {
-	s := runtime.NewScheme()
-	if err := ciliumv2.AddToScheme(s); err != nil {
-		return nil, fmt.Errorf("register Cilium's types: %w", err)
-	}
-	if err := v1alpha1.AddToScheme(s); err != nil {
-		return nil, fmt.Errorf("register FixedIP: %w", err)
-	}
-	return s, nil
-}
-
 // newWorld starts the watches; they end with ctx. It does not wait for them: an API server that
 // can't be reached must not keep the scheduler from starting. The scheduler waits where it waits for
 // its own (see joinSync), and whoever runs the plugin otherwise has PreFilter refuse the pods.
@@ -69,16 +58,16 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 	cfg.QPS, cfg.Burst = args.ClaimQPS, int(args.ClaimBurst)
 	cfg.RateLimiter = nil
 	restclient.AddUserAgent(cfg, "fixedip-scheduler")
-	scheme, err := newScheme()
+	kinds, err := scheme.New()
 	if err != nil {
 		return nil, err
 	}
-	api, err := client.New(cfg, client.Options{Scheme: scheme, Mapper: newMapper()})
+	api, err := client.New(cfg, client.Options{Scheme: kinds, Mapper: newMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	watches, err := cache.New(cfg, cache.Options{
-		Scheme: scheme,
+		Scheme: kinds,
 		Mapper: newMapper(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},

@@ -25,8 +25,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
@@ -69,11 +69,11 @@ func key(pod string, p point) string { return pod + " " + string(p) }
 
 func newScene(t *testing.T, ns string) *scene {
 	t.Helper()
-	scheme, err := witness.Scheme()
+	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, err := client.NewWithWatch(admin, client.Options{Scheme: scheme})
+	api, err := client.NewWithWatch(admin, client.Options{Scheme: kinds})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/scheme"
 )
 
 const namespace = "default"
@@ -69,9 +70,9 @@ func startCluster(t *testing.T) *env {
 	t.Cleanup(e.end)
 	cfg, err := c.RESTConfig(cluster.Admin)
 	e.must(err)
-	scheme, err := witness.Scheme()
+	kinds, err := scheme.New()
 	e.must(err)
-	e.api, err = client.New(cfg, client.Options{Scheme: scheme})
+	e.api, err = client.New(cfg, client.Options{Scheme: kinds})
 	e.must(err)
 	// Not the context of the test, which ends before the cleanup.
 	ctx, cancel := context.WithCancel(context.Background())

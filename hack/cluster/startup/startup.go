@@ -1,0 +1,83 @@
+// Package startup is how the programs that make up a cluster begin and end: flags, log level, the tie to the
+// process that started them, signals, and the one line that says why one of them ends.
+package startup
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"fixedip.io/fixedip/hack/cluster/lifeline"
+)
+
+// Options are the settings of one program.
+type Options interface {
+	// AddFlags names its own flags.
+	AddFlags(fs *pflag.FlagSet)
+	// Validate checks them and fills in those that follow from others.
+	Validate() error
+}
+
+// Main runs a program from its command line until it ends by itself or is asked to. It does not return where
+// something went wrong.
+func Main(name string, o Options, run func(context.Context) error) {
+	if err := start(name, o, run); err != nil {
+		klog.Flush()
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		os.Exit(1)
+	}
+	klog.Flush()
+}
+
+func start(name string, o Options, run func(context.Context) error) error {
+	var exitWithParent bool
+	var verbosity int
+	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	o.AddFlags(flags)
+	flags.BoolVar(&exitWithParent, "exit-with-parent", false, "Stop when the process that started this one ends.")
+	flags.IntVarP(&verbosity, "v", "v", 0, "Log level.")
+	switch err := flags.Parse(os.Args[1:]); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case verbosity < 0:
+		return fmt.Errorf("--v=%d: the log level is not negative", verbosity)
+	}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if err := setVerbosity(verbosity); err != nil {
+		return err
+	}
+	if exitWithParent {
+		if err := lifeline.Bind(); err != nil {
+			return err
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return run(ctx)
+}
+
+// setVerbosity sets klog's level, which all that runs in the process shares, through a flag set of its own: the
+// global one belongs to the libraries. The logging options of Kubernetes' own programs may be applied only once
+// per process and are left alone.
+func setVerbosity(v int) error {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Set("v", strconv.Itoa(v)); err != nil {
+		return fmt.Errorf("set log level %d: %w", v, err)
+	}
+	return nil
+}

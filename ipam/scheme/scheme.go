@@ -1,0 +1,24 @@
+// Package scheme knows the kinds of the API that the programs read and write: those of Kubernetes,
+// Cilium's, and FixedIP.
+package scheme
+
+import (
+	"fmt"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// New makes a scheme with all of them.
+func New() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ciliumv2.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			return nil, fmt.Errorf("register API types: %w", err)
+		}
+	}
+	return s, nil
+}
