@@ -138,7 +138,7 @@ func TestClaim(t *testing.T) {
 					s.seesAt("web-0", "b", true)
 				}, answer: "UnschedulableAndUnresolvable: node(s) didn't own the pod's address 10.2.0.3, which has appeared on node b since; it is tried again there"},
 				{at: unreserve},
-				{rest: map[string]string{"web-0": cordoned}, before: func(s *scene) { s.cordon("b", false) }},
+				{rest: map[string]string{"web-0": cordoned("10.2.0.3", "b")}, before: func(s *scene) { s.cordon("b", false) }},
 				{at: bind, then: bound("web-0", "b")},
 				{rest: map[string]string{"web-0": "on b"}},
 			},

@@ -9,7 +9,6 @@ package framework
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -24,6 +23,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/test/suite"
 )
 
 // patience is how long a step may take on a slow machine before the test says what is missing. It
@@ -47,9 +47,9 @@ func TestMain(m *testing.M) {
 
 // run runs all tests on one control plane, and sees that they leave no goroutine behind.
 func run(m *testing.M) (code int, err error) {
-	controlPlane := filepath.Join(os.Getenv("FIXEDIP_BIN"), "fixedip-controlplane")
-	if _, err := os.Stat(controlPlane); err != nil {
-		return 1, errors.New("FIXEDIP_BIN has to name the folder of the programs; make test-framework builds them and sets it")
+	bin, err := suite.Programs("test-framework")
+	if err != nil {
+		return 1, err
 	}
 	before := goleak.IgnoreCurrent()
 	dir, err := os.MkdirTemp("", "fixedip-framework-")
@@ -60,7 +60,7 @@ func run(m *testing.M) (code int, err error) {
 	manifests := filepath.Join("..", "..", "manifests")
 	c, err := cluster.Start(context.Background(), cluster.Options{
 		Dir:      dir,
-		Binaries: cluster.Binaries{ControlPlane: controlPlane},
+		Binaries: cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane")},
 		Manifests: []string{
 			filepath.Join(manifests, "crd"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "scheduler-rbac.yaml"),
 		},
@@ -92,7 +92,5 @@ func run(m *testing.M) (code int, err error) {
 // within is a context for one step of a row.
 func within(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("not so after "+patience.String()))
-	t.Cleanup(cancel)
-	return ctx
+	return suite.Within(t, patience)
 }

@@ -208,7 +208,7 @@ func TestPlacement(t *testing.T) {
 			},
 			steps: []step{
 				{at: preFilter, answer: `UnschedulableAndUnresolvable: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false"`},
-				{rest: map[string]string{"web-0": `Unschedulable: 0/1 nodes are available: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false"*`},
+				{rest: map[string]string{"web-0": `Unschedulable: 0/1 nodes are available: annotation fixedip.io/enabled of pod NS/web-0 is "maybe"; write "true" or "false".` + unhelpful},
 					before: func(s *scene) { s.mends("web-0") }},
 				{at: preBind, then: claimed("a", "10.1.0.6")},
 				{at: bind, then: bound("web-0", "a")},

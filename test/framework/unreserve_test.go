@@ -24,7 +24,7 @@ func TestUnreserve(t *testing.T) {
 					want.Writes++
 				}},
 				{at: bind, pod: "db-0", then: bound("db-0", "a")},
-				{rest: map[string]string{"db-0": "on a", "web-0": "Unschedulable: 0/1 nodes are available: 1 not yet*"}, before: func(s *scene) {
+				{rest: map[string]string{"db-0": "on a", "web-0": "Unschedulable: 0/1 nodes are available: 1 not yet."}, before: func(s *scene) {
 					calls(0, preBind)(s)
 					delete(s.failing, key("web-0", permit))
 					// Something for the scheduler to try the pod again for.

@@ -14,11 +14,19 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// cordoned is what the scheduler says of a pod whose node is cordoned, where there is another.
-const cordoned = "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable*"
+// unhelpful is what other plugins add to the scheduler's words about a pod where there is one node and
+// preemption can't help there.
+const unhelpful = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
 // noRoomOnA is what the scheduler says of a pod where the only node has no address left.
-const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets*"
+const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets." + unhelpful
+
+// cordoned is what the scheduler says of a pod with an address on a node that is cordoned, where
+// there is another.
+func cordoned(addr, node string) string {
+	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +
+		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon it"
+}
 
 // needing is a change of a pod's CPU.
 func needing(cpu string) func(*corev1.PodTemplateSpec) {
@@ -73,7 +81,7 @@ func TestWaiting(t *testing.T) {
 			world: twoNodes,
 			steps: placed(
 				step{before: func(s *scene) { s.cordon("b", false); s.cordon("a", true); s.removes("web-0") }},
-				step{rest: map[string]string{"web-0": cordoned}, before: func(s *scene) { s.cordon("a", false) }},
+				step{rest: map[string]string{"web-0": cordoned("10.1.0.6", "a")}, before: func(s *scene) { s.cordon("a", false) }},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),
@@ -135,7 +143,7 @@ func TestWaiting(t *testing.T) {
 				s.statefulSet("web", needing("600m"), high)
 			},
 			steps: []step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had no free IPv4 address for a fixed pod in their subnets. *"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had no free IPv4 address for a fixed pod in their subnets."},
 					before: func(s *scene) {
 						s.nominated("web-0", "b")
 						s.patch(&corev1.Pod{}, "filler", `{"metadata":{"finalizers":null}}`)
@@ -179,7 +187,7 @@ func TestWaiting(t *testing.T) {
 					s.must(s.api.Delete(within(s.t), &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}}))
 					s.seesAt("web-0", "a", false)
 				}, answer: "UnschedulableAndUnresolvable: its former address ([10.1.0.3]) is being released; it gets a new one when FixedIP web-0 is gone"},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address ([10.1.0.3]) is being released; it gets a new one when FixedIP web-0 is gone*"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: its former address ([10.1.0.3]) is being released; it gets a new one when FixedIP web-0 is gone." + unhelpful},
 					before: func(s *scene) {
 						s.patch(&v1alpha1.FixedIP{}, "web-0", `{"metadata":{"finalizers":null}}`)
 						delete(s.want.Records, "web-0")

@@ -12,7 +12,7 @@ import (
 )
 
 // AssumeFrom decides an address in each family for a pod on a node and keeps it until Forget. What
-// the pools already give to the pod there stays, and so does what a FixedIP keeps for it. In a
+// the pools already give to the pod there stays, and so does what its FixedIP keeps for it. In a
 // family in which addresses are asked for it takes one of them, and otherwise any: the highest that
 // is free, or else the one that rests longest. A pod that has a claim keeps it when asked again for
 // the same node; on another node the claim is decided anew.
@@ -59,7 +59,7 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 			c.Addrs = append(c.Addrs, held[i])
 			continue
 		}
-		if a, _, ok := l.kept.of(c.Owner, f); ok {
+		if a, ok := l.kept.of(c.Owner, f); ok {
 			if err := l.claimableBy(c.Owner, n, a); err != nil {
 				return Claim{}, err
 			}

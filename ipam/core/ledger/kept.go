@@ -27,9 +27,6 @@ type Keeping struct {
 type kept struct {
 	// records are what each FixedIP keeps. Key: Keeping.Record.
 	records map[string]Keeping
-	// owners are the FixedIPs for each pod, sorted; one, unless somebody made another by mistake.
-	// Key: Keeping.Owner. Value: keys of records.
-	owners map[string][]string
 	// addrs orders what is kept by address, and where several FixedIPs keep one address by which
 	// counts. Invariant: an item is in it exactly while records has a Keeping with its address.
 	addrs *btree.BTreeG[keptAddr]
@@ -44,7 +41,6 @@ type keptAddr struct {
 func newKept() *kept {
 	return &kept{
 		records: map[string]Keeping{},
-		owners:  map[string][]string{},
 		addrs: btree.NewG(32, func(x, y keptAddr) bool {
 			if c := x.addr.Compare(y.addr); c != 0 {
 				return c < 0
@@ -59,8 +55,6 @@ func newKept() *kept {
 
 func (k *kept) add(r Keeping) {
 	k.records[r.Record] = r
-	k.owners[r.Owner] = append(k.owners[r.Owner], r.Record)
-	slices.Sort(k.owners[r.Owner])
 	for _, a := range r.Addrs {
 		k.addrs.ReplaceOrInsert(keptAddr{a, r.Since, r.Record})
 	}
@@ -73,10 +67,6 @@ func (k *kept) remove(record string) Keeping {
 		return Keeping{}
 	}
 	delete(k.records, record)
-	k.owners[r.Owner] = slices.DeleteFunc(k.owners[r.Owner], func(other string) bool { return other == record })
-	if len(k.owners[r.Owner]) == 0 {
-		delete(k.owners, r.Owner)
-	}
 	for _, a := range r.Addrs {
 		k.addrs.Delete(keptAddr{a, r.Since, r.Record})
 	}
@@ -94,16 +84,16 @@ func (k *kept) keeper(a netip.Addr) (r Keeping, ok bool) {
 	return r, ok
 }
 
-// of is the address of a family that is kept for a pod.
-func (k *kept) of(owner string, f address.Family) (a netip.Addr, record string, ok bool) {
-	for _, record := range k.owners[owner] {
-		for _, a := range k.records[record].Addrs {
+// of is the address of a family that the FixedIP of a pod keeps for it: the one that has its name.
+func (k *kept) of(owner string, f address.Family) (netip.Addr, bool) {
+	if r := k.records[owner]; r.Owner == owner {
+		for _, a := range r.Addrs {
 			if address.Of(a) == f {
-				return a, record, true
+				return a, true
 			}
 		}
 	}
-	return netip.Addr{}, "", false
+	return netip.Addr{}, false
 }
 
 // within walks the kept addresses of a subnet, each once.

@@ -46,10 +46,11 @@ func TestKept(t *testing.T) {
 		"an entry comes first": {node: small(map[string]pool.Entry{"10.0.1.2": {Owner: "db/x-0"}}), kept: []ledger.Keeping{mysql}, owner: "db/mysql-0", room: 1,
 			wantErr: "10.0.1.2 on node n is held by db/x-0"},
 		"who holds it keeps it": {node: small(map[string]pool.Entry{"10.0.1.2": {Owner: "db/x-0"}}), kept: []ledger.Keeping{mysql}, owner: "db/x-0", room: 1, want: "10.0.1.2, fd00::3"},
-		"the older of two": {node: small(nil), kept: []ledger.Keeping{mysql, keeping("db/late", "db/late-0", 2, "10.0.1.2")}, owner: "db/late-0", room: 1,
+		"the older of two": {node: small(nil), kept: []ledger.Keeping{mysql, keeping("db/late-0", "db/late-0", 2, "10.0.1.2")}, owner: "db/late-0", room: 1,
 			wantErr: "10.0.1.2 on node n is kept by FixedIP db/mysql-0, which was made before; delete one of the two"},
 		"on another node": {node: small(nil), kept: []ledger.Keeping{keeping("db/mysql-0", "db/mysql-0", 1, "10.0.9.1")}, owner: "db/mysql-0", room: 2,
 			wantErr: "10.0.9.1 is not in the subnets of node n (10.0.1.0/30, fd00::/126)"},
+		"not from a FixedIP of another name": {node: small(nil), kept: []ledger.Keeping{keeping("db/by-hand", "db/mysql-0", 1, "10.0.1.2")}, owner: "db/mysql-0", room: 1, want: "10.0.1.1, fd00::3"},
 		"what the agent uses for another": {node: small(nil, "10.0.1.2"), kept: []ledger.Keeping{mysql}, owner: "db/mysql-0", room: 1,
 			wantErr: "10.0.1.2 on node n is still used by db/old-0"},
 	} {

@@ -85,22 +85,21 @@ func (m *model) keeper(a netip.Addr) (oldest ledger.Keeping, ok bool) {
 }
 
 // mine are the addresses in a family of which a claim of the owner has to be one: what the
-// node's pool gives it, or what a record keeps for it.
+// node's pool gives it, or what its record keeps for it.
 func (m *model) mine(owner, name string, f address.Family) (choice []netip.Addr, any bool) {
 	ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
 	if held := slices.DeleteFunc(m.heldOn(owner, name), func(a netip.Addr) bool { return !ofFamily(a) }); len(held) > 0 {
 		return held, true
 	}
-	for _, record := range slices.Sorted(maps.Keys(m.records)) {
-		r := m.records[record]
-		if i := slices.IndexFunc(r.Addrs, ofFamily); r.Owner == owner && i >= 0 {
-			if m.claimableBy(owner, name, r.Addrs[i]) {
-				return r.Addrs[i : i+1], true
-			}
-			return nil, true
-		}
+	r := m.records[owner]
+	i := slices.IndexFunc(r.Addrs, ofFamily)
+	if r.Owner != owner || i < 0 {
+		return nil, false
 	}
-	return nil, false
+	if !m.claimableBy(owner, name, r.Addrs[i]) {
+		return nil, true
+	}
+	return r.Addrs[i : i+1], true
 }
 
 func (m *model) held(owner string) []ledger.Holding {

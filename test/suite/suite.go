@@ -1,0 +1,30 @@
+// Package suite is what the tests on a control plane of their own begin with.
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Programs is the folder of the programs, as FIXEDIP_BIN names it. target is the target of make that
+// builds them and sets it.
+func Programs(target string) (string, error) {
+	dir := os.Getenv("FIXEDIP_BIN")
+	if _, err := os.Stat(filepath.Join(dir, "fixedip-controlplane")); dir == "" || err != nil {
+		return "", fmt.Errorf("FIXEDIP_BIN has to name the folder of the programs; make %s builds them and sets it", target)
+	}
+	return dir, nil
+}
+
+// Within is a context for one step of a test.
+func Within(t *testing.T, patience time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("not so after "+patience.String()))
+	t.Cleanup(cancel)
+	return ctx
+}
