@@ -2,7 +2,7 @@
 // allocator beside it. Our programs run in them as processes of their own, built with the race
 // detector, as the service accounts and with the rights that the manifests give them.
 //
-// What the scheduler promises, and the test that shows it here, against both:
+// What is promised of scheduling, and the test that shows it here, against both:
 //
 //	Steering, bystanders, strangers  TestFirstPlacementAndRestart, TestOptOut, TestStranger
 //	Preemption on the owner node     TestPreemption
@@ -19,5 +19,8 @@
 //	Explaining                       TestExplain, TestAskedForInVain
 //	Gangs                            TestGang
 //	Metrics and readiness            TestMetrics, TestReadiness
+//	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs
+//	The controller is down           TestControllerDown
+//	Giving an address up, owners     TestFixedIPDeletedByHand, TestStatefulSetReplacedAroundItsPods
 //	Crashes, two schedulers          TestSchedulerKilledBetweenClaimAndBind, TestKilledDuringChurn, TestTwoActiveSchedulers
 package integration
