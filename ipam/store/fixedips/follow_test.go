@@ -1,0 +1,62 @@
+package fixedips
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+)
+
+var made = metav1.NewTime(time.Unix(1000, 0))
+
+func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
+	r := &v1alpha1.FixedIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "uid-1", Generation: 1, CreationTimestamp: made},
+		Spec:       v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6", "fd00::6"}, PodName: "mysql-0"},
+	}
+	for _, c := range change {
+		c(r)
+	}
+	return r
+}
+
+func deleted(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &made }
+
+func TestKeeping(t *testing.T) {
+	both := []netip.Addr{netip.MustParseAddr("10.0.1.6"), netip.MustParseAddr("fd00::6")}
+	for name, c := range map[string]struct {
+		record *v1alpha1.FixedIP
+		want   ledger.Keeping
+	}{
+		"both families":                 {record(), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both}},
+		"until it is gone":              {record(deleted), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both}},
+		"none yet":                      {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = nil }), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0"}},
+		"text that is no address":       {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs[0] = "10.0.1.600" }), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both[1:]}},
+		"the pod has not the same name": {record(func(r *v1alpha1.FixedIP) { r.Spec.PodName = "web-x7k" }), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/web-x7k", Addrs: both}},
+	} {
+		if diff := cmp.Diff(c.want, Keeping(c.record), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%s (-want +got): %s", name, diff)
+		}
+	}
+}
+
+func TestReserves(t *testing.T) {
+	for name, c := range map[string]struct {
+		after *v1alpha1.FixedIP
+		want  bool
+	}{
+		"its status":          {record(func(r *v1alpha1.FixedIP) { r.ResourceVersion, r.Status.Phase = "8", v1alpha1.PhaseInUse }), false},
+		"its spec":            {record(func(r *v1alpha1.FixedIP) { r.Generation = 2 }), true},
+		"it is being deleted": {record(deleted), true},
+		"it was made anew":    {record(func(r *v1alpha1.FixedIP) { r.UID = "uid-2" }), true},
+	} {
+		if got := reserves(record(), c.after); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
