@@ -46,7 +46,7 @@ func (r *adoptReconciler) setup(mgr manager.Manager) error {
 		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
 			pod := obj.(*corev1.Pod)
 			_, wanted, err := r.adoption.Wants(pod)
-			return err == nil && wanted && len(plan.Adoptable(pod, r.adoption.IPv4Only)) > 0
+			return err != nil || wanted && len(plan.Adoptable(pod, r.adoption.IPv4Only)) > 0
 		}))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
 		Complete(r)
@@ -59,6 +59,9 @@ func (r *adoptReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	id, wanted, err := r.adoption.Wants(&pod)
+	if err != nil {
+		r.events.Eventf(&pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; its address is not fixed", err)
+	}
 	if err != nil || !wanted {
 		return reconcile.Result{}, nil
 	}

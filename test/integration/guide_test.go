@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
@@ -199,4 +200,67 @@ func TestG15GuideScenarios(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Pods that run already when the controller is told of them keep their addresses without a restart.
+// An annotation counts for more than the selector, and the label of a branch for more than both. (G9,
+// G11, G13)
+func TestG9AdoptMode(t *testing.T) {
+	t.Parallel()
+	pool := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0"}
+	e := startAsGuide(t, []string{"node-1"}, pool, nil)
+	make := func(name string, labels map[string]string, annotations map[string]string) *appsv1.StatefulSet {
+		labels["name"] = name
+		s := placed(name, "node-1", 2, labels)
+		s.Spec.Template.Annotations = annotations
+		return s
+	}
+	e.create(
+		make("chosen", map[string]string{"tier": "db"}, nil),
+		make("excluded", map[string]string{"tier": "db", "DBBranch": "test-1"}, map[string]string{"fixedip.io/enabled": "true"}),
+		make("outside", map[string]string{"tier": "web"}, nil),
+		make("opted-in", map[string]string{"tier": "web"}, map[string]string{"fixedip.io/enabled": "true"}),
+		make("opted-out", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "false"}),
+		make("mistaken", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "maybe"}),
+	)
+	adopted := append(names("chosen", 2), names("opted-in", 2)...)
+	before := map[string]witness.Row{}
+	e.await("wait for all pods to run", func(rows []witness.Row) bool {
+		running := 0
+		for _, r := range rows {
+			before[r.Pod] = r
+			if r.Running {
+				running++
+			}
+		}
+		return running == 12
+	})
+	e.awaitRunning(nil, names("opted-in", 2)...)
+	e.must(e.controller.Terminate(within(t)))
+
+	var err error
+	e.controller, err = product.StartController(e.Cluster, "adopting", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
+		Lease: product.QuickLease,
+		Args:  append(pool, "--label-selector=tier in (db)", "--exclude-dbbranch-prefixes=test-"),
+	})
+	e.must(err)
+	after := e.awaitRunning(nil, adopted...)
+	for _, name := range adopted {
+		if before[name].UID != after[name].UID || before[name].Address != after[name].Address {
+			t.Errorf("pod %s was %+v and is %+v", name, before[name], after[name])
+		}
+	}
+	for _, name := range names("mistaken", 2) {
+		e.awaitEvent(name, "InvalidAnnotation", `annotation fixedip.io/enabled of pod default/`+name+` is "maybe"; write "true" or "false"; its address is not fixed`)
+	}
+	e.deletePods(adopted...)
+	e.sameAddresses(after, e.awaitRunning(after, adopted...))
+	e.await("look at those that are left alone", func(rows []witness.Row) bool {
+		for _, r := range rows {
+			if !slices.Contains(adopted, r.Pod) && len(r.Phase)+len(r.Entries) > 0 {
+				t.Errorf("pod %s was adopted: %+v", r.Pod, r)
+			}
+		}
+		return true
+	})
 }

@@ -44,7 +44,7 @@ func (e *env) says(args []string, texts ...string) {
 }
 
 // The plugin shows what stands, and says in one command why a pod waits. (G16)
-func TestKubectlPlugin(t *testing.T) {
+func TestG16KubectlPlugin(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
 	e.says([]string{"list"}, "No pod has a fixed address here.")

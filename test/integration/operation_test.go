@@ -70,7 +70,7 @@ func (r *replica) awaitServed(port int, path string, lines ...string) {
 
 // The controller tells how full pools are and what is reserved, whether it leads or not, and which of
 // the replicas does. (G7, G17)
-func TestControllerMetrics(t *testing.T) {
+func TestG17ControllerMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})
 	e.startNode("node-1")
