@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,6 +200,66 @@ func TestErrorSource(t *testing.T) {
 	want := `--cluster-pool-ipv4-cidr: "10.0.0.5/16" has host bits set; the network is 10.0.0.0/16 (from the variable CLUSTER_POOL_IPV4_CIDR)`
 	if got := s.explain(err); got == nil || got.Error() != want {
 		t.Errorf("%v, want %s", got, want)
+	}
+}
+
+// Which addresses of a pod are fixed where both families are there.
+func TestAdoptedFamilies(t *testing.T) {
+	for name, c := range map[string]struct {
+		args     []string
+		ipv4Only bool
+	}{
+		"unsaid":                          {nil, false},
+		"both, the guide's way":           {[]string{"--enableIPv6=true", "--enableStaticPodIPv6=true"}, false},
+		"nodes have both, pods keep IPv4": {[]string{"--enableIPv6=true", "--enableStaticPodIPv6=false"}, true},
+		"no IPv6 at all":                  {[]string{"--enable-ipv6=false"}, true},
+	} {
+		o, _, err := read(t, given{args: append(c.args, "--cluster-pool-ipv4-cidr=10.0.0.0/16", "--leader-election-namespace=x", "--label-selector=a=b")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := o.config()
+		if err != nil || cfg.Adoption.IPv4Only != c.ipv4Only || cfg.Adoption.Selector.String() != "a=b" {
+			t.Errorf("%s: %v, %+v", name, err, cfg.Adoption)
+		}
+	}
+}
+
+// Every name that the guide gives to a flag is a flag here: one that is spelled as ours is, or an
+// alias.
+func TestGuideFlags(t *testing.T) {
+	o := defaults()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	o.addFlags(fs)
+	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), fs)
+	// The flag behind this alias belongs to the part that watches over CiliumEndpoints.
+	if fs.Lookup("cep-termination-timeout") == nil {
+		fs.Duration("cep-termination-timeout", 0, "")
+	}
+	addAliases(fs)
+	for _, name := range []string{
+		"labelSector", "ipRateNum", "maxAllocatedIP", "enableIPv6", "enableStaticPodIPv6", "excludeDbbranchPrefixs",
+		"cluster-pool-ipv4-cidr", "cluster-pool-ipv4-mask-size", "cluster-pool-ipv6-cidr", "cluster-pool-ipv6-mask-size",
+		"enable-leader-election", "leader-election-namespace", "leader-election-id",
+		"leader-election-lease-duration", "leader-election-renew-deadline", "leader-election-retry-period",
+		"cepTerminationTimeout", "logLevel",
+	} {
+		if fs.Lookup(name) == nil {
+			t.Errorf("there is no --%s", name)
+		}
+	}
+	for name, want := range map[string]string{
+		"enable-leader-election": "true", "leader-election-id": "cilium-ipam-leader", "leader-election-lease-duration": "15s",
+		"leader-election-renew-deadline": "10s", "leader-election-retry-period": "2s",
+	} {
+		if got := fs.Lookup(name).DefValue; got != want {
+			t.Errorf("--%s is %s where nothing is said, and %s in the guide", name, got, want)
+		}
+	}
+	for _, name := range []string{"KUBECONFIG", "POD_NAMESPACE", "CLUSTER_POOL_IPV4_CIDR", "CLUSTER_POOL_IPV4_MASK_SIZE", "CLUSTER_POOL_IPV6_CIDR", "CLUSTER_POOL_IPV6_MASK_SIZE"} {
+		if !slices.ContainsFunc(variables, func(v variable) bool { return v.name == name && fs.Lookup(v.flag) != nil }) {
+			t.Errorf("the variable %s is not read", name)
+		}
 	}
 }
 

@@ -207,8 +207,8 @@ func TestG15GuideScenarios(t *testing.T) {
 // G11, G13)
 func TestG9AdoptMode(t *testing.T) {
 	t.Parallel()
-	pool := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0"}
-	e := startAsGuide(t, []string{"node-1"}, pool, nil)
+	args := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--exclude-dbbranch-prefixes=test-", "--metrics-bind-address=0", "--health-probe-bind-address=0"}
+	e := startAsGuide(t, []string{"node-1"}, args, nil)
 	make := func(name string, labels map[string]string, annotations map[string]string) *appsv1.StatefulSet {
 		labels["name"] = name
 		s := placed(name, "node-1", 2, labels)
@@ -241,7 +241,7 @@ func TestG9AdoptMode(t *testing.T) {
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "adopting", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
 		Lease: product.QuickLease,
-		Args:  append(pool, "--label-selector=tier in (db)", "--exclude-dbbranch-prefixes=test-"),
+		Args:  append(args, "--label-selector=tier in (db)"),
 	})
 	e.must(err)
 	after := e.awaitRunning(nil, adopted...)

@@ -34,6 +34,8 @@ func TestBadFlags(t *testing.T) {
 		"negative cool-down":        {[]string{pool, "--cool-down=-1s"}, `--cool-down: Invalid value: "-1s": must not be negative`},
 		"no duration":               {[]string{pool, "--cool-down=soon"}, `invalid argument "soon" for "--cool-down" flag: time: invalid duration "soon"`},
 		"lease shorter than renew":  {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration 5s must be longer than --leader-election-renew-deadline 10s, which must be longer than --leader-election-retry-period 2s`},
+		"no such selector":          {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: json: unknown field "matchLables"`},
+		"an empty prefix":           {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": every label begins with the empty prefix`},
 		"bad alias value":           {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
 		"alias and name":            {[]string{pool, "--ipRateNum=8", "--ip-rate-num=8"}, `--ipRateNum and --ip-rate-num are the same flag; give --ip-rate-num alone`},
 		"only IPv6, and not wanted": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},

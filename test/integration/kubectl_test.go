@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,12 +17,33 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// kubectl runs the plugin and returns what it prints.
+// viewer is a person with the rights of manifests/viewer-rbac.yaml, and those of the role view that
+// the plugin needs: in a cluster with all controllers that role has them.
+const viewer = "alice"
+
+func (e *env) bindViewer() {
+	e.t.Helper()
+	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "viewer-rbac.yaml")))
+	view := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "view-of-viewer"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"statefulsets"}, Verbs: []string{"get", "list"}},
+	}}
+	e.create(view)
+	for _, role := range []string{"fixedip-viewer", view.Name} {
+		e.create(&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: viewer}},
+		})
+	}
+}
+
+// kubectl runs the plugin as the viewer and returns what it prints.
 func (e *env) kubectl(args ...string) (string, error) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "race", "kubectl-fixedip"), append(args, "--kubeconfig="+e.Kubeconfig(cluster.Admin), "--cache-dir="+e.t.TempDir())...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "race", "kubectl-fixedip"), append(args, "--kubeconfig="+e.Kubeconfig(cluster.Admin), "--as="+viewer, "--cache-dir="+e.t.TempDir())...)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return string(out) + string(exit.Stderr), err
@@ -47,6 +69,7 @@ func (e *env) says(args []string, texts ...string) {
 func TestG16KubectlPlugin(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
+	e.bindViewer()
 	e.says([]string{"list"}, "No pod has a fixed address here.")
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
