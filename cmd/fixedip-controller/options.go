@@ -51,6 +51,7 @@ func defaults() *options {
 		ipv4MaskSize:           24,
 		ipv6MaskSize:           120,
 		ipv6:                   true,
+		staticPodIPv6:          true,
 		watermark:              plan.Watermark{Free: 8, Max: 110},
 		coolDown:               time.Minute,
 		leaderElection:         true,
