@@ -71,7 +71,28 @@ type FixedIPSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Reclaim ReclaimPolicy `json:"reclaim,omitempty,omitzero"`
+
+	// failover says what becomes of a pod whose node can't take it: it waits, it takes its addresses
+	// along to another node, or it gets others there. Empty: as the arguments of the scheduler say.
+	// The controller takes it from the annotations of the workload as long as there is one.
+	// +optional
+	Failover Failover `json:"failover,omitempty"`
 }
+
+// Failover says what becomes of a pod whose node can't take it. Nothing but Wait happens before it is
+// sure that the pod's predecessor on that node does not run any more.
+// +kubebuilder:validation:Enum=Wait;Migrate;Reassign
+type Failover string
+
+const (
+	// Wait: the pod waits for the node.
+	Wait Failover = "Wait"
+	// Migrate: the pod goes to another node and keeps its addresses. The cluster's routing has to
+	// carry single addresses.
+	Migrate Failover = "Migrate"
+	// Reassign: the pod goes to another node and gets other addresses there.
+	Reassign Failover = "Reassign"
+)
 
 // Retention says what becomes of an address whose pod is gone, in the words of the
 // persistentVolumeClaimRetentionPolicy of a StatefulSet.

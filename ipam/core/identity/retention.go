@@ -72,3 +72,13 @@ func Ordinal(podName, workload string) (int32, bool) {
 	}
 	return int32(n), true
 }
+
+// StatefulSetOf is the name of the StatefulSet that a pod of that name is of, if it is of one.
+func StatefulSetOf(podName string) (string, bool) {
+	i := strings.LastIndex(podName, "-")
+	if i < 1 {
+		return "", false
+	}
+	_, ok := Ordinal(podName, podName[:i])
+	return podName[:i], ok
+}

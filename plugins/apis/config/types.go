@@ -23,4 +23,10 @@ type FixedIPArgs struct {
 	// many at once.
 	ClaimQPS   float32
 	ClaimBurst int32
+	// Failover is what becomes of a pod whose node can't take it, where its workload says nothing:
+	// Wait, Migrate or Reassign.
+	Failover string
+	// MovableAddresses tells that an address may live on another node than the one whose subnet it is
+	// in: the cluster's routing carries single addresses.
+	MovableAddresses bool
 }

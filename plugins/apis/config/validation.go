@@ -5,7 +5,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 )
 
 // maxClaimTimeout keeps a pod from holding a place in the binding cycle for longer than people
@@ -36,6 +38,12 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	}
 	if args.ClaimBurst < 1 {
 		errs = append(errs, field.Invalid(path.Child("claimBurst"), args.ClaimBurst, "must be at least 1"))
+	}
+	switch policy, err := identity.ParseFailover(args.Failover); {
+	case err != nil:
+		errs = append(errs, field.NotSupported(path.Child("failover"), args.Failover, []string{"Wait", "Migrate", "Reassign"}))
+	case policy == v1alpha1.Migrate && !args.MovableAddresses:
+		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses can't migrate while movableAddresses is false; set that where the cluster's routing carries single addresses"))
 	}
 	return errs
 }

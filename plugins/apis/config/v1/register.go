@@ -10,6 +10,7 @@ import (
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/utils/ptr"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/plugins/apis/config"
 )
@@ -46,6 +47,12 @@ func SetDefaults(args *FixedIPArgs) {
 	if args.ClaimBurst == nil {
 		args.ClaimBurst = ptr.To[int32](200)
 	}
+	if args.Failover == "" {
+		args.Failover = string(v1alpha1.Wait)
+	}
+	if args.MovableAddresses == nil {
+		args.MovableAddresses = ptr.To(false)
+	}
 }
 
 func addConversions(s *runtime.Scheme) error {
@@ -56,6 +63,9 @@ func addConversions(s *runtime.Scheme) error {
 			ClaimTimeout: ptr.Deref(in.ClaimTimeout, metav1.Duration{}),
 			ClaimQPS:     ptr.Deref(in.ClaimQPS, 0),
 			ClaimBurst:   ptr.Deref(in.ClaimBurst, 0),
+			Failover:     in.Failover,
+
+			MovableAddresses: ptr.Deref(in.MovableAddresses, false),
 		}
 		return nil
 	}); err != nil {
@@ -68,6 +78,9 @@ func addConversions(s *runtime.Scheme) error {
 			ClaimTimeout: &in.ClaimTimeout,
 			ClaimQPS:     &in.ClaimQPS,
 			ClaimBurst:   &in.ClaimBurst,
+			Failover:     in.Failover,
+
+			MovableAddresses: &in.MovableAddresses,
 		}
 		return nil
 	})

@@ -27,4 +27,13 @@ type FixedIPArgs struct {
 	ClaimQPS *float32 `json:"claimQPS,omitempty"`
 	// claimBurst is how many requests the plugin may send at once. Default: 200.
 	ClaimBurst *int32 `json:"claimBurst,omitempty"`
+	// failover is what becomes of a pod whose node can't take it, where its workload says nothing:
+	// Wait, Migrate (to another node, with its addresses) or Reassign (to another node, with others).
+	// Default: Wait. The controller's flag of the same name has to say the same.
+	Failover string `json:"failover,omitempty"`
+	// movableAddresses tells that an address may live on another node than the one whose subnet it is
+	// in. True where Cilium runs in tunnel mode, or where addresses are advertised one by one; false
+	// under native routing by subnets, where an address that moved could not be reached. Default:
+	// false, and then nothing migrates.
+	MovableAddresses *bool `json:"movableAddresses,omitempty"`
 }

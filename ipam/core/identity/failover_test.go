@@ -1,0 +1,42 @@
+package identity_test
+
+import (
+	"testing"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+func TestFailover(t *testing.T) {
+	says := func(v string) map[string]string { return map[string]string{"fixedip.io/failover": v} }
+	for name, c := range map[string]struct {
+		workload, template map[string]string
+		want               v1alpha1.Failover
+		wantErr            string
+	}{
+		"nothing said":         {},
+		"said":                 {workload: says("Migrate"), want: v1alpha1.Migrate},
+		"said in the template": {template: says("Reassign"), want: v1alpha1.Reassign},
+		"said in both":         {workload: says("Wait"), template: says("Migrate"), want: v1alpha1.Wait},
+		"no such word":         {workload: says("Move"), template: says("Migrate"), wantErr: `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign`},
+		"another's case":       {template: says("migrate"), wantErr: `annotation fixedip.io/failover is "migrate"; write Wait, Migrate or Reassign`},
+		"no word":              {workload: says(""), wantErr: `annotation fixedip.io/failover is ""; write Wait, Migrate or Reassign`},
+	} {
+		got, err := identity.Failover(c.workload, c.template)
+		message := ""
+		if err != nil {
+			message = err.Error()
+		}
+		if got != c.want || message != c.wantErr {
+			t.Errorf("%s: %q, error %q", name, got, message)
+		}
+	}
+}
+
+func TestStatefulSetOf(t *testing.T) {
+	for pod, want := range map[string]string{"web-0": "web", "web-db-12": "web-db", "web": "", "web-x": "", "-0": "", "web-01": ""} {
+		if got, ok := identity.StatefulSetOf(pod); ok != (want != "") || ok && got != want {
+			t.Errorf("%s: %q, %v; want %q", pod, got, ok, want)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+func TestValidateFailover(t *testing.T) {
+	for name, c := range map[string]struct {
+		failover string
+		movable  bool
+		want     string
+	}{
+		"waits":                       {failover: "Wait"},
+		"reassigns":                   {failover: "Reassign"},
+		"migrates":                    {failover: "Migrate", movable: true},
+		"migrates without being able": {failover: "Migrate", want: `args.failover: Invalid value: "Migrate": addresses can't migrate while movableAddresses is false`},
+		"no such word":                {failover: "Move", movable: true, want: `args.failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
+	} {
+		args := &FixedIPArgs{IPFamilies: []string{"IPv4"}, ClaimTimeout: metav1.Duration{Duration: time.Second}, ClaimQPS: 1, ClaimBurst: 1, Failover: c.failover, MovableAddresses: c.movable}
+		got := ""
+		if err := ValidateFixedIPArgs(field.NewPath("args"), args).ToAggregate(); err != nil {
+			got = err.Error()
+		}
+		if (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
