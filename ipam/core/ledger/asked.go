@@ -75,6 +75,7 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 	entry, exists := n.pool.Entries[a]
 	_, released := entry.ReleasedAt()
 	_, _, pod := entry.Pod()
+	_, away, _ := entry.AwayAt()
 	by, assumed := n.assumed[a]
 	keeper, keeps := l.kept.keeper(a)
 	switch {
@@ -84,6 +85,8 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 		return fmt.Sprintf("which is a dynamic entry in the pool of %s that any pod may be using; ask for one nearer to the top of its subnet %s", name, subnet)
 	case exists && pod:
 		return fmt.Sprintf("which belongs to %s on %s; ask for another or free it", entry.Owner, name)
+	case exists && away != "":
+		return fmt.Sprintf("which belongs to %s, away on another node than %s; ask for another or free it", away, name)
 	case exists && !released:
 		return fmt.Sprintf("which is kept on %s for %q; ask for another", name, entry.Owner)
 	case assumed:

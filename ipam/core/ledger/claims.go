@@ -25,7 +25,16 @@ func (l *Ledger) AssumeFrom(uid types.UID, owner, nodeName string, families []ad
 		return c, nil
 	}
 	l.forget(uid)
-	return l.assume(uid, Claim{Owner: owner, Node: nodeName}, families, asked)
+	return l.assume(uid, Claim{Owner: owner, Node: nodeName}, families, asked, true)
+}
+
+// AssumeAnew decides as AssumeFrom does, whatever a FixedIP keeps for the pod: it is to have other
+// addresses.
+func (l *Ledger) AssumeAnew(uid types.UID, owner, nodeName string, families []address.Family, asked request.Addresses) (Claim, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forget(uid)
+	return l.assume(uid, Claim{Owner: owner, Node: nodeName}, families, asked, false)
 }
 
 // AssumeExact decides the given addresses for a pod: those of a reservation whose entries are not
@@ -35,11 +44,12 @@ func (l *Ledger) AssumeExact(uid types.UID, owner, nodeName string, families []a
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forget(uid)
-	return l.assume(uid, Claim{Owner: owner, Node: nodeName, Addrs: slices.Clone(addrs)}, families, request.Addresses{})
+	return l.assume(uid, Claim{Owner: owner, Node: nodeName, Addrs: slices.Clone(addrs)}, families, request.Addresses{}, true)
 }
 
-// assume completes a claim, which may name addresses already, and takes it in.
-func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked request.Addresses) (Claim, error) {
+// assume completes a claim, which may name addresses already, and takes it in. kept: what a FixedIP
+// keeps for the pod comes before anything else.
+func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked request.Addresses, kept bool) (Claim, error) {
 	n, err := l.claimable(c.Node)
 	if err != nil {
 		return Claim{}, err
@@ -59,7 +69,7 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 			c.Addrs = append(c.Addrs, held[i])
 			continue
 		}
-		if a, ok := l.kept.of(c.Owner, f); ok {
+		if a, ok := l.kept.of(c.Owner, f); ok && kept {
 			if err := l.claimableBy(c.Owner, n, a); err != nil {
 				return Claim{}, err
 			}

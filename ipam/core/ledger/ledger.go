@@ -44,7 +44,10 @@ type Ledger struct {
 	// owners is the reverse of the entries of all nodes: owner → node → addresses, sorted.
 	// Invariant: a pair is in it exactly while the entry of that address on that node has that
 	// owner and the owner is a pod.
-	owners map[string]map[string][]netip.Addr
+	owners index
+	// away and arriving are the same of the marks that moves leave in pools (see pool.Move): owner →
+	// node → addresses, sorted. Of away the node is the home, and where they are its mark says.
+	away, arriving index
 	// subnets are the subnets of all nodes. Key: a subnet. Value: the nodes that list it; more than
 	// one is a mistake that makes the subnet disputed.
 	subnets map[netip.Prefix][]string
@@ -60,10 +63,12 @@ type Ledger struct {
 // New is an empty ledger.
 func New() *Ledger {
 	return &Ledger{
-		owners:  map[string]map[string][]netip.Addr{},
-		subnets: map[netip.Prefix][]string{},
-		claims:  map[types.UID]Claim{},
-		kept:    newKept(),
+		owners:   index{},
+		away:     index{},
+		arriving: index{},
+		subnets:  map[netip.Prefix][]string{},
+		claims:   map[types.UID]Claim{},
+		kept:     newKept(),
 	}
 }
 
@@ -138,19 +143,17 @@ func (l *Ledger) Nodes() []pool.Node {
 func (l *Ledger) Held(owner string) []Holding {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var out []Holding
-	for name, addrs := range l.owners[owner] {
-		out = append(out, Holding{Node: name, Addrs: slices.Clone(addrs)})
-	}
-	slices.SortFunc(out, func(a, b Holding) int { return strings.Compare(a.Node, b.Node) })
-	return out
+	return l.owners.holdings(owner)
 }
 
-// Owners are all pods that hold an address somewhere, sorted.
+// Owners are all pods that hold an address somewhere, or that a mark names, sorted.
 func (l *Ledger) Owners() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return slices.Sorted(maps.Keys(l.owners))
+	all := maps.Clone(l.owners)
+	maps.Copy(all, l.away)
+	maps.Copy(all, l.arriving)
+	return slices.Sorted(maps.Keys(all))
 }
 
 // Room is how many addresses of a family a claim on the node can choose from. It takes no lock
@@ -182,27 +185,64 @@ func (l *Ledger) node(name string) (*node, bool) {
 	return v.(*node), true
 }
 
+// index finds addresses by the pod that an entry names: owner → node → addresses, sorted. It has no
+// empty maps and lists.
+type index map[string]map[string][]netip.Addr
+
+func (x index) add(owner, node string, a netip.Addr) {
+	if x[owner] == nil {
+		x[owner] = map[string][]netip.Addr{}
+	}
+	addrs := append(x[owner][node], a)
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	x[owner][node] = addrs
+}
+
+func (x index) remove(owner, node string) {
+	if nodes := x[owner]; nodes != nil {
+		delete(nodes, node)
+		if len(nodes) == 0 {
+			delete(x, owner)
+		}
+	}
+}
+
+// holdings are what the index has of an owner, by node name.
+func (x index) holdings(owner string) []Holding {
+	var out []Holding
+	for name, addrs := range x[owner] {
+		out = append(out, Holding{Node: name, Addrs: slices.Clone(addrs)})
+	}
+	slices.SortFunc(out, func(a, b Holding) int { return strings.Compare(a.Node, b.Node) })
+	return out
+}
+
+// named is the pod that an entry names, as its owner or in a mark, and the index that it belongs in.
+func (l *Ledger) named(e pool.Entry) (owner string, in index) {
+	if _, _, ok := e.Pod(); ok {
+		return e.Owner, l.owners
+	}
+	if _, owner, ok := e.AwayAt(); ok && owner != "" {
+		return owner, l.away
+	}
+	if owner, ok := e.ArrivingFor(); ok && owner != "" {
+		return owner, l.arriving
+	}
+	return "", nil
+}
+
 func (l *Ledger) indexOwners(p pool.Node) {
 	for a, e := range p.Entries {
-		if _, _, ok := e.Pod(); !ok {
-			continue
+		if owner, in := l.named(e); in != nil {
+			in.add(owner, p.Name, a)
 		}
-		if l.owners[e.Owner] == nil {
-			l.owners[e.Owner] = map[string][]netip.Addr{}
-		}
-		addrs := append(l.owners[e.Owner][p.Name], a)
-		slices.SortFunc(addrs, netip.Addr.Compare)
-		l.owners[e.Owner][p.Name] = addrs
 	}
 }
 
 func (l *Ledger) unindexOwners(name string, p pool.Node) {
 	for _, e := range p.Entries {
-		if nodes := l.owners[e.Owner]; nodes != nil {
-			delete(nodes, name)
-			if len(nodes) == 0 {
-				delete(l.owners, e.Owner)
-			}
+		if owner, in := l.named(e); in != nil {
+			in.remove(owner, name)
 		}
 	}
 }

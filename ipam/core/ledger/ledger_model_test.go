@@ -119,6 +119,45 @@ func (m *model) held(owner string) []ledger.Holding {
 	return held
 }
 
+// compareMarks compares what the marks of moves say of an owner.
+func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
+	var want, got []string
+	for name, n := range m.nodes {
+		for a, e := range n.Entries {
+			if at, o, ok := e.AwayAt(); ok && o == owner {
+				there, known := m.nodes[at]
+				_, released := there.Entries[a].ReleasedAt()
+				want = append(want, fmt.Sprint("away ", a, name, at, !known || released))
+			}
+			if o, ok := e.ArrivingFor(); ok && o == owner {
+				want = append(want, fmt.Sprint("arriving ", a, name))
+			}
+		}
+	}
+	for _, x := range l.Away(owner) {
+		all := true
+		for _, a := range x.Addrs {
+			there, known := m.nodes[x.At]
+			_, released := there.Entries[a].ReleasedAt()
+			all = all && (!known || released)
+			got = append(got, fmt.Sprint("away ", a, x.Home, x.At, !known || released))
+		}
+		if x.Barred != all {
+			t.Fatalf("%+v: barred, want %v", x, all)
+		}
+	}
+	for _, h := range l.Arriving(owner) {
+		for _, a := range h.Addrs {
+			got = append(got, fmt.Sprint("arriving ", a, h.Node))
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		t.Fatalf("marks of %s: %v, want %v", owner, got, want)
+	}
+}
+
 var (
 	modelNodes = []string{"node-1", "node-2", "node-3"}
 	// The last one overlaps the first: two nodes may come to have it.
@@ -228,10 +267,28 @@ func drawNode(t *rapid.T) pool.Node {
 				n.Entries[a] = pool.Released(time.Unix(int64(rapid.IntRange(0, 5).Draw(t, "at")), 0))
 			case 3:
 				n.Entries[a] = pool.Entry{Owner: "router"}
+			case 4:
+				n.Entries[a] = pool.Away(rapid.SampledFrom(modelNodes).Draw(t, "away at"), rapid.SampledFrom(modelOwners).Draw(t, "away"))
 			}
 			if rapid.IntRange(0, 5).Draw(t, "used") == 0 {
 				n.Used[a] = "somebody"
 			}
+		}
+	}
+	// What was moved here, or is about to be, from other nodes' subnets.
+	for _, s := range modelSubnets[:4] {
+		a := s.Addr().Next()
+		if n.Home(a) {
+			continue
+		}
+		owner := rapid.SampledFrom(modelOwners).Draw(t, "moved")
+		switch rapid.IntRange(0, 7).Draw(t, "foreign") {
+		case 0:
+			n.Entries[a] = pool.Entry{Owner: owner, Resource: "db/StatefulSet/mysql"}
+		case 1:
+			n.Entries[a] = pool.Arriving(owner)
+		case 2:
+			n.Entries[a] = pool.Released(time.Unix(1, 0))
 		}
 	}
 	return n
@@ -327,6 +384,7 @@ func TestModel(t *testing.T) {
 					}
 				}
 				for _, owner := range modelOwners {
+					m.compareMarks(t, l, owner)
 					if diff := cmp.Diff(m.held(owner), l.Held(owner), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 						t.Fatalf("held by %s (-want +got): %s", owner, diff)
 					}

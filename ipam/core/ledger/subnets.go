@@ -113,8 +113,21 @@ type Change struct {
 	Grew bool
 	// Moved: its subnets are others than before.
 	Moved bool
-	// Owners are the pods that gained or lost an address on the node, sorted.
+	// Owners are the pods that gained or lost an address on the node, or that a mark there named or
+	// names, sorted.
 	Owners []string
+}
+
+// concerned is the pod that an entry names, as its owner or in a mark; empty where it names none.
+func concerned(e pool.Entry) string {
+	if _, _, ok := e.Pod(); ok {
+		return e.Owner
+	}
+	if _, owner, ok := e.AwayAt(); ok {
+		return owner
+	}
+	owner, _ := e.ArrivingFor()
+	return owner
 }
 
 // diff compares two versions of a node's pool. Change.Grew and Change.Appeared are not its work.
@@ -122,8 +135,8 @@ func diff(before, after pool.Node) Change {
 	owners := map[string]bool{}
 	note := func(from, in pool.Node) {
 		for a, e := range from.Entries {
-			if _, _, ok := e.Pod(); ok && in.Entries[a].Owner != e.Owner {
-				owners[e.Owner] = true
+			if owner := concerned(e); owner != "" && (in.Entries[a].Owner != e.Owner || owner != e.Owner && in.Entries[a] != e) {
+				owners[owner] = true
 			}
 		}
 	}

@@ -28,12 +28,10 @@ func takenf(format string, args ...any) error { return taken(fmt.Sprintf(format,
 // the two as it pleases. That is certain only where the edits are applied to the very pool that
 // they were made from.
 func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
-	var edits []Edit
-	for a, e := range n.Entries {
-		if e.Owner == entry.Owner && !slices.Contains(addrs, a) && slices.ContainsFunc(addrs, func(want netip.Addr) bool { return want.BitLen() == a.BitLen() }) {
-			return nil, takenf("%s has %s on node %s already", entry.Owner, a, n.Name)
-		}
+	if err := n.Another(entry.Owner, addrs); err != nil {
+		return nil, err
 	}
+	var edits []Edit
 	for _, a := range addrs {
 		now, exists := n.Entries[a]
 		_, released := now.ReleasedAt()
@@ -55,13 +53,24 @@ func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 	return edits, nil
 }
 
-// Release makes the edits that take addresses from an owner: the given ones, or all where none are
-// given. The addresses rest: who comes under the same name no longer gets them, and neither does
-// anybody else for now.
+// Another is the error where the owner has another address on the node in a family of the given ones.
+func (n Node) Another(owner string, addrs []netip.Addr) error {
+	for a, e := range n.Entries {
+		if e.Owner == owner && !slices.Contains(addrs, a) && slices.ContainsFunc(addrs, func(want netip.Addr) bool { return want.BitLen() == a.BitLen() }) {
+			return takenf("%s has %s on node %s already", owner, a, n.Name)
+		}
+	}
+	return nil
+}
+
+// Release makes the edits that take addresses from an owner, had or announced: the given ones, or all
+// where none are given. The addresses rest: who comes under the same name no longer gets them, and
+// neither does anybody else for now.
 func (n Node) Release(owner string, addrs []netip.Addr, at time.Time) []Edit {
 	var edits []Edit
 	for a, e := range n.Entries {
-		if e.Owner == owner && (len(addrs) == 0 || slices.Contains(addrs, a)) {
+		arriving, _ := e.ArrivingFor()
+		if (e.Owner == owner || arriving == owner) && (len(addrs) == 0 || slices.Contains(addrs, a)) {
 			edits = append(edits, n.Set(a, Released(at)))
 		}
 	}

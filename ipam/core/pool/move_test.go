@@ -1,0 +1,169 @@
+package pool_test
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Each step of a move, from each thing that may stand in the pool that it is made in.
+func TestMoveSteps(t *testing.T) {
+	at := time.Unix(1000, 0)
+	const owner = "db/mysql-0"
+	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	mine.Owner = owner
+	a, b := addr("10.0.1.9"), addr("10.0.1.8")
+	home := netip.MustParsePrefix("10.0.1.0/24")
+	other := pool.Entry{Owner: "db/other-0"}
+	type entries = map[netip.Addr]pool.Entry
+	is := func(e pool.Entry) entries { return entries{a: e} }
+	out := pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: "h", From: "h", To: "t", Fence: pool.Reported}
+	on := out
+	on.From, on.To = "s", "t"
+	back := out
+	back.From, back.To = "s", "h"
+	fenced := func(m pool.Move, f pool.Fence) pool.Move { m.Fence = f; return m }
+	announce, settle, turn := pool.Move.Announce, pool.Move.Settle, pool.Move.Turn
+	leave := func(m pool.Move, n pool.Node) ([]pool.Edit, error) { return m.Leave(n, at) }
+	for name, c := range map[string]struct {
+		step    func(pool.Move, pool.Node) ([]pool.Edit, error)
+		move    pool.Move
+		entries entries
+		used    string
+		// want are the entries after the step, where err is nil.
+		want entries
+		err  error
+	}{
+		"announced":                       {step: announce, move: out, want: is(pool.Arriving(owner))},
+		"announced already":               {step: announce, move: out, entries: is(pool.Arriving(owner)), want: is(pool.Arriving(owner))},
+		"announced and settled":           {step: announce, move: out, entries: is(mine), want: is(mine)},
+		"not announced over what rests":   {step: announce, move: out, entries: is(pool.Released(at)), err: pool.ErrTaken},
+		"nor over another's":              {step: announce, move: out, entries: is(other), err: pool.ErrTaken},
+		"nor over another's announcement": {step: announce, move: out, entries: is(pool.Arriving("db/other-0")), err: pool.ErrTaken},
+		"nor what another uses":           {step: announce, move: out, used: "db/other-0", err: pool.ErrTaken},
+		"nor beside another address":      {step: announce, move: out, entries: entries{b: mine}, err: pool.ErrTaken},
+
+		"left":                            {step: leave, move: on, entries: is(mine), want: is(pool.Released(at))},
+		"left before it arrived":          {step: leave, move: on, entries: is(pool.Arriving(owner)), want: is(pool.Released(at))},
+		"left where it never was":         {step: leave, move: on, want: is(pool.Released(at))},
+		"left long ago":                   {step: leave, move: on, entries: is(pool.Released(at.Add(-time.Hour))), want: is(pool.Released(at.Add(-time.Hour)))},
+		"another's is not left":           {step: leave, move: on, entries: is(other), err: pool.ErrTaken},
+		"what is in use is not left":      {step: leave, move: on, entries: is(mine), used: owner, err: pool.ErrUnfenced},
+		"but on a node that is down":      {step: leave, move: fenced(on, pool.Down), entries: is(mine), used: owner, want: is(pool.Released(at))},
+		"not on one that is not ready":    {step: leave, move: fenced(on, pool.Unfenced), entries: is(mine), err: pool.ErrUnfenced},
+		"unless it was never had there":   {step: leave, move: fenced(on, pool.Unfenced), entries: is(pool.Arriving(owner)), want: is(pool.Released(at))},
+		"turned":                          {step: turn, move: out, entries: is(mine), want: is(pool.Away("t", owner))},
+		"turned already":                  {step: turn, move: out, entries: is(pool.Away("t", owner)), want: is(pool.Away("t", owner))},
+		"turned without an entry":         {step: turn, move: out, want: is(pool.Away("t", owner))},
+		"turned from rest":                {step: turn, move: out, entries: is(pool.Released(at)), want: is(pool.Away("t", owner))},
+		"what is in use is not turned":    {step: turn, move: out, entries: is(mine), used: owner, err: pool.ErrUnfenced},
+		"but where the node is down":      {step: turn, move: fenced(out, pool.Down), entries: is(mine), used: owner, want: is(pool.Away("t", owner))},
+		"not where it is not ready":       {step: turn, move: fenced(out, pool.Unfenced), entries: is(mine), err: pool.ErrUnfenced},
+		"nor what another uses at home":   {step: turn, move: fenced(out, pool.Down), used: "db/other-0", err: pool.ErrTaken},
+		"nor another's":                   {step: turn, move: out, entries: is(other), err: pool.ErrTaken},
+		"nor a dynamic one":               {step: turn, move: out, entries: is(pool.Entry{}), err: pool.ErrTaken},
+		"turned on":                       {step: turn, move: on, entries: is(pool.Away("s", owner)), want: is(pool.Away("t", owner))},
+		"not on from elsewhere":           {step: turn, move: on, entries: is(pool.Away("x", owner)), err: pool.ErrUndecided},
+		"nor on from home":                {step: turn, move: on, entries: is(mine), err: pool.ErrUndecided},
+		"nor on from rest":                {step: turn, move: on, entries: is(pool.Released(at)), err: pool.ErrUndecided},
+		"nor another's absence":           {step: turn, move: on, entries: is(pool.Away("s", "db/other-0")), err: pool.ErrUndecided},
+		"turned home":                     {step: turn, move: back, entries: is(pool.Away("s", owner)), want: is(mine)},
+		"turned home already":             {step: turn, move: back, entries: is(mine), want: is(mine)},
+		"not home from elsewhere":         {step: turn, move: back, entries: is(pool.Away("x", owner)), err: pool.ErrUndecided},
+		"not home beside another address": {step: turn, move: back, entries: entries{a: pool.Away("s", owner), b: mine}, err: pool.ErrTaken},
+
+		"settled":                          {step: settle, move: out, entries: is(pool.Arriving(owner)), want: is(mine)},
+		"settled already":                  {step: settle, move: out, entries: is(mine), want: is(mine)},
+		"not settled where it was left":    {step: settle, move: out, entries: is(pool.Released(at)), err: pool.ErrTaken},
+		"nor where it is not announced":    {step: settle, move: out, err: pool.ErrUndecided},
+		"nor where another is":             {step: settle, move: out, entries: is(pool.Arriving("db/other-0")), err: pool.ErrTaken},
+		"nor beside another address of it": {step: settle, move: out, entries: entries{a: pool.Arriving(owner), b: mine}, err: pool.ErrTaken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := pool.Node{Name: "n", Subnets: []netip.Prefix{home}, Entries: c.entries, Used: map[netip.Addr]string{}}
+			if c.used != "" {
+				n.Used[a] = c.used
+			}
+			edits, err := c.step(c.move, n)
+			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+				t.Fatalf("error %v, want %v", err, c.err)
+			}
+			if err != nil {
+				return
+			}
+			after := n.With(edits)
+			if !maps.Equal(after.Entries, c.want) {
+				t.Errorf("%v, want %v", after.Entries, c.want)
+			}
+			if again, err := c.step(c.move, after); err != nil || len(again) > 0 {
+				t.Errorf("made again: %v, %v", again, err)
+			}
+			if undone := after.With(after.Unmoved(edits)); !maps.Equal(undone.Entries, n.With(nil).Entries) {
+				t.Errorf("taken back: %v, want %v", undone.Entries, c.entries)
+			}
+		})
+	}
+}
+
+// Two addresses move in one patch or not at all.
+func TestMoveTogether(t *testing.T) {
+	const owner = "db/mysql-0"
+	addrs := []netip.Addr{addr("10.0.1.9"), addr("fd00:1::9")}
+	m := pool.Move{Owner: owner, Entry: pool.Entry{Owner: owner}, Addrs: addrs, Home: "h", From: "h", To: "t", Fence: pool.Down}
+	n := pool.Node{Name: "h", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
+		Entries: map[netip.Addr]pool.Entry{addrs[0]: {Owner: owner}, addrs[1]: {Owner: owner}}}
+	edits, err := m.Turn(n)
+	if err != nil || len(edits) != 2 {
+		t.Errorf("%v, %v; want both", edits, err)
+	}
+	if err := m.Turned(n); !errors.Is(err, pool.ErrUndecided) {
+		t.Errorf("turned before: %v", err)
+	}
+	if err := m.Turned(n.With(edits)); err != nil {
+		t.Errorf("turned after: %v", err)
+	}
+	if err := m.Turned(n.With(edits[:1])); !errors.Is(err, pool.ErrUndecided) {
+		t.Errorf("turned in part: %v", err)
+	}
+	n.Entries[addrs[1]] = pool.Entry{Owner: "db/other-0"}
+	if edits, err := m.Turn(n); !errors.Is(err, pool.ErrTaken) {
+		t.Errorf("%v, %v; want none", edits, err)
+	}
+}
+
+// The end of an absence: barred where it was, then at rest at home, and nothing of anybody else's.
+func TestEndOfAbsence(t *testing.T) {
+	at := time.Unix(1000, 0)
+	const owner = "db/mysql-0"
+	entries := map[netip.Addr]pool.Entry{
+		addr("10.0.1.1"): {Owner: owner}, addr("10.0.1.2"): pool.Arriving(owner), addr("10.0.1.4"): {Owner: "db/other-0"},
+		addr("10.0.1.5"): pool.Away("t", owner), addr("10.0.1.6"): pool.Away("t", "db/other-0"), addr("10.0.1.7"): pool.Away("x", owner),
+	}
+	var all []netip.Addr
+	for i := byte(1); i < 8; i++ {
+		all = append(all, netip.AddrFrom4([4]byte{10, 0, 1, i}))
+	}
+	n := pool.Node{Name: "n", Entries: entries}
+	edited := func(edits []pool.Edit) []string {
+		var out []string
+		for _, e := range edits {
+			if *e.To != pool.Released(at) {
+				t.Errorf("%s becomes %v", e.Addr, *e.To)
+			}
+			out = append(out, e.Addr.String())
+		}
+		slices.Sort(out)
+		return out
+	}
+	if got := edited(n.Bar(owner, all, at)); !slices.Equal(got, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3"}) {
+		t.Errorf("barred: %v", got)
+	}
+	if got := edited(n.Return(owner, "t", all, at)); !slices.Equal(got, []string{"10.0.1.5"}) {
+		t.Errorf("returned: %v", got)
+	}
+}
