@@ -32,6 +32,7 @@ type options struct {
 	ipv6                       bool
 	watermark                  plan.Watermark
 	coolDown                   time.Duration
+	failover                   string
 
 	labelSelector   string
 	excludeDBBranch []string
@@ -54,6 +55,7 @@ func defaults() *options {
 		staticPodIPv6:          true,
 		watermark:              plan.Watermark{Free: 8, Max: 110},
 		coolDown:               time.Minute,
+		failover:               "Wait",
 		leaderElection:         true,
 		leaderElectionID:       "cilium-ipam-leader",
 		leaseDuration:          15 * time.Second,
@@ -78,6 +80,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.watermark.Free, "ip-rate-num", o.watermark.Free, "Free dynamic addresses to keep in the pool of each node, in each family")
 	fs.IntVar(&o.watermark.Max, "max-allocated-ip", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones")
 	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
+	fs.StringVar(&o.failover, "failover", o.failover, "What becomes of pods whose node can't take them, of workloads that say nothing: Wait, Migrate or Reassign. It has to be what the scheduler's arguments say")
 
 	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "StatefulSet pods of other schedulers whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
@@ -101,6 +104,10 @@ func (o *options) config() (controller.Config, error) {
 		o.leaderElectionNamespace = ownNamespace(o.kubeconfig)
 	}
 	cfg := controller.Config{Watermark: o.watermark, CoolDown: o.coolDown, Namespace: o.leaderElectionNamespace, DryRun: o.dryRun}
+	var err error
+	if cfg.Failover, err = identity.ParseFailover(o.failover); err != nil {
+		return cfg, fmt.Errorf("--failover: %w", err)
+	}
 	for _, family := range []struct {
 		flag     string
 		family   address.Family

@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -33,6 +34,9 @@ type Config struct {
 	CoolDown time.Duration
 	// Adoption says which pods of other schedulers get the address fixed that they run with.
 	Adoption identity.Adoption
+	// Failover is what becomes of pods whose node can't take them, of workloads that say nothing. It is
+	// the scheduler that acts on it: this has to be what its arguments say.
+	Failover v1alpha1.Failover
 	// Namespace is where the controller keeps its Leases.
 	Namespace string
 	// DryRun tells what would be written, and writes nothing.

@@ -51,6 +51,8 @@ type recordReconciler struct {
 	live   client.Client
 	events events.EventRecorder
 	clock  clock.Clock
+	// failover is what the arguments of the scheduler say of identities that say nothing.
+	failover v1alpha1.Failover
 }
 
 // identityRequest is the request for the pod that an entry belongs to, if it belongs to one.
@@ -90,7 +92,7 @@ func (r *recordReconciler) ofPod(_ context.Context, obj client.Object) []reconci
 	pod := obj.(*corev1.Pod)
 	_, fixed, err := identity.Of(pod)
 	key := pool.OwnerKey(pod.Namespace, pod.Name)
-	if (err != nil || !fixed) && len(r.ledger.Held(key)) == 0 {
+	if (err != nil || !fixed) && len(r.ledger.Held(key))+len(r.ledger.Away(key))+len(r.ledger.Arriving(key)) == 0 {
 		return nil
 	}
 	return identityRequest(key)
@@ -137,7 +139,7 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		return reconcile.Result{}, fmt.Errorf("%s of %s: %w", next.Step, req, err)
 	}
 	metrics.Reconciled("record", r.clock.Now())
-	if s.Record == nil && len(s.Held) == 0 {
+	if s.Record == nil && len(s.Held)+len(s.Arriving)+len(s.Away) == 0 {
 		return reconcile.Result{}, nil
 	}
 	if !next.At.IsZero() {
@@ -147,13 +149,24 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 }
 
 func destroys(s plan.Step) bool {
-	return s == plan.DeleteRecord || s == plan.ReleaseEntries || s == plan.FinishRecord
+	switch s {
+	case plan.DeleteRecord, plan.ReplaceRecord, plan.ReleaseEntries, plan.Bar, plan.ReleaseHome, plan.FinishRecord:
+		return true
+	}
+	return false
 }
 
 // situation gathers what is known of an identity from a reader: the caches, or the API server.
 // What the pools say always comes from the ledger; whoever writes to a pool tests what he saw.
 func (r *recordReconciler) situation(ctx context.Context, from client.Reader, key types.NamespacedName) (plan.Situation, error) {
-	s := plan.Situation{Held: r.ledger.Held(pool.OwnerKey(key.Namespace, key.Name)), Now: r.clock.Now()}
+	owner := pool.OwnerKey(key.Namespace, key.Name)
+	s := plan.Situation{
+		Held:     r.ledger.Held(owner),
+		Arriving: r.ledger.Arriving(owner),
+		Away:     r.ledger.Away(owner),
+		Failover: r.failover,
+		Now:      r.clock.Now(),
+	}
 	var record v1alpha1.FixedIP
 	switch err := from.Get(ctx, key, &record); {
 	case err == nil:
@@ -168,6 +181,13 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 			return plan.Situation{}, nil
 		}
 		s.Workload.OwnerReference = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: kind, Name: name}
+	case len(s.Arriving)+len(s.Away) > 0:
+		// Marks name the pod alone.
+		name, ok := identity.StatefulSetOf(key.Name)
+		if !ok {
+			return plan.Situation{}, nil
+		}
+		s.Workload.OwnerReference = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name}
 	default:
 		return s, nil
 	}
@@ -188,6 +208,12 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 			r.events.Eventf(&workload, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of its pods are kept as before", err)
 		} else {
 			s.Workload.Reclaim = &policy
+		}
+		failover, err := identity.Failover(workload.Annotations, workload.Spec.Template.Annotations)
+		if err != nil {
+			r.events.Eventf(&workload, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its pods wait or move as before", err)
+		} else {
+			s.Workload.Failover = &failover
 		}
 	case !apierrors.IsNotFound(err):
 		return s, fmt.Errorf("read StatefulSet %s/%s: %w", key.Namespace, s.Workload.Name, err)
@@ -247,7 +273,16 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		record.Spec = next.Spec
 		controllerutil.AddFinalizer(record, v1alpha1.Finalizer)
 		// Update carries the resourceVersion that was read.
-		return r.live.Update(ctx, record)
+		if err := r.live.Update(ctx, record); err != nil {
+			return err
+		}
+		if from, to := s.Record.Spec.NodeName, next.Spec.NodeName; from != "" && from != to {
+			logger.Info("Address moved", "ips", next.Spec.IPs, "from", from, "to", to)
+			for _, o := range []client.Object{s.Record, s.Pod} {
+				r.events.Eventf(o, nil, corev1.EventTypeNormal, "Moved", "FollowPod", "Address %v moved from node %s to node %s", next.Spec.IPs, from, to)
+			}
+		}
+		return nil
 	case plan.UpdateStatus:
 		record := s.Record.DeepCopy()
 		record.Status = next.Status
@@ -256,8 +291,16 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		r.events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Reclaimed", "DeleteRecord", "Its pod is gone, and so is %s %s or the replica; address %v goes back", s.Workload.Kind, s.Workload.Name, s.Record.Spec.IPs)
 		err := r.live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
 		return client.IgnoreNotFound(err)
+	case plan.ReplaceRecord:
+		r.events.Eventf(s.Pod, nil, corev1.EventTypeNormal, "Reassigned", "ReplaceRecord", "It has other addresses on node %s; address %v, which was on node %s, goes back", s.Pod.Spec.NodeName, s.Record.Spec.IPs, s.Record.Spec.NodeName)
+		err := r.live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
+		return client.IgnoreNotFound(err)
 	case plan.ReleaseEntries:
 		return r.release(ctx, key, s, next)
+	case plan.Bar:
+		return r.bar(ctx, key, next)
+	case plan.ReleaseHome:
+		return r.releaseHome(ctx, key, next)
 	case plan.FinishRecord:
 		record := s.Record.DeepCopy()
 		record.Finalizers = slices.DeleteFunc(record.Finalizers, func(f string) bool { return f == v1alpha1.Finalizer })

@@ -87,3 +87,28 @@ func causeOf(s plan.Situation) metrics.Cause {
 	}
 	return metrics.Beside
 }
+
+// bar keeps the addresses of an identity from settling on a node that they were moved to.
+func (r *recordReconciler) bar(ctx context.Context, key types.NamespacedName, next plan.Next) error {
+	owner, at := pool.OwnerKey(key.Namespace, key.Name), r.clock.Now()
+	err := r.writer.Write(ctx, ciliumpool.Request{Node: next.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		return n.Bar(owner, next.Addrs, at), nil
+	}})
+	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
+		return fmt.Errorf("bar the addresses %v of %s from node %s: %w", next.Addrs, key, next.Node, err)
+	}
+	return nil
+}
+
+// releaseHome lets addresses rest at home that are away no more.
+func (r *recordReconciler) releaseHome(ctx context.Context, key types.NamespacedName, next plan.Next) error {
+	owner, at := pool.OwnerKey(key.Namespace, key.Name), r.clock.Now()
+	err := r.writer.Write(ctx, ciliumpool.Request{Node: next.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		return n.Return(owner, next.From, next.Addrs, at), nil
+	}})
+	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
+		return fmt.Errorf("release the addresses %v of %s, which were away on node %s, at home on node %s: %w", next.Addrs, key, next.From, next.Node, err)
+	}
+	klog.FromContext(ctx).Info("Address released at home", "node", next.Node, "ips", next.Addrs)
+	return nil
+}

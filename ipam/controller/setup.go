@@ -157,6 +157,8 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		live:   live,
 		events: mgr.GetEventRecorder("fixedip-controller"),
 		clock:  clock.RealClock{},
+
+		failover: cfg.Failover,
 	}
 	if err := r.setup(ctx, mgr, identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -21,10 +22,16 @@ type Situation struct {
 	Record *v1alpha1.FixedIP
 	// Held are the entries of all pools that name it.
 	Held []ledger.Holding
+	// Arriving are the announcements of moves of its addresses, and Away what its addresses' homes say
+	// of where they are.
+	Arriving []ledger.Holding
+	Away     []ledger.Absence
 	// Pod is the pod of its name; nil: there is none.
 	Pod *corev1.Pod
 	// Workload is the object that the identity belongs to, as the record or the entries name it.
 	Workload Workload
+	// Failover is the policy of identities whose record says none.
+	Failover v1alpha1.Failover
 	// Now is the time of the decision.
 	Now time.Time
 }
@@ -37,6 +44,8 @@ type Workload struct {
 	// Reclaim is the policy that it asks for; nil where it does not exist or its words can't be
 	// read, so that what is recorded stays.
 	Reclaim *v1alpha1.ReclaimPolicy
+	// Failover is the same of the policy for a node that can't take its pod.
+	Failover *v1alpha1.Failover
 	// Excludes tells whether it exists and has fewer replicas than would take in the identity.
 	Excludes bool
 }
@@ -59,14 +68,25 @@ const (
 	// DeleteRecord deletes the FixedIP of a workload that is gone. Look at the workload and the
 	// pod live before.
 	DeleteRecord
-	// ReleaseEntries takes addresses from the identity. Look at the pod live before and after.
+	// ReplaceRecord deletes the FixedIP of a pod that got other addresses on another node (Reassign),
+	// so that one of those is made: the addresses of a FixedIP never change. Look at the pod live
+	// before.
+	ReplaceRecord
+	// ReleaseEntries takes addresses from the identity, those announced for it too. Look at the pod
+	// live before and after.
 	ReleaseEntries
+	// Bar marks addresses as released on the node that they were moved to, whether or not they have
+	// arrived.
+	Bar
+	// ReleaseHome ends the absence of addresses that are barred where they were. Look at the pod live
+	// before.
+	ReleaseHome
 	// FinishRecord removes the finalizer: nothing in any pool names the identity any more.
 	FinishRecord
 )
 
 func (s Step) String() string {
-	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "DeleteRecord", "ReleaseEntries", "FinishRecord"}[s]
+	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Bar", "ReleaseHome", "FinishRecord"}[s]
 }
 
 // Next is what Decide found.
@@ -76,10 +96,12 @@ type Next struct {
 	Spec v1alpha1.FixedIPSpec
 	// Status is the status to write, for UpdateStatus.
 	Status v1alpha1.FixedIPStatus
-	// Node is where entries are to be released, for ReleaseEntries, and Addrs are which: all where
-	// there are none.
+	// Node is where entries are to be released, for ReleaseEntries, Bar and ReleaseHome, and Addrs are
+	// which: all where there are none.
 	Node  string
 	Addrs []netip.Addr
+	// From is the node that the addresses were away on, for ReleaseHome.
+	From string
 	// At is when the situation changes by time alone; zero: never.
 	At time.Time
 }
@@ -135,10 +157,9 @@ func expire(s Situation, ttl time.Duration) Next {
 
 func withoutRecord(s Situation) Next {
 	switch {
-	case len(s.Held) == 0:
-		return Next{}
 	case !s.Workload.Exists && s.Pod == nil:
-		return Next{Step: ReleaseEntries, Node: s.Held[0].Node}
+		next, _ := release(s, "")
+		return next
 	case !s.Workload.Exists:
 		return Next{}
 	}
@@ -156,19 +177,76 @@ func withoutRecord(s Situation) Next {
 		Owner:    s.Workload.OwnerReference,
 		PodName:  s.Pod.Name,
 		Reclaim:  ptr.Deref(s.Workload.Reclaim, identity.DefaultReclaim()),
+		Failover: ptr.Deref(s.Workload.Failover, ""),
 	}}
+}
+
+// beside is the situation without the absences of a record's own addresses: those end with the record.
+func beside(s Situation, ips []string) Situation {
+	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(a ledger.Absence) bool {
+		return slices.ContainsFunc(a.Addrs, func(x netip.Addr) bool { return slices.Contains(ips, x.String()) })
+	})
+	return s
+}
+
+// release finds the next step of taking everything from an identity but what it holds on one node,
+// which may be none. An address that was moved is taken where it is, then its way there is barred,
+// and only then is it free to rest at home: whoever was about to bring it there fails. ok is false
+// where nothing is left.
+func release(s Situation, but string) (next Next, ok bool) {
+	for _, held := range [][]ledger.Holding{s.Held, s.Arriving} {
+		for _, h := range held {
+			if h.Node != but {
+				return Next{Step: ReleaseEntries, Node: h.Node}, true
+			}
+		}
+	}
+	kept, _ := heldOn(s.Held, but)
+	for _, a := range s.Away {
+		switch {
+		case a.At == but && !slices.ContainsFunc(a.Addrs, func(x netip.Addr) bool { return !slices.Contains(kept.Addrs, x) }):
+		case !a.Barred:
+			return Next{Step: Bar, Node: a.At, Addrs: a.Addrs}, true
+		default:
+			return Next{Step: ReleaseHome, Node: a.Home, From: a.At, Addrs: a.Addrs}, true
+		}
+	}
+	return Next{}, false
 }
 
 func releasing(s Situation) Next {
 	switch {
 	case !slices.Contains(s.Record.Finalizers, v1alpha1.Finalizer):
 		return Next{}
-	case boundTo(s.Pod) != "":
+	}
+	node := boundTo(s.Pod)
+	// What the pod does not hold on its node is none of its business. What it does hold there goes
+	// when it is gone, unless nothing of it is this record's: then the pod has other addresses, and
+	// gets a record of those.
+	if next, ok := release(s, node); ok {
+		return next
+	}
+	if node != "" && !replaced(s) {
 		return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: s.Pod.UID})
-	case len(s.Held) > 0:
-		return Next{Step: ReleaseEntries, Node: s.Held[0].Node}
 	}
 	return Next{Step: FinishRecord}
+}
+
+// replaced tells whether the pod holds, on the node that it is bound to, other addresses than those of
+// the record, in each family of the record's, and runs with none of the record's.
+func replaced(s Situation) bool {
+	h, ok := heldOn(s.Held, boundTo(s.Pod))
+	if !ok || len(s.Record.Spec.IPs) == 0 {
+		return false
+	}
+	for _, ip := range s.Record.Spec.IPs {
+		a, err := address.Parse(ip)
+		if err != nil || slices.Contains(h.Addrs, a) || runsWith(s.Pod, a) ||
+			!slices.ContainsFunc(h.Addrs, func(other netip.Addr) bool { return address.Of(other) == address.Of(a) }) {
+			return false
+		}
+	}
+	return true
 }
 
 func standing(s Situation) Next {
@@ -178,6 +256,7 @@ func standing(s Situation) Next {
 		spec.Owner.UID = s.Workload.UID
 	}
 	spec.Reclaim = ptr.Deref(s.Workload.Reclaim, spec.Reclaim)
+	spec.Failover = ptr.Deref(s.Workload.Failover, spec.Failover)
 	h, held := heldOn(s.Held, node)
 	if held {
 		// A cluster that has come to have a second family gives it to those that had one.
@@ -194,13 +273,14 @@ func standing(s Situation) Next {
 	if reclaimable(s, spec.Reclaim) {
 		return expire(s, spec.Reclaim.TTL.Duration)
 	}
-	// What the identity holds beside its record is what a claim left behind. Only once the pod is
-	// bound is it sure which of them counts.
+	if cmp.Or(spec.Failover, s.Failover) == v1alpha1.Reassign && replaced(s) {
+		return Next{Step: ReplaceRecord}
+	}
+	// What the identity holds beside its record is what a claim or a move left behind. Only once the
+	// pod is bound is it sure which of them counts.
 	if node != "" && node == spec.NodeName {
-		for _, h := range s.Held {
-			if h.Node != node {
-				return Next{Step: ReleaseEntries, Node: h.Node}
-			}
+		if next, ok := release(beside(s, spec.IPs), node); ok {
+			return next
 		}
 		if beside := besides(h.Addrs, spec.IPs); held && len(beside) > 0 && Spares(s.Pod, beside) {
 			return Next{Step: ReleaseEntries, Node: node, Addrs: beside}
@@ -289,5 +369,5 @@ func runsWith(pod *corev1.Pod, a netip.Addr) bool {
 }
 
 func sameSpec(a, b v1alpha1.FixedIPSpec) bool {
-	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName && a.Reclaim == b.Reclaim
+	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName && a.Reclaim == b.Reclaim && a.Failover == b.Failover
 }

@@ -72,6 +72,34 @@ func scaled(p *v1alpha1.ReclaimPolicy) plan.Workload {
 	return plan.Workload{OwnerReference: mysql, Exists: true, Excludes: true, Reclaim: p}
 }
 
+// withFailover is a workload that says what becomes of its pods.
+func withFailover(f v1alpha1.Failover) plan.Workload {
+	return plan.Workload{OwnerReference: mysql, Exists: true, Failover: &f}
+}
+
+// migrating is the spec of a record whose address may move, and is on a node.
+func migrating(node string) v1alpha1.FixedIPSpec {
+	s := *spec.DeepCopy()
+	s.Failover, s.NodeName = v1alpha1.Migrate, node
+	return s
+}
+
+// awayAt says that node-1, the home of the address, has it marked as on another node, and whether that
+// node bars it.
+func awayAt(node string, barred bool) []ledger.Absence {
+	return []ledger.Absence{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Barred: barred}}
+}
+
+func on(node string) func(*v1alpha1.FixedIP) {
+	return func(r *v1alpha1.FixedIP) { r.Spec.NodeName = node }
+}
+
+func migrates(r *v1alpha1.FixedIP)  { r.Spec.Failover = v1alpha1.Migrate }
+func reassigns(r *v1alpha1.FixedIP) { r.Spec.Failover = v1alpha1.Reassign }
+func reserved(r *v1alpha1.FixedIP) {
+	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+}
+
 func deleting(r *v1alpha1.FixedIP)   { r.DeletionTimestamp = &metav1.Time{} }
 func unfinished(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{} }
 
@@ -159,6 +187,84 @@ func TestDecide(t *testing.T) {
 		"but not before it is sure which counts": {
 			plan.Situation{Record: record(func(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved} }),
 				Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing}, plan.Next{}},
+
+		"the workload says what to do when its node can't take the pod": {
+			plan.Situation{Record: record(), Held: mine, Pod: podOn("node-1"), Workload: withFailover("Migrate")},
+			plan.Next{Step: plan.UpdateRecord, Spec: migrating("node-1")}},
+		"and says nothing any more": {
+			plan.Situation{Record: record(migrates), Held: mine, Pod: podOn("node-1"), Workload: withFailover("")},
+			plan.Next{Step: plan.UpdateRecord, Spec: spec}},
+		"what it says can't be read": {
+			plan.Situation{Record: record(migrates), Held: mine, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
+		"a claim is recorded with it": {
+			plan.Situation{Held: mine, Pod: podOn("node-1"), Workload: withFailover("Migrate")},
+			plan.Next{Step: plan.CreateRecord, Spec: migrating("node-1")}},
+		"an address that moved is followed": {
+			plan.Situation{Record: record(migrates), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.UpdateRecord, Spec: migrating("node-2")}},
+		"and stays": {
+			plan.Situation{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Pod: podOn("node-2"), Workload: standing},
+			plan.Next{}},
+		"a claim without a record that moved is recorded where it is": {
+			plan.Situation{Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Pod: podOn("node-2"), Workload: withFailover("Migrate")},
+			plan.Next{Step: plan.CreateRecord, Spec: migrating("node-2")}},
+		"a move under way is left alone": {
+			plan.Situation{Record: record(migrates, reserved), Away: awayAt("node-2", false), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+			plan.Next{}},
+		"and so is one whose pod is gone for now": {
+			plan.Situation{Record: record(migrates, reserved), Away: awayAt("node-2", false), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			plan.Next{}},
+		"an announcement that was left behind goes": {
+			plan.Situation{Record: record(migrates), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
+		"an absence of the recorded address does not end while the record stands": {
+			plan.Situation{Record: record(migrates), Away: awayAt("node-2", true), Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
+		"released: an address that moved is taken where it is": {
+			plan.Situation{Record: record(deleting, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Workload: gone},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
+		"then its way there is barred": {
+			plan.Situation{Record: record(deleting, on("node-2")), Away: awayAt("node-2", false), Workload: gone},
+			plan.Next{Step: plan.Bar, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"then it rests at home": {
+			plan.Situation{Record: record(deleting, on("node-2")), Away: awayAt("node-2", true), Workload: gone},
+			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"what is announced goes before": {
+			plan.Situation{Record: record(deleting), Away: awayAt("node-2", false), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: gone},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
+		"and without a record the same": {
+			plan.Situation{Away: awayAt("node-2", true), Workload: gone},
+			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"but not while the workload stands": {
+			plan.Situation{Away: awayAt("node-2", true), Workload: standing}, plan.Next{}},
+		"deleted while its pod runs where it moved to": {
+			plan.Situation{Record: record(deleting, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
+
+		"a pod that was to get another address elsewhere has it": {
+			plan.Situation{Record: record(reassigns), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: standing},
+			plan.Next{Step: plan.ReplaceRecord}},
+		"it was to by default": {
+			plan.Situation{Record: record(), Failover: v1alpha1.Reassign, Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.ReplaceRecord}},
+		"it was not to": {
+			plan.Situation{Record: record(migrates), Failover: v1alpha1.Reassign, Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+			plan.Next{}},
+		"it has not got it yet": {
+			plan.Situation{Record: record(reassigns), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+		"it got one of another family alone": {
+			plan.Situation{Record: record(reassigns), Held: []ledger.Holding{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: standing}, plan.Next{}},
+		"it runs with the old one all the same": {
+			plan.Situation{Record: record(reassigns), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.1.6"), Workload: standing}, plan.Next{}},
+		"what it had is released": {
+			plan.Situation{Record: record(reassigns, deleting), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-1"}},
+		"and where it had moved to before": {
+			plan.Situation{Record: record(reassigns, deleting), Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Away: awayAt("node-3", false), Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.Bar, Node: "node-3", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"and the record makes way": {
+			plan.Situation{Record: record(reassigns, deleting), Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.FinishRecord}},
 
 		"made beforehand, the workload is yet to come": {
 			plan.Situation{Record: record(beforehand, func(r *v1alpha1.FixedIP) { r.Finalizers = []string{v1alpha1.Finalizer} }), Workload: plan.Workload{OwnerReference: unborn}},
