@@ -49,9 +49,13 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.claimTimeout, fmt.Errorf("not done within claimTimeout %v", p.claimTimeout))
 	defer cancel()
-	err = p.world.observedClaim(ctx, claim, c.id.Entry())
+	if c.moves(nodeName) {
+		err = p.observedMove(ctx, pod, c, claim)
+	} else {
+		err = p.world.observedClaim(ctx, claim, c.id.Entry())
+	}
 	switch {
-	case errors.Is(err, pool.ErrTaken):
+	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUnfenced), errors.Is(err, pool.ErrUndecided):
 		// Somebody was faster, which the ledger will have learned by the next cycle.
 		return fwk.NewStatus(fwk.Unschedulable, "the address decided for the pod was lost: "+err.Error()+"; it is tried again")
 	case err != nil:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -33,12 +35,18 @@ type cycle struct {
 	keptFrom    []string
 	id          identity.Identity
 	reservation reservation
+	// failover is Migrate or Reassign in a cycle that looks at all nodes although something is
+	// reserved: the node of the reservation can't take the pod.
+	failover v1alpha1.Failover
 	// asked is what the pod asks for where nothing is reserved; the zero value where it does not.
 	asked request.Asked
 	// decided is the moment at which the world was looked at.
 	decided uint64
 	// lacked is set by the first Filter that found no room on a node, which notes it for all.
 	lacked atomic.Bool
+	// unable are nodes that could not carry the pod's address. Key: the node. They are set by Filter
+	// and read when something about one of them is news.
+	unable sync.Map
 }
 
 // Clone shares the state.
@@ -79,9 +87,17 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		return p.preFilterAsked(state, pod, c)
 	}
 	state.Write(stateKey, c)
-	if _, err := p.handle.SnapshotSharedLister().NodeInfos().Get(r.node); err != nil {
-		return nil, p.refuse(pod, cause{owner: id.Key(), node: r.node}, decided,
-			fmt.Sprintf("its address %s belongs to node %s, which does not exist; it waits for that node to come back", address.Join(r.addrs), r.node))
+	stuck := p.stuck(c)
+	nominated := pod.Status.NominatedNodeName
+	if p.waiting.leaves(pod.UID) || stuck != "" || nominated != "" && nominated != r.node {
+		policy := p.policyOf(c)
+		remains := p.remains(c, policy)
+		if remains == "" {
+			return p.open(state, pod, c, policy)
+		}
+		if stuck != "" {
+			return nil, p.refuse(pod, p.causeOfRemaining(c, policy), decided, c.belongs()+stuck+remains)
+		}
 	}
 	metrics.Cycle(true)
 	return &framework.PreFilterResult{NodeNames: sets.New(r.node)}, nil
@@ -90,7 +106,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 // PreFilterExtensions is nil: other pods on a node change nothing about its addresses.
 func (p *Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
 
-// Filter lets the owner node pass, or, where nothing is reserved, the nodes with room in each
+// Filter lets the owner node pass, or the nodes that the pod's address could be moved to, or, where nothing is reserved, the nodes with room in each
 // family. What it refuses can't be resolved by preemption: an evicted pod keeps its address.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	c, err := read(state)
@@ -104,10 +120,17 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 		}
 		return nil
 	}
-	if r := c.reservation; r.node != "" {
-		if r.node == name {
+	switch r := c.reservation; {
+	case r.node == "", c.failover == v1alpha1.Reassign && r.node != name:
+		if slices.Contains(r.holders, name) {
+			// What an earlier try has claimed there.
 			return nil
 		}
+	case r.node == name && !r.transit:
+		return nil
+	case r.node == name, c.failover == v1alpha1.Migrate:
+		return p.filterCarrier(c, name)
+	default:
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
 			fmt.Sprintf("node(s) didn't own the pod's address %s, which belongs to node %s", address.Join(r.addrs), r.node))
 	}
@@ -134,16 +157,22 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	if c.bystander {
 		return nil
 	}
-	if h, ok := p.world.heldElsewhere(c.id.Key(), nodeName); ok {
+	if h, ok := p.world.heldElsewhere(c.id.Key(), nodeName, c.reservation.holders); ok {
 		return p.refuse(pod, cause{owner: c.id.Key()}, c.decided,
 			fmt.Sprintf("node(s) didn't own the pod's address %s, which has appeared on node %s since; it is tried again there", address.Join(h.Addrs), h.Node))
 	}
 	var claim ledger.Claim
 	helps := p.causeOf(c)
-	if c.reservation.projected {
+	switch {
+	case c.moves(nodeName):
+		helps = cause{owner: c.id.Key()}
+		claim, err = p.world.ledger.AssumeMoved(pod.UID, c.id.Key(), nodeName, c.reservation.addrs)
+	case c.reservation.projected && c.reservation.node == nodeName:
 		helps = cause{owner: c.id.Key()}
 		claim, err = p.world.ledger.AssumeExact(pod.UID, c.id.Key(), nodeName, p.families, c.reservation.addrs)
-	} else {
+	case c.failover == v1alpha1.Reassign && c.reservation.node != nodeName:
+		claim, err = p.world.ledger.AssumeAnew(pod.UID, c.id.Key(), nodeName, p.families, c.asked.Addresses)
+	default:
 		claim, err = p.world.ledger.AssumeFrom(pod.UID, c.id.Key(), nodeName, p.families, c.asked.Addresses)
 	}
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -38,6 +40,22 @@ func (w *world) observedClaim(ctx context.Context, c ledger.Claim, entry pool.En
 	began := time.Now()
 	err := w.claim(ctx, c, entry)
 	metrics.ClaimEnded(resultOf(ctx, err), time.Since(began))
+	return err
+}
+
+// observedMove is move, counted.
+func (p *Plugin) observedMove(ctx context.Context, pod *corev1.Pod, c *cycle, claim ledger.Claim) error {
+	err := p.move(ctx, pod, c, claim)
+	result := resultOf(ctx, err)
+	switch {
+	case err == nil:
+		result = metrics.Moved
+	case errors.Is(err, pool.ErrUnfenced):
+		result = metrics.Unfenced
+	case errors.Is(err, pool.ErrUndecided):
+		result = metrics.Taken
+	}
+	metrics.MoveEnded(result)
 	return err
 }
 

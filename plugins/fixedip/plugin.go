@@ -11,11 +11,14 @@
 //	           narrows the cycle to the node that owns it; or finds which addresses the pod asks
 //	           for, and narrows to the nodes whose subnets have them.
 //	Filter     decides: the owner node alone, or any node with room where nothing is reserved.
-//	PostFilter explains why the owner node can't take the pod.
+//	PostFilter where the owner node can't take the pod: has the next cycle look at all nodes, if the
+//	           pod's failover policy says so and its predecessor surely does not run any more; or
+//	           explains why it waits.
 //	Score      fills the subnets evenly.
 //	Reserve    decides the address, in the ledger, in memory.
 //	PreBind    writes the claim and waits until the plugin's own watch shows it: the agent's watch
-//	           is then close behind, and finds the entry when the pod's sandbox is made.
+//	           is then close behind, and finds the entry when the pod's sandbox is made. For a pod that
+//	           migrates it moves the address (see pool.Move).
 //	Unreserve, PostBind  forget the decision. The entry, where it was written, stands.
 package fixedip
 
@@ -29,9 +32,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	appslisters "k8s.io/client-go/listers/apps/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
@@ -58,8 +63,13 @@ type Plugin struct {
 	world        *world
 	waiting      *waiting
 	workloads    appslisters.StatefulSetLister
+	nodes        corelisters.NodeLister
 	families     []address.Family
 	claimTimeout time.Duration
+	// failover is for pods whose workload says nothing, movable whether an address may live on another
+	// node than its home.
+	failover v1alpha1.Failover
+	movable  bool
 }
 
 // Name is the name of the plugin.
@@ -98,6 +108,8 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 		handle:       h,
 		world:        w,
 		claimTimeout: args.ClaimTimeout.Duration,
+		failover:     v1alpha1.Failover(args.Failover),
+		movable:      args.MovableAddresses,
 		waiting: newWaiting(func(pods map[string]*corev1.Pod) {
 			h.Activate(loggerFrom(ctx), pods)
 		}),
@@ -116,6 +128,11 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 	workloads := h.SharedInformerFactory().Apps().V1().StatefulSets()
 	p.workloads = workloads.Lister()
 	if err := p.waiting.followWorkloads(workloads.Informer()); err != nil {
+		return nil, err
+	}
+	nodes := h.SharedInformerFactory().Core().V1().Nodes()
+	p.nodes = nodes.Lister()
+	if err := p.waiting.followNodes(nodes.Informer()); err != nil {
 		return nil, err
 	}
 	return p, nil

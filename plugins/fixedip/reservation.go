@@ -24,6 +24,15 @@ type reservation struct {
 	// projected: the addresses are in the FixedIP and not in a pool, so that they have to be
 	// claimed as they are.
 	projected bool
+	// transit: the home of the addresses says that they are on the node, and that node's pool does not
+	// say so yet: a move that was interrupted.
+	transit bool
+	// holders are the nodes whose pools gave the identity something when this was found. More than
+	// node are what claims left behind that were never used.
+	holders []string
+	// recorded tells whether there is a FixedIP, and failover is its policy.
+	recorded bool
+	failover v1alpha1.Failover
 }
 
 func keyOf(fip *v1alpha1.FixedIP) string {
@@ -53,8 +62,9 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)}
 		}
 	}
+	away := w.ledger.Away(id.Key())
 	if fip == nil {
-		return fromPools(held, ""), nil
+		return fromPools(held, away, "", nil), nil
 	}
 	if fip.DeletionTimestamp != nil {
 		return reservation{}, &unreservable{reason: fmt.Sprintf("its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)}
@@ -63,10 +73,14 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 		return reservation{}, &unreservable{reason: fmt.Sprintf("its name has an address (%v) that is kept for %s %s, and it belongs to %s %s; delete FixedIP %s to give that address up",
 			fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name, fip.Name)}
 	}
-	if len(held) > 0 {
-		return fromPools(held, fip.Spec.NodeName), nil
+	var r reservation
+	if len(held)+len(away) > 0 {
+		r = fromPools(held, away, fip.Spec.NodeName, fip.Spec.IPs)
+	} else if r, err = w.fromRecord(fip); err != nil {
+		return reservation{}, err
 	}
-	return w.fromRecord(fip)
+	r.recorded, r.failover = true, fip.Spec.Failover
+	return r, nil
 }
 
 // keptFrom are the nodes on which a pod without a fixed address would get one that is kept for
@@ -84,20 +98,54 @@ func (w *world) keptFrom(pod *corev1.Pod) []string {
 	return nodes
 }
 
-// fromPools takes the holding on the preferred node, or the first. Several holdings are what a
-// scheduler leaves that died between a claim and its record; the controller releases those that
-// the pod is not bound to.
-func fromPools(held []ledger.Holding, preferred string) reservation {
-	if len(held) == 0 {
-		return reservation{}
-	}
-	chosen := held[0]
+// fromPools takes what the record names, where there are several: on the preferred node, or wherever.
+// Without a record what was moved comes first, then the first holding. Several are what a scheduler
+// left behind that died between claim and bind, or while it moved an address.
+func fromPools(held []ledger.Holding, away []ledger.Absence, preferred string, ips []string) reservation {
+	var choice []reservation
+	var holders []string
 	for _, h := range held {
-		if h.Node == preferred {
-			chosen = h
+		choice = append(choice, reservation{node: h.Node, addrs: h.Addrs})
+		holders = append(holders, h.Node)
+	}
+	for _, a := range away {
+		if !slices.ContainsFunc(choice, func(r reservation) bool { return r.node == a.At && containsAll(r.addrs, a.Addrs) }) {
+			choice = append(choice, reservation{node: a.At, addrs: a.Addrs, transit: true})
 		}
 	}
-	return reservation{node: chosen.Node, addrs: chosen.Addrs}
+	chosen, best := reservation{}, -1
+	for _, r := range choice {
+		worth := 0
+		for i, counts := range []bool{
+			r.node == preferred,
+			slices.ContainsFunc(away, func(a ledger.Absence) bool { return a.At == r.node }),
+			len(ips) > 0 && containsAll(r.addrs, addressesOf(ips)),
+		} {
+			if counts {
+				worth += 1 << i
+			}
+		}
+		if worth > best {
+			chosen, best = r, worth
+		}
+	}
+	chosen.holders = holders
+	return chosen
+}
+
+func containsAll(addrs, wanted []netip.Addr) bool {
+	return !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
+}
+
+// addressesOf reads the addresses of a record; what is none is left out.
+func addressesOf(ips []string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, ip := range ips {
+		if a, err := address.Parse(ip); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
 }
 
 // fromRecord places a reservation whose entries are in no pool at the home of its addresses.
@@ -132,11 +180,17 @@ func (w *world) fromRecord(fip *v1alpha1.FixedIP) (reservation, error) {
 }
 
 // heldElsewhere is a holding of a pod that holds nothing on the given node but does on another: its
-// entry was written after the node was chosen. A claim on the given node would be its second.
-func (w *world) heldElsewhere(owner, node string) (ledger.Holding, bool) {
+// entry was written after the node was chosen. A claim on the given node would be its second. known
+// are the nodes that it held something on before.
+func (w *world) heldElsewhere(owner, node string, known []string) (ledger.Holding, bool) {
 	held := w.ledger.Held(owner)
-	if len(held) == 0 || slices.ContainsFunc(held, func(h ledger.Holding) bool { return h.Node == node }) {
+	if slices.ContainsFunc(held, func(h ledger.Holding) bool { return h.Node == node }) {
 		return ledger.Holding{}, false
 	}
-	return held[0], true
+	for _, h := range held {
+		if !slices.Contains(known, h.Node) {
+			return h, true
+		}
+	}
+	return ledger.Holding{}, false
 }

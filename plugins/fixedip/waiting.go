@@ -64,6 +64,9 @@ type waiting struct {
 	// pods are the refused ones. Key: the pod's UID. Value: the pod and its cause. A pod leaves
 	// when it is woken, reserved or deleted.
 	pods map[types.UID]refused
+	// leaving are pods whose node could not take them: their next cycle looks at the others too. Key:
+	// the pod's UID. A pod leaves with that cycle, or as from pods.
+	leaving map[types.UID]struct{}
 }
 
 type refused struct {
@@ -72,7 +75,7 @@ type refused struct {
 }
 
 func newWaiting(activate func(map[string]*corev1.Pod)) *waiting {
-	return &waiting{activate: activate, pods: map[types.UID]refused{}}
+	return &waiting{activate: activate, pods: map[types.UID]refused{}, leaving: map[types.UID]struct{}{}}
 }
 
 // now is the moment to hand to refuse later. Take it before the world is looked at.
@@ -116,6 +119,25 @@ func (w *waiting) settle(uid types.UID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.pods, uid)
+	delete(w.leaving, uid)
+}
+
+// leave has the pod tried again at once, on all nodes.
+func (w *waiting) leave(pod *corev1.Pod) {
+	w.mu.Lock()
+	w.leaving[pod.UID] = struct{}{}
+	w.mu.Unlock()
+	metrics.Woken(metrics.Failover)
+	w.wake(pod)
+}
+
+// leaves tells, once, whether the cycle that begins is to look at all nodes.
+func (w *waiting) leaves(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok := w.leaving[uid]
+	delete(w.leaving, uid)
+	return ok
 }
 
 // hear wakes the pods that the news may help.

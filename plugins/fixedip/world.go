@@ -35,6 +35,7 @@ func loggerFrom(ctx context.Context) klog.Logger {
 type world struct {
 	ledger   *ledger.Ledger
 	pools    *ciliumpool.Writer
+	stored   *ciliumpool.Pools
 	fixedIPs client.Reader
 	// synced tells whether all that stood at the start has been seen. Key: the plural name of the
 	// resource.
@@ -82,7 +83,8 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 		fixedIPs: watches,
 		shown:    map[string]chan struct{}{},
 	}
-	w.pools = ciliumpool.NewWriter(ctx, ciliumpool.New(api), w.ledger.Node)
+	w.stored = ciliumpool.New(api)
+	w.pools = ciliumpool.NewWriter(ctx, w.stored, w.ledger.Node)
 	w.pools.Observe(metrics.PoolWrites{})
 	if err := w.watch(ctx, watches); err != nil {
 		return nil, err

@@ -27,6 +27,10 @@ const (
 	Gone Result = "gone"
 	// TimedOut: not done within claimTimeout. It may be written nevertheless.
 	TimedOut Result = "timeout"
+	// Moved: the addresses were moved to the pod's new node, and the plugin's own watch has shown it.
+	Moved Result = "moved"
+	// Unfenced: the pod that had the addresses may still run.
+	Unfenced Result = "unfenced"
 	// Failed: any other error. It may be written nevertheless.
 	Failed Result = "error"
 )
@@ -43,6 +47,8 @@ const (
 	Room Cause = "room"
 	// Annotation: the pod's annotations were changed.
 	Annotation Cause = "annotation"
+	// Failover: the pod's node could not take it, and it is tried on others.
+	Failover Cause = "failover"
 	// Missed: something changed while the pod was still being refused.
 	Missed Cause = "missed"
 )
@@ -68,6 +74,12 @@ var (
 		Buckets:        k8smetrics.ExponentialBuckets(1, 2, 9),
 		StabilityLevel: k8smetrics.ALPHA,
 	})
+	moves = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
+		Namespace:      namespace,
+		Name:           "moves_total",
+		Help:           "Moves of a pod's addresses to another node than the one that had them, by result: moved, unfenced (the pod that had them may still run), taken (another has the address, or its home says otherwise), gone (a CiliumNode), timeout, error.",
+		StabilityLevel: k8smetrics.ALPHA,
+	}, []string{"result"})
 	conflicts = k8smetrics.NewCounter(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
 		Name:           "pool_write_conflicts_total",
@@ -83,7 +95,7 @@ var (
 	wakeups = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
 		Name:           "wakeups_total",
-		Help:           "Pods put back into the queue after the plugin had refused them, by cause: owner (their reservation), node (the owner node), room, annotation, missed (a change while they were being refused).",
+		Help:           "Pods put back into the queue after the plugin had refused them, by cause: owner (their reservation), node (the owner node), room, annotation, failover (their node could not take them, and others are tried), missed (a change while they were being refused).",
 		StabilityLevel: k8smetrics.ALPHA,
 	}, []string{"cause"})
 )
@@ -95,7 +107,7 @@ var register sync.Once
 func Register(w World) {
 	gauges.world.Store(&w)
 	register.Do(func() {
-		legacyregistry.MustRegister(claims, claimDuration, batchSize, conflicts, cycles, wakeups)
+		legacyregistry.MustRegister(claims, claimDuration, moves, batchSize, conflicts, cycles, wakeups)
 		legacyregistry.CustomMustRegister(gauges)
 	})
 }
@@ -107,6 +119,9 @@ func ClaimEnded(r Result, took time.Duration) {
 		claimDuration.Observe(took.Seconds())
 	}
 }
+
+// MoveEnded counts a move.
+func MoveEnded(r Result) { moves.WithLabelValues(string(r)).Inc() }
 
 // Cycle counts a scheduling cycle.
 func Cycle(steered bool) {

@@ -80,7 +80,7 @@ fixedip_pool_write_conflicts_total 1
 # TYPE fixedip_scheduling_cycles_total counter
 fixedip_scheduling_cycles_total{steered="false"} 1
 fixedip_scheduling_cycles_total{steered="true"} 2
-# HELP fixedip_wakeups_total [ALPHA] Pods put back into the queue after the plugin had refused them, by cause: owner (their reservation), node (the owner node), room, annotation, missed (a change while they were being refused).
+# HELP fixedip_wakeups_total [ALPHA] Pods put back into the queue after the plugin had refused them, by cause: owner (their reservation), node (the owner node), room, annotation, failover (their node could not take them, and others are tried), missed (a change while they were being refused).
 # TYPE fixedip_wakeups_total counter
 fixedip_wakeups_total{cause="annotation"} 1
 fixedip_wakeups_total{cause="missed"} 1
