@@ -24,6 +24,10 @@ type SchedulerOptions struct {
 	Lease Lease
 	// Families are the families in which pods have addresses; IPv4 if empty.
 	Families []string
+	// Failover is the policy of workloads that say nothing; Wait if empty. Movable lets addresses live on
+	// other nodes than their home.
+	Failover string
+	Movable  bool
 	// NoElection lets it work at once, beside whoever leads: a leader that does not know yet that it
 	// has lost its lease.
 	NoElection bool
@@ -66,6 +70,8 @@ profiles:
   - name: FixedIP
     args:
       ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
+      failover: {{or .Failover "Wait"}}
+      movableAddresses: {{.Movable}}
 {{- range $name, $args := .PluginArgs}}
   - name: {{$name}}
     args: {{$args}}

@@ -16,9 +16,10 @@ import (
 type Pool struct {
 	Node    string
 	Subnets []string
-	// Fixed entries name a pod, Dynamic ones nobody, Resting ones were taken from a pod. Used are
-	// those that the agent says it has allocated.
-	Fixed, Dynamic, Resting, Used int
+	// Fixed entries name a pod, Dynamic ones nobody, Resting ones were taken from a pod, and Moving ones
+	// are marks for addresses that are on another node than their home, or on the way. Used are those
+	// that the agent says it has allocated.
+	Fixed, Dynamic, Resting, Moving, Used int
 	// Free are the addresses of the subnets that have no entry.
 	Free int64
 }
@@ -31,6 +32,8 @@ func poolOf(cn *ciliumv2.CiliumNode) Pool {
 			p.Dynamic++
 		case pod(e.Owner):
 			p.Fixed++
+		case e.Owner == "fixedip.io/away", e.Owner == "fixedip.io/arriving":
+			p.Moving++
 		default:
 			p.Resting++
 		}
@@ -88,9 +91,9 @@ func (w *Witness) Pools() string {
 	defer w.mu.Unlock()
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "NODE\tSUBNET\tFIXED\tDYNAMIC\tRESTING\tIN USE\tFREE OF ENTRIES")
+	fmt.Fprintln(t, "NODE\tSUBNET\tFIXED\tDYNAMIC\tRESTING\tMOVING\tIN USE\tFREE OF ENTRIES")
 	for _, p := range w.pools() {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\n", p.Node, strings.Join(p.Subnets, " "), p.Fixed, p.Dynamic, p.Resting, p.Used, p.Free)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", p.Node, strings.Join(p.Subnets, " "), p.Fixed, p.Dynamic, p.Resting, p.Moving, p.Used, p.Free)
 	}
 	t.Flush()
 	return b.String()

@@ -166,7 +166,7 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 		w.violate("pod %s changed its address while it ran: %s, then %s", key, before, ips)
 	}
 	w.ran[pod.UID] = ips
-	if want, ok := w.promised[key]; ok && want != ips {
+	if want, ok := w.promised[key]; ok && want != ips && !w.reassigns(key) {
 		w.suspicions[key] = suspicion{fmt.Sprintf("pod %s runs with %s, and %s is kept for it", key, ips, want), version(pod)}
 	}
 	for _, ip := range pod.Status.PodIPs {
@@ -207,7 +207,7 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 			w.order(e.Owner)
 		}
 		for other, o := range w.nodes {
-			if _, offered := o.Spec.IPAM.Pool[ip]; offered && other != cn.Name {
+			if e, exists := o.Spec.IPAM.Pool[ip]; exists && other != cn.Name && !mark(e.Owner) {
 				w.violate("the address %s is in the pools of %s and %s", ip, cn.Name, other)
 			}
 		}
@@ -217,7 +217,7 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	}
 	// An identity that has no entry left anywhere starts anew with its next claim.
 	for ip, e := range before.Spec.IPAM.Pool {
-		if pod(e.Owner) && (gone || cn.Spec.IPAM.Pool[ip].Owner != e.Owner) && len(w.entries(e.Owner)) == 0 {
+		if pod(e.Owner) && (gone || cn.Spec.IPAM.Pool[ip].Owner != e.Owner) && len(w.entries(e.Owner)) == 0 && !w.away(e.Owner) {
 			delete(w.first, e.Owner)
 		}
 	}
@@ -245,6 +245,25 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 			}
 		}
 	}
+}
+
+// away tells whether an address of the owner is on its way: no pool gives it to the pod, and a mark
+// keeps it.
+func (w *Witness) away(owner string) bool {
+	for _, cn := range w.nodes {
+		for _, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == "fixedip.io/away" && strings.HasSuffix(e.Resource, "/"+owner) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// reassigns tells whether an identity may get another address, on another node than its record's.
+func (w *Witness) reassigns(key string) bool {
+	r, p := w.records[key], w.pods[key]
+	return r != nil && p != nil && r.Spec.Failover == v1alpha1.Reassign && r.Spec.NodeName != p.Spec.NodeName
 }
 
 // entries are "node/address" of all pool entries of an owner.
@@ -306,6 +325,9 @@ func addresses(pod *corev1.Pod) string {
 	}
 	return strings.Join(ips, ",")
 }
+
+// mark tells whether an owner in a pool is a mark of fixedip's, which offers the address to nobody.
+func mark(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
 // pod tells whether an owner in a pool is a pod: the others are the node's own and marks.
 func pod(owner string) bool {

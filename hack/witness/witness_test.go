@@ -104,6 +104,34 @@ func TestViolations(t *testing.T) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.node("node-2", "10.0.1.9", "db/web-1")
 		}, "the address 10.0.1.9 is in the pools of node-2 and node-1"},
+		"an address that moves": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.record("web-0", "10.0.1.9")
+			e.node("node-2", "10.0.1.9", "fixedip.io/arriving")
+			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
+			e.pod("web-0", "2", "")
+			e.node("node-1", "10.0.1.9", "fixedip.io/away")
+			e.node("node-2", "10.0.1.9", "db/web-0")
+			e.pod("web-0", "2", "node-2", "10.0.1.9")
+		}, ""},
+		"an address that its home offers while it is elsewhere": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "fixedip.io/away")
+			e.node("node-2", "10.0.1.9", "db/web-0")
+			e.node("node-1", "10.0.1.9", "db/web-1")
+		}, "the address 10.0.1.9 is in the pools of node-1 and node-2"},
+		"another address on another node, where the record lets it": {func(e *events) {
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+			r := e.record("web-0", "10.0.1.9")
+			r.Spec.NodeName, r.Spec.Failover = "node-1", v1alpha1.Reassign
+			e.pod("web-0", "2", "node-2", "10.0.2.9")
+		}, ""},
+		"another address on the same node, although the record lets it elsewhere": {func(e *events) {
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+			r := e.record("web-0", "10.0.1.9")
+			r.Spec.NodeName, r.Spec.Failover = "node-1", v1alpha1.Reassign
+			e.pod("web-0", "2", "node-1", "10.0.1.8")
+		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
 		"an address in two records": {func(e *events) {
 			e.record("web-0", "10.0.1.9")
 			e.record("web-1", "10.0.1.9")
