@@ -1,6 +1,7 @@
 package framework
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -42,6 +43,10 @@ type row struct {
 	families []string
 	// claimTimeout is the scheduler's; 0: longer than the row.
 	claimTimeout time.Duration
+	// failover is the scheduler's, for workloads that say nothing; "": Wait. movable: addresses may live
+	// on other nodes than their home.
+	failover string
+	movable  bool
 	// preFlight: the scheduler asks PreBindPreFlight before it binds. In Kubernetes v1.34 that is
 	// behind a feature gate.
 	preFlight bool
@@ -205,6 +210,9 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 		ClaimTimeout: metav1.Duration{Duration: r.claimTimeout},
 		ClaimQPS:     100,
 		ClaimBurst:   200,
+		Failover:     cmp.Or(r.failover, "Wait"),
+
+		MovableAddresses: r.movable,
 	}})
 	return prof
 }

@@ -33,6 +33,22 @@ type bindGate struct {
 
 func (e *env) bindGate() *bindGate {
 	e.t.Helper()
+	g := &bindGate{arrived: make(chan string, 16)}
+	g.kubeconfig = e.schedulerThrough(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/binding") && !g.open.Load() {
+			parts := strings.Split(r.URL.Path, "/")
+			g.arrived <- parts[len(parts)-2]
+			<-r.Context().Done()
+			return
+		}
+		pass.ServeHTTP(w, r)
+	})
+	return g
+}
+
+// schedulerThrough is the kubeconfig of a scheduler whose requests go through a proxy in this process.
+func (e *env) schedulerThrough(proxied func(w http.ResponseWriter, r *http.Request, pass http.Handler)) string {
+	e.t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", e.Kubeconfig(cluster.Scheduler))
 	e.must(err)
 	target, err := url.Parse(cfg.Host)
@@ -43,16 +59,8 @@ func (e *env) bindGate() *bindGate {
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.Transport, proxy.FlushInterval = transport, -1
 
-	g := &bindGate{arrived: make(chan string, 16), kubeconfig: filepath.Join(e.Dir(), "gate.yaml")}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/binding") && !g.open.Load() {
-			parts := strings.Split(r.URL.Path, "/")
-			g.arrived <- parts[len(parts)-2]
-			<-r.Context().Done()
-			return
-		}
-		proxy.ServeHTTP(w, r)
-	}))
+	path := filepath.Join(e.Dir(), "proxy.yaml")
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { proxied(w, r, proxy) }))
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -71,8 +79,8 @@ func (e *env) bindGate() *bindGate {
 	}
 	data, err := clientcmd.Write(*kubeconfig)
 	e.must(err)
-	e.must(os.WriteFile(g.kubeconfig, data, 0o600))
-	return g
+	e.must(os.WriteFile(path, data, 0o600))
+	return path
 }
 
 // The scheduler is killed after it has written the claim and before the bind is done. Its successor

@@ -44,6 +44,12 @@ type options struct {
 	controllerArgs []string
 	// families are the scheduler's; nil: IPv4.
 	families []string
+	// failover is the scheduler's and the controller's for workloads that say nothing; "": Wait. movable:
+	// addresses may live on other nodes than their home.
+	failover string
+	movable  bool
+	// controlPlaneArgs are more flags of the control plane.
+	controlPlaneArgs []string
 	// noScheduler leaves it to the test to start one.
 	noScheduler bool
 }
@@ -52,7 +58,7 @@ type options struct {
 var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--cool-down=2s"}
 
 // startCluster starts a control plane with the product's manifests applied.
-func startCluster(t *testing.T) *env {
+func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 	t.Helper()
 	root := filepath.Join("..", "..", "manifests")
 	c, err := cluster.Start(within(t), cluster.Options{
@@ -62,6 +68,7 @@ func startCluster(t *testing.T) *env {
 			filepath.Join(root, "crd"), filepath.Join(root, "namespace.yaml"),
 			filepath.Join(root, "scheduler-rbac.yaml"), filepath.Join(root, "controller-rbac.yaml"),
 		},
+		ControlPlaneArgs: controlPlaneArgs,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -85,18 +92,21 @@ func startCluster(t *testing.T) *env {
 // start starts a whole cluster and waits for its nodes.
 func start(t *testing.T, o options) *env {
 	t.Helper()
-	e := startCluster(t)
+	e := startCluster(t, o.controlPlaneArgs...)
 	for _, n := range o.nodes {
 		e.startNode(n)
 	}
 	if o.controllerArgs != nil {
+		if o.failover != "" {
+			o.controllerArgs = append(slices.Clone(o.controllerArgs), "--failover="+o.failover)
+		}
 		var err error
 		e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"),
 			product.ControllerOptions{Lease: product.QuickLease, Args: o.controllerArgs})
 		e.must(err)
 	}
 	if !o.noScheduler {
-		e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Families: o.families})
+		e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Families: o.families, Failover: o.failover, Movable: o.movable})
 	}
 	for _, n := range o.nodes {
 		e.must(e.WaitNodeReady(e.whileAllRun(), n))

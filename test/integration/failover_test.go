@@ -1,0 +1,323 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+func failover(policy string) func(*appsv1.StatefulSet) {
+	return func(s *appsv1.StatefulSet) {
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, "fixedip.io/failover", policy)
+	}
+}
+
+func (e *env) cordon(node string, yes bool) {
+	e.t.Helper()
+	e.must(e.api.Patch(within(e.t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+		client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes))))
+}
+
+// cordonOthers lets pods go to one node alone, or, where it is empty, to every node.
+func (e *env) cordonOthers(all []string, but string) {
+	e.t.Helper()
+	for _, n := range all {
+		e.cordon(n, but != "" && n != but)
+	}
+}
+
+// moved fails the test unless a pod has the address that it had, on another node, whose pool alone gives
+// it, and waits until its record says so.
+func (e *env) moved(before, after witness.Row) {
+	e.t.Helper()
+	if after.Address != before.Address || after.Node == before.Node {
+		e.t.Errorf("pod %s had %s on %s and has %s on %s now", before.Pod, before.Address, before.Node, after.Address, after.Node)
+	}
+	var want []string
+	for _, ip := range strings.Split(after.Address, ",") {
+		want = append(want, after.Node+"/"+ip)
+	}
+	if !slices.Equal(after.Entries, want) {
+		e.t.Errorf("pod %s has the entries %v, want %v", after.Pod, after.Entries, want)
+	}
+	e.awaitRecord(after.Pod, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == after.Node })
+}
+
+// owners are who the pools keep an address for, by node: "" for a dynamic entry.
+func (e *env) owners(nodes []string, address string) map[string]string {
+	found := map[string]string{}
+	for _, n := range nodes {
+		if owner, ok := e.witness.Owner(n, address); ok {
+			found[n] = owner
+		}
+	}
+	return found
+}
+
+// eventually waits for what the witness does not watch.
+func (e *env) eventually(what string, so func() bool) {
+	e.t.Helper()
+	err := wait.PollUntilContextCancel(within(e.t), 100*time.Millisecond, true, func(context.Context) (bool, error) { return so(), nil })
+	if err != nil {
+		e.t.Fatalf("wait for %s: %v", what, err)
+	}
+}
+
+func (e *env) awaitEvent(reason, regarding, contains string) {
+	e.t.Helper()
+	e.eventually("the event "+reason+" of "+regarding, func() bool {
+		var events eventsv1.EventList
+		e.must(e.api.List(within(e.t), &events, client.InNamespace(namespace)))
+		return slices.ContainsFunc(events.Items, func(ev eventsv1.Event) bool {
+			return ev.Regarding.Name == regarding && ev.Reason == reason && strings.Contains(ev.Note, contains)
+		})
+	})
+}
+
+// An address goes with its pod where the pod's node can't take it, stays there when that node is back,
+// goes on, comes home, and is free again when its workload is gone. One that waits stays what it is.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, movable: true})
+	e.create(statefulSet("web", 1, failover("Migrate")), statefulSet("waits", 1, failover("Wait")), statefulSet("wrong", 1, failover("Move")))
+	before := e.awaitRunning(nil, "web-0", "waits-0", "wrong-0")
+	home, address := before["web-0"].Node, before["web-0"].Address
+	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
+	e.awaitEvent("InvalidAnnotation", "wrong", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign`)
+
+	step := func(from map[string]witness.Row, to string) map[string]witness.Row {
+		t.Helper()
+		e.cordonOthers(threeNodes, to)
+		e.deletePods("web-0")
+		after := e.awaitRunning(from, "web-0")
+		e.moved(from["web-0"], after["web-0"])
+		return after
+	}
+	others := slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == home })
+	second := step(before, others[0])
+	e.awaitEvent("Moved", "web-0", fmt.Sprintf("Address [%s] moved from node %s to node %s", address, home, others[0]))
+	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/away", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the pools say %v, want %v", got, want)
+	}
+
+	// Home is back, and the address stays. A restart in place writes nothing.
+	e.cordonOthers(threeNodes, "")
+	generations := e.witness.Generations()
+	e.deletePods("web-0")
+	third := e.awaitRunning(second, "web-0")
+	e.sameAddresses(second, third)
+	for n, g := range e.witness.Generations() {
+		if g != generations[n] {
+			t.Errorf("the spec of CiliumNode %s was written %d times", n, g-generations[n])
+		}
+	}
+
+	fourth := step(third, others[1])
+	last := step(fourth, home)
+	e.await("wait for the marks to go", func([]witness.Row) bool {
+		return fmt.Sprint(e.owners(threeNodes, address)) == fmt.Sprint(map[string]string{home: "default/web-0"})
+	})
+	step(last, others[0])
+
+	w := before["waits-0"]
+	e.cordonOthers(threeNodes, slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == w.Node })[0])
+	e.deletePods("waits-0")
+	e.podMessage("waits-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it, or set failover to Migrate", w.Address, w.Node))
+	e.cordonOthers(threeNodes, "")
+	e.sameAddresses(map[string]witness.Row{"waits-0": w}, e.awaitRunning(before, "waits-0"))
+
+	e.delete(statefulSet("web", 1), client.PropagationPolicy(metav1.DeletePropagationBackground))
+	e.await("wait for the address to be free", func(rows []witness.Row) bool {
+		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "web-0" }) && len(e.owners(threeNodes, address)) == 0
+	})
+}
+
+// Both addresses of a pod move together.
+func TestMigrateDualStack(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{
+		controllerArgs: append([]string{"--cluster-pool-ipv6-cidr=fd00:240::/112", "--cluster-pool-ipv6-mask-size=120"}, defaultPool...),
+		families:       []string{"IPv4", "IPv6"},
+		failover:       "Migrate",
+		movable:        true,
+	})
+	nodes := []string{"node-1", "node-2"}
+	for _, n := range nodes {
+		e.startNode(n, "--ipv6")
+	}
+	e.create(statefulSet("web", 1))
+	before := e.awaitRunning(nil, "web-0")
+	for range 2 {
+		e.cordonOthers(nodes, slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == before["web-0"].Node })[0])
+		e.deletePods("web-0")
+		after := e.awaitRunning(before, "web-0")
+		if len(strings.Split(after["web-0"].Address, ",")) != 2 {
+			t.Errorf("web-0 has %s, want an address of each family", after["web-0"].Address)
+		}
+		e.moved(before["web-0"], after["web-0"])
+		before = after
+	}
+}
+
+// Of a node that is not ready nobody knows what runs there: the pod waits and says so, until somebody
+// swears that nothing does.
+func TestMigrateOnlyFenced(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, movable: true, controlPlaneArgs: []string{"--node-monitor-grace-period=12s"}})
+	e.create(statefulSet("web", 1, failover("Migrate")))
+	before := e.awaitRunning(nil, "web-0")
+	lost := before["web-0"].Node
+	e.must(e.Process(lost).Kill())
+	e.eventually("that the node is lost", func() bool {
+		var node corev1.Node
+		e.must(e.api.Get(within(t), client.ObjectKey{Name: lost}, &node))
+		return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
+		})
+	})
+	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is not ready; it waits for that node to come back; its old pod may still run there: node %s is not ready; delete the node or taint it node.kubernetes.io/out-of-service",
+		before["web-0"].Address, lost, lost))
+
+	taint := `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]}}`
+	e.must(e.api.Patch(within(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: lost}}, client.RawPatch(types.StrategicMergePatchType, []byte(taint))))
+	after := e.awaitRunning(before, "web-0")
+	e.moved(before["web-0"], after["web-0"])
+}
+
+// Where addresses can't live on other nodes, a pod whose failover says Migrate waits and says so.
+func TestMigrateNotAllowed(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
+	e.create(statefulSet("web", 1, failover("Migrate")))
+	before := e.awaitRunning(nil, "web-0")
+	r := before["web-0"]
+	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
+	e.cordon(r.Node, true)
+	e.deletePods("web-0")
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false", r.Address, r.Node))
+	e.cordon(r.Node, false)
+	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
+}
+
+// A pod gets another address on another node, its record is one of that, and what it had goes back.
+func TestReassign(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
+	e.create(statefulSet("web", 2, failover("Reassign")))
+	before := e.awaitRunning(nil, "web-0", "web-1")
+	r := before["web-0"]
+	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Reassign })
+
+	// The node takes it again: it keeps what it has.
+	e.deletePods("web-0")
+	again := e.awaitRunning(before, "web-0")
+	e.sameAddresses(map[string]witness.Row{"web-0": r}, again)
+
+	e.cordon(r.Node, true)
+	e.deletePods("web-0")
+	e.await("wait for web-0 to be elsewhere, with a record of that", func(rows []witness.Row) bool {
+		for _, now := range rows {
+			rec := e.witness.Record(namespace, "web-0")
+			if now.Pod == "web-0" && now.Running && now.Node != r.Node && now.Address != r.Address && now.Phase == "InUse" &&
+				slices.Equal(now.Entries, []string{now.Node + "/" + now.Address}) && rec != nil && slices.Equal(rec.Spec.IPs, []string{now.Address}) {
+				return true
+			}
+		}
+		return false
+	})
+	e.awaitEvent("Reassigned", "web-0", fmt.Sprintf("address [%s], which was on node %s, goes back", r.Address, r.Node))
+	e.await("wait for the old address to be free", func([]witness.Row) bool { return len(e.owners([]string{"node-1", "node-2"}, r.Address)) == 0 })
+}
+
+// The scheduler is killed after each write of a move. Its successor brings the pod to an end, with its
+// address, whatever was done.
+func TestSchedulerKilledDuringMove(t *testing.T) {
+	t.Parallel()
+	nodes := []string{"node-1", "node-2", "node-3"}
+	e := start(t, options{nodes: nodes, controllerArgs: defaultPool, noScheduler: true})
+	// The gate swallows the answer to the patch of a CiliumNode that makes patches zero, and all requests
+	// after it.
+	var patches atomic.Int64
+	patches.Store(1 << 30)
+	arrived := make(chan struct{}, 64)
+	kubeconfig := e.schedulerThrough(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/ciliumnodes/") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		switch left := patches.Add(-1); {
+		case left > 0:
+			pass.ServeHTTP(w, r)
+		case left == 0:
+			pass.ServeHTTP(&swallowed{header: http.Header{}}, r)
+			fallthrough
+		default:
+			arrived <- struct{}{}
+			<-r.Context().Done()
+		}
+	})
+	scheduler := e.startScheduler("first", product.SchedulerOptions{Movable: true, NoElection: true})
+	e.create(statefulSet("web", 1, failover("Migrate")))
+	now := e.awaitRunning(nil, "web-0")
+	home := now["web-0"].Node
+	away := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == home })
+	for dies := int64(1); dies <= 4; dies++ {
+		for _, leg := range []struct {
+			to     string
+			writes int64
+		}{{away[0], 3}, {away[1], 4}, {home, 2}} {
+			name := fmt.Sprintf("to-%s-%d", leg.to, dies)
+			e.await("wait for "+leg.to+" to have no trace of it", func([]witness.Row) bool {
+				owner, exists := e.witness.Owner(leg.to, now["web-0"].Address)
+				return !exists || owner == "fixedip.io/away"
+			})
+			if dies <= leg.writes {
+				e.must(scheduler.Kill())
+				patches.Store(dies)
+				scheduler = e.startScheduler("victim-"+name, product.SchedulerOptions{Movable: true, NoElection: true, Kubeconfig: kubeconfig})
+			}
+			e.cordonOthers(nodes, leg.to)
+			e.deletePods("web-0")
+			if dies <= leg.writes {
+				select {
+				case <-arrived:
+				case <-within(t).Done():
+					t.Fatalf("%s: no patch came", name)
+				}
+				e.must(scheduler.Kill())
+				for len(arrived) > 0 {
+					<-arrived
+				}
+				scheduler = e.startScheduler("successor-"+name, product.SchedulerOptions{Movable: true, NoElection: true})
+			}
+			after := e.awaitRunning(now, "web-0")
+			e.moved(now["web-0"], after["web-0"])
+			now = after
+		}
+	}
+}
+
+// swallowed is an answer that nobody gets.
+type swallowed struct{ header http.Header }
+
+func (s *swallowed) Header() http.Header         { return s.header }
+func (s *swallowed) Write(b []byte) (int, error) { return len(b), nil }
+func (s *swallowed) WriteHeader(int)             {}
