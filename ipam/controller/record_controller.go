@@ -76,7 +76,7 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 		For(&v1alpha1.FixedIP{}).
 		WatchesRawSource(identities.source(nil, func() []reconcile.Request {
 			var all []reconcile.Request
-			for _, owner := range r.ledger.Owners() {
+			for _, owner := range r.ledger.Named() {
 				all = append(all, identityRequest(owner)...)
 			}
 			return all

@@ -12,7 +12,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -80,17 +79,6 @@ func (e *env) eventually(what string, so func() bool) {
 	}
 }
 
-func (e *env) awaitEvent(reason, regarding, contains string) {
-	e.t.Helper()
-	e.eventually("the event "+reason+" of "+regarding, func() bool {
-		var events eventsv1.EventList
-		e.must(e.api.List(within(e.t), &events, client.InNamespace(namespace)))
-		return slices.ContainsFunc(events.Items, func(ev eventsv1.Event) bool {
-			return ev.Regarding.Name == regarding && ev.Reason == reason && strings.Contains(ev.Note, contains)
-		})
-	})
-}
-
 // An address goes with its pod where the pod's node can't take it, stays there when that node is back,
 // goes on, comes home, and is free again when its workload is gone. One that waits stays what it is.
 func TestMigrate(t *testing.T) {
@@ -100,7 +88,7 @@ func TestMigrate(t *testing.T) {
 	before := e.awaitRunning(nil, "web-0", "waits-0", "wrong-0")
 	home, address := before["web-0"].Node, before["web-0"].Address
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
-	e.awaitEvent("InvalidAnnotation", "wrong", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign`)
+	e.awaitEvent("wrong", "InvalidAnnotation", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign; its pods wait or move as before`)
 
 	step := func(from map[string]witness.Row, to string) map[string]witness.Row {
 		t.Helper()
@@ -112,7 +100,7 @@ func TestMigrate(t *testing.T) {
 	}
 	others := slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == home })
 	second := step(before, others[0])
-	e.awaitEvent("Moved", "web-0", fmt.Sprintf("Address [%s] moved from node %s to node %s", address, home, others[0]))
+	e.awaitEvent("web-0", "Moved", fmt.Sprintf("Address [%s] moved from node %s to node %s", address, home, others[0]))
 	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/away", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the pools say %v, want %v", got, want)
 	}
@@ -233,17 +221,19 @@ func TestReassign(t *testing.T) {
 
 	e.cordon(r.Node, true)
 	e.deletePods("web-0")
+	other := ""
 	e.await("wait for web-0 to be elsewhere, with a record of that", func(rows []witness.Row) bool {
 		for _, now := range rows {
 			rec := e.witness.Record(namespace, "web-0")
 			if now.Pod == "web-0" && now.Running && now.Node != r.Node && now.Address != r.Address && now.Phase == "InUse" &&
 				slices.Equal(now.Entries, []string{now.Node + "/" + now.Address}) && rec != nil && slices.Equal(rec.Spec.IPs, []string{now.Address}) {
+				other = now.Node
 				return true
 			}
 		}
 		return false
 	})
-	e.awaitEvent("Reassigned", "web-0", fmt.Sprintf("address [%s], which was on node %s, goes back", r.Address, r.Node))
+	e.awaitEvent("web-0", "Reassigned", fmt.Sprintf("It has other addresses on node %s; address [%s], which was on node %s, goes back", other, r.Address, r.Node))
 	e.await("wait for the old address to be free", func([]witness.Row) bool { return len(e.owners([]string{"node-1", "node-2"}, r.Address)) == 0 })
 }
 

@@ -146,8 +146,15 @@ func (l *Ledger) Held(owner string) []Holding {
 	return l.owners.holdings(owner)
 }
 
-// Owners are all pods that hold an address somewhere, or that a mark names, sorted.
+// Owners are all pods that hold an address somewhere, sorted.
 func (l *Ledger) Owners() []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.Sorted(maps.Keys(l.owners))
+}
+
+// Named are all pods that hold an address somewhere or that a mark of a move names, sorted.
+func (l *Ledger) Named() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	all := maps.Clone(l.owners)
