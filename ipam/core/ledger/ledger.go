@@ -51,6 +51,8 @@ type Ledger struct {
 	// subnets are the subnets of all nodes. Key: a subnet. Value: the nodes that list it; more than
 	// one is a mistake that makes the subnet disputed.
 	subnets map[netip.Prefix][]string
+	// lengths are those that subnets have or had. Key: the bits of a prefix.
+	lengths map[int]bool
 	// claims are in flight: decided by AssumeFrom or AssumeExact, not yet forgotten. Key: the pod's UID, since a pod
 	// of the same name may follow while the claim of the first still stands. Invariant: the
 	// addresses of a claim are in the assumed map of its node under the same UID.
@@ -67,6 +69,7 @@ func New() *Ledger {
 		away:     index{},
 		arriving: index{},
 		subnets:  map[netip.Prefix][]string{},
+		lengths:  map[int]bool{},
 		claims:   map[types.UID]Claim{},
 		kept:     newKept(),
 	}

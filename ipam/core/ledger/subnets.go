@@ -22,22 +22,31 @@ func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 // homes are all nodes whose subnets have the address: more than one where they are disputed.
 func (l *Ledger) homes(a netip.Addr) []string {
 	var found []string
-	for subnet, names := range l.subnets {
-		if subnet.Contains(a) {
-			found = append(found, names...)
-		}
+	for _, subnet := range l.around(a) {
+		found = append(found, l.subnets[subnet]...)
 	}
 	return found
 }
 
 // home is the first node whose subnet has the address, disputed or not.
 func (l *Ledger) home(a netip.Addr) (name string, subnet netip.Prefix, ok bool) {
-	for subnet, names := range l.subnets {
-		if subnet.Contains(a) {
-			return names[0], subnet, true
-		}
+	if subnets := l.around(a); len(subnets) > 0 {
+		return l.subnets[subnets[0]][0], subnets[0], true
 	}
 	return "", netip.Prefix{}, false
+}
+
+// around are the subnets that have the address. Their lengths are few, and the nodes many.
+func (l *Ledger) around(a netip.Addr) []netip.Prefix {
+	var found []netip.Prefix
+	for bits := range l.lengths {
+		// An error: an address of the family is not so long.
+		subnet, err := a.Prefix(bits)
+		if _, exists := l.subnets[subnet]; err == nil && exists {
+			found = append(found, subnet)
+		}
+	}
+	return found
 }
 
 // Disputed names another node whose subnets overlap those of the given one. Nothing in a disputed
@@ -68,6 +77,7 @@ func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
 	}
 	for _, s := range after {
 		l.subnets[s] = append(l.subnets[s], name)
+		l.lengths[s.Bits()] = true
 	}
 	concerned := map[string]bool{name: true}
 	for s, names := range l.subnets {
