@@ -27,12 +27,14 @@ type options struct {
 	burst      int
 	dryRun     bool
 
-	ipv4CIDRs, ipv6CIDRs       []string
-	ipv4MaskSize, ipv6MaskSize int
-	ipv6                       bool
-	watermark                  plan.Watermark
-	coolDown                   time.Duration
-	failover                   string
+	subnetSource, subnetPolicy   string
+	subnetHold                   time.Duration
+	ipv4CIDRs, ipv6CIDRs         []string
+	ipv4MaskSizes, ipv6MaskSizes []int
+	ipv6                         bool
+	watermark                    plan.Watermark
+	coolDown                     time.Duration
+	failover                     string
 
 	labelSelector   string
 	excludeDBBranch []string
@@ -49,8 +51,11 @@ func defaults() *options {
 	return &options{
 		qps:                    50,
 		burst:                  100,
-		ipv4MaskSize:           24,
-		ipv6MaskSize:           120,
+		subnetSource:           string(controller.ClusterPool),
+		subnetPolicy:           string(plan.Inherit),
+		subnetHold:             time.Minute,
+		ipv4MaskSizes:          []int{24},
+		ipv6MaskSizes:          []int{120},
 		ipv6:                   true,
 		staticPodIPv6:          true,
 		watermark:              plan.Watermark{Free: 8, Max: 110},
@@ -73,10 +78,13 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.burst, "kube-api-burst", o.burst, "Requests at once to the API server")
 
 	fs.StringSliceVar(&o.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs that the nodes get their subnets from")
-	fs.IntVar(&o.ipv4MaskSize, "cluster-pool-ipv4-mask-size", o.ipv4MaskSize, "Prefix length of a node's IPv4 subnet")
+	fs.IntSliceVar(&o.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", o.ipv4MaskSizes, "Prefix length of a node's IPv4 subnet: one for all CIDRs, or one for each")
 	fs.StringSliceVar(&o.ipv6CIDRs, "cluster-pool-ipv6-cidr", nil, "IPv6 CIDRs that the nodes get their subnets from")
-	fs.IntVar(&o.ipv6MaskSize, "cluster-pool-ipv6-mask-size", o.ipv6MaskSize, "Prefix length of a node's IPv6 subnet")
+	fs.IntSliceVar(&o.ipv6MaskSizes, "cluster-pool-ipv6-mask-size", o.ipv6MaskSizes, "Prefix length of a node's IPv6 subnet: one for all CIDRs, or one for each")
 	fs.BoolVar(&o.ipv6, "enable-ipv6", o.ipv6, "Give nodes IPv6 subnets, where CIDRs for them are named; false leaves that family out")
+	fs.StringVar(&o.subnetSource, "subnet-source", o.subnetSource, "Where the subnets of nodes come from: ClusterPool, or Node for the spec.podCIDRs that Kubernetes gives them")
+	fs.StringVar(&o.subnetPolicy, "subnet-policy", o.subnetPolicy, "What becomes of subnets whose node is gone while FixedIPs are in them: Inherit (the next node that joins has them), Hold (they wait for the node) or Free (the FixedIPs are given up)")
+	fs.DurationVar(&o.subnetHold, "subnet-hold-time", o.subnetHold, "How long they wait for their node before that")
 	fs.IntVar(&o.watermark.Free, "ip-rate-num", o.watermark.Free, "Free dynamic addresses to keep in the pool of each node, in each family")
 	fs.IntVar(&o.watermark.Max, "max-allocated-ip", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones")
 	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
@@ -103,29 +111,35 @@ func (o *options) config() (controller.Config, error) {
 	if o.leaderElectionNamespace == "" {
 		o.leaderElectionNamespace = ownNamespace(o.kubeconfig)
 	}
-	cfg := controller.Config{Watermark: o.watermark, CoolDown: o.coolDown, Namespace: o.leaderElectionNamespace, DryRun: o.dryRun}
+	cfg := controller.Config{
+		SubnetSource: controller.SubnetSource(o.subnetSource), SubnetPolicy: plan.Policy(o.subnetPolicy), SubnetHold: o.subnetHold,
+		Watermark: o.watermark, CoolDown: o.coolDown, Namespace: o.leaderElectionNamespace, DryRun: o.dryRun,
+	}
 	var err error
 	if cfg.Failover, err = identity.ParseFailover(o.failover); err != nil {
 		return cfg, fmt.Errorf("--failover: %w", err)
 	}
 	for _, family := range []struct {
-		flag     string
-		family   address.Family
-		cidrs    []string
-		maskSize int
+		prefix    string
+		family    address.Family
+		cidrs     []string
+		maskSizes []int
 	}{
-		{"cluster-pool-ipv4-cidr", address.IPv4, o.ipv4CIDRs, o.ipv4MaskSize},
-		{"cluster-pool-ipv6-cidr", address.IPv6, o.ipv6CIDRs, o.ipv6MaskSize},
+		{"cluster-pool-ipv4-", address.IPv4, o.ipv4CIDRs, o.ipv4MaskSizes},
+		{"cluster-pool-ipv6-", address.IPv6, o.ipv6CIDRs, o.ipv6MaskSizes},
 	} {
 		if family.family == address.IPv6 && !o.ipv6 {
 			continue
 		}
-		for _, s := range family.cidrs {
+		if n := len(family.maskSizes); len(family.cidrs) > 0 && n != 1 && n != len(family.cidrs) {
+			return cfg, fmt.Errorf("--%smask-size %v: give one for all of --%scidr %v, or one for each", family.prefix, family.maskSizes, family.prefix, family.cidrs)
+		}
+		for i, s := range family.cidrs {
 			cidr, err := parseCIDR(s, family.family)
 			if err != nil {
-				return cfg, fmt.Errorf("--%s: %w", family.flag, err)
+				return cfg, fmt.Errorf("--%scidr: %w", family.prefix, err)
 			}
-			cfg.ClusterPools = append(cfg.ClusterPools, address.ClusterPool{CIDR: cidr, MaskSize: family.maskSize})
+			cfg.ClusterPools = append(cfg.ClusterPools, address.ClusterPool{CIDR: cidr, MaskSize: family.maskSizes[min(i, len(family.maskSizes)-1)]})
 		}
 	}
 	selector, err := identity.ParseSelector(o.labelSelector)

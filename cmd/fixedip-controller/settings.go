@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -117,7 +118,9 @@ func setFromFile(flag *pflag.Flag, raw json.RawMessage) error {
 		}
 		texts := make([]string, len(v))
 		for i, element := range v {
-			if texts[i], ok = element.(string); !ok {
+			if n, number := element.(float64); number && flag.Value.Type() == "intSlice" {
+				texts[i] = strconv.FormatFloat(n, 'f', -1, 64)
+			} else if texts[i], ok = element.(string); !ok {
 				return fmt.Errorf("element %d is not text", i)
 			}
 		}

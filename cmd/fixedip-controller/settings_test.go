@@ -102,7 +102,7 @@ func TestSettings(t *testing.T) {
 			given: given{file: head + `
 cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.250.0.0/16]
 cluster-pool-ipv6-cidr: fd00::/48
-cluster-pool-ipv4-mask-size: 25
+cluster-pool-ipv4-mask-size: [25, 24]
 cool-down: 5m
 enable-leader-election: false
 label-selector: {matchLabels: {app: mysql}}
@@ -112,7 +112,7 @@ v: 6
 			want: func(o *options) {
 				o.ipv4CIDRs, o.ipv6CIDRs = []string{"10.240.0.0/16", "10.250.0.0/16"}, []string{"fd00::/48"}
 				o.labelSelector = `{"matchLabels":{"app":"mysql"}}`
-				o.ipv4MaskSize, o.coolDown, o.leaderElection = 25, 5*time.Minute, false
+				o.ipv4MaskSizes, o.coolDown, o.leaderElection = []int{25, 24}, 5*time.Minute, false
 			},
 		},
 		"flags before the file, the file before the environment": {
@@ -132,7 +132,7 @@ v: 6
 				"CLUSTER_POOL_IPV6_CIDR": "fd00:240::/120", "CLUSTER_POOL_IPV6_MASK_SIZE": "124", "POD_NAMESPACE": "kube-system",
 			}},
 			want: func(o *options) {
-				o.ipv4CIDRs, o.ipv6CIDRs, o.ipv4MaskSize, o.ipv6MaskSize = []string{"10.240.0.0/16"}, []string{"fd00:240::/120"}, 25, 124
+				o.ipv4CIDRs, o.ipv6CIDRs, o.ipv4MaskSizes, o.ipv6MaskSizes = []string{"10.240.0.0/16"}, []string{"fd00:240::/120"}, []int{25}, []int{124}
 				o.leaderElectionNamespace = "kube-system"
 			},
 			warnings: []string{
@@ -147,7 +147,7 @@ v: 6
 			want:     func(*options) {},
 			warnings: []string{"Variable KUBECONFIG names /nowhere/scheduler.conf, which does not exist; the pod's own account is used"},
 		},
-		"a bad variable":       {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.ParseInt: parsing "x": invalid syntax`},
+		"a bad variable":       {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.Atoi: parsing "x": invalid syntax`},
 		"no such file":         {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
 		"no version":           {given: given{file: "kind: FixedIPControllerConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
 		"another kind":         {given: given{file: "apiVersion: config.fixedip.io/v1alpha1\nkind: Pod\n"}, wantErr: `--config config.yaml: kind is "Pod"; write FixedIPControllerConfiguration`},

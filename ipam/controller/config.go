@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -24,10 +25,26 @@ import (
 // Cilium's pkg/ipam/crd.go).
 const minFree = 2
 
+// SubnetSource is where the subnets of nodes come from.
+type SubnetSource string
+
+const (
+	// ClusterPool: they are cut from Config.ClusterPools.
+	ClusterPool SubnetSource = "ClusterPool"
+	// FromNode: Kubernetes gives them, as Node.spec.podCIDRs.
+	FromNode SubnetSource = "Node"
+)
+
 // Config is what the controller is told by its flags.
 type Config struct {
 	// ClusterPools are what subnets are cut from, in this order.
 	ClusterPools []address.ClusterPool
+	// SubnetSource tells whether they are.
+	SubnetSource SubnetSource
+	// SubnetPolicy says what becomes of the subnets of a node that is gone, and SubnetHold how long
+	// they wait for it before.
+	SubnetPolicy plan.Policy
+	SubnetHold   time.Duration
 	// Watermark is how many dynamic entries a pool holds.
 	Watermark plan.Watermark
 	// CoolDown is how long an address rests between two owners.
@@ -43,11 +60,31 @@ type Config struct {
 	DryRun bool
 }
 
+// subnetRules are what the config says about subnets.
+func (c Config) subnetRules() plan.SubnetRules {
+	return plan.SubnetRules{Pools: c.ClusterPools, Policy: c.SubnetPolicy, Hold: c.SubnetHold, Failover: c.Failover}
+}
+
 // Validate names each field and value that is wrong. fields are the names that the user knows.
 func (c Config) Validate() field.ErrorList {
 	var errs field.ErrorList
-	if len(c.ClusterPools) == 0 {
-		errs = append(errs, field.Required(field.NewPath("cluster-pool-ipv4-cidr"), "name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)"))
+	switch c.SubnetSource {
+	case ClusterPool:
+		if len(c.ClusterPools) == 0 {
+			errs = append(errs, field.Required(field.NewPath("cluster-pool-ipv4-cidr"), "name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)"))
+		}
+	case FromNode:
+		if len(c.ClusterPools) > 0 {
+			errs = append(errs, field.Forbidden(field.NewPath("cluster-pool-"+strings.ToLower(c.ClusterPools[0].Family().String())+"-cidr"), "with subnet-source Node the subnets come from spec.podCIDRs of the nodes"))
+		}
+	default:
+		errs = append(errs, field.NotSupported(field.NewPath("subnet-source"), c.SubnetSource, []SubnetSource{ClusterPool, FromNode}))
+	}
+	if !slices.Contains(plan.Policies, c.SubnetPolicy) {
+		errs = append(errs, field.NotSupported(field.NewPath("subnet-policy"), c.SubnetPolicy, plan.Policies))
+	}
+	if c.SubnetHold < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("subnet-hold-time"), c.SubnetHold.String(), "must not be negative"))
 	}
 	var cidrs []netip.Prefix
 	for _, p := range c.ClusterPools {

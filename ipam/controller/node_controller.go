@@ -30,26 +30,21 @@ import (
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
-	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 // podIPIndex finds the pods that have an address, by "node/address".
 const podIPIndex = "nodeAndPodIP"
 
-// exhaustedRetry is how long a node waits that could not get a subnet. Nodes that go do not wake
-// those that wait.
-const exhaustedRetry = 30 * time.Second
-
-// nodeReconciler owns spec.ipam.podCIDRs of CiliumNodes that have none, and the dynamic and the
-// released entries of every pool. Owned entries belong to the scheduler and to recordReconciler.
+// nodeReconciler owns the dynamic and the released entries of every pool. Owned entries belong to the
+// scheduler and to recordReconciler, subnets to subnetReconciler.
 type nodeReconciler struct {
-	ledger    *ledger.Ledger
-	writer    *ciliumpool.Writer
-	allocator *subnets.Allocator
-	cached    client.Reader
-	events    events.EventRecorder
-	clock     clock.Clock
-	cfg       Config
+	ledger  *ledger.Ledger
+	writer  *ciliumpool.Writer
+	subnets *subnetReconciler
+	cached  client.Reader
+	events  events.EventRecorder
+	clock   clock.Clock
+	cfg     Config
 	// recordsSeen tells whether the ledger knows what all FixedIPs keep: before that nothing may be
 	// filled.
 	recordsSeen toolscache.InformerSynced
@@ -88,6 +83,8 @@ func (r *nodeReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *
 				q.Add(nodeRequest(pod.Spec.NodeName))
 			}
 		}}).
+		// What a node brings or is labelled with may be what its subnets depend on.
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
 		Complete(r)
 }
@@ -101,11 +98,19 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if len(n.Malformed) > 0 {
 		r.warn(n, "MalformedPool", "ReadPool", "Entries that are not addresses or subnets are left alone: %s", strings.Join(n.Malformed, ", "))
 	}
+	var retry time.Duration
+	if r.subnets.lacks(ctx, n) {
+		result, done, err := r.subnets.assign(ctx, n, r.fill)
+		if done || err != nil {
+			return result, err
+		}
+		retry = result.RequeueAfter
+	}
 	if len(n.PodCIDRs) == 0 {
-		return r.assign(ctx, n)
+		return reconcile.Result{RequeueAfter: retry}, nil
 	}
 	if other, disputed := r.ledger.Disputed(n.Name); disputed {
-		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
+		r.subnets.warn(ctx, n.Name, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
 		return reconcile.Result{}, nil
 	}
 	decide := func(n pool.Node) ([]pool.Edit, error) {
@@ -130,31 +135,13 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		}
 	}
 	_, next := plan.Rested(n, r.clock.Now(), r.cfg.CoolDown, r.podHas(ctx, n.Name))
-	if next.IsZero() {
-		return reconcile.Result{}, nil
+	if !next.IsZero() {
+		rested := max(time.Second, next.Sub(r.clock.Now()))
+		if retry == 0 || rested < retry {
+			retry = rested
+		}
 	}
-	return reconcile.Result{RequeueAfter: max(time.Second, next.Sub(r.clock.Now()))}, nil
-}
-
-// assign gives a new node its subnets and a first pool.
-func (r *nodeReconciler) assign(ctx context.Context, n pool.Node) (reconcile.Result, error) {
-	given, err := r.allocator.Assign(ctx, n, r.fill)
-	switch {
-	case errors.Is(err, ciliumpool.ErrChanged), errors.Is(err, ciliumpool.ErrGone):
-		// The watch will show who was faster.
-		return reconcile.Result{}, nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("assign subnets to node %s: %w", n.Name, err)
-	}
-	if len(given.Subnets) > 0 {
-		klog.FromContext(ctx).Info("Subnets assigned", "subnets", given.Subnets, "kept", len(given.Entries))
-		r.events.Eventf(r.object(n), nil, corev1.EventTypeNormal, "SubnetAssigned", "AssignSubnet", "Subnets %v, %d kept addresses in them", given.Subnets, len(given.Entries))
-	}
-	if len(given.Exhausted) > 0 {
-		r.warn(n, "SubnetsExhausted", "AssignSubnet", "No %v subnet is left in the cluster pools; add one to the controller's cluster-pool flags", given.Exhausted)
-		return reconcile.Result{RequeueAfter: exhaustedRetry}, nil
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{RequeueAfter: retry}, nil
 }
 
 // fill makes the dynamic entries that a pool lacks, in each family that the node has.
@@ -181,11 +168,11 @@ func (r *nodeReconciler) podHas(ctx context.Context, node string) func(netip.Add
 }
 
 func (r *nodeReconciler) warn(n pool.Node, reason, action, note string, args ...any) {
-	r.events.Eventf(r.object(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
+	r.events.Eventf(ciliumNode(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
 }
 
-// object is what events about a node's pool are shown on.
-func (r *nodeReconciler) object(n pool.Node) client.Object {
+// ciliumNode is what events about a node's pool are shown on.
+func ciliumNode(n pool.Node) client.Object {
 	return &ciliumv2.CiliumNode{
 		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},

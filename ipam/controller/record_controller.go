@@ -278,13 +278,18 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		}
 		if from, to := s.Record.Spec.NodeName, next.Spec.NodeName; from != "" && from != to {
 			logger.Info("Address moved", "ips", next.Spec.IPs, "from", from, "to", to)
-			for _, o := range []client.Object{s.Record, s.Pod} {
+			about := []client.Object{s.Record}
+			if s.Pod != nil {
+				about = append(about, s.Pod)
+			}
+			for _, o := range about {
 				r.events.Eventf(o, nil, corev1.EventTypeNormal, "Moved", "FollowPod", "Address %v moved from node %s to node %s", next.Spec.IPs, from, to)
 			}
 		}
 		return nil
 	case plan.UpdateStatus:
 		record := s.Record.DeepCopy()
+		next.Status.Conditions = record.Status.Conditions
 		record.Status = next.Status
 		return r.live.Status().Update(ctx, record)
 	case plan.DeleteRecord:

@@ -36,6 +36,7 @@ func CacheOptions(cfg Config) cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
+			&corev1.Node{}:         {Transform: trimNode},
 			&corev1.Pod{}:          {Transform: trimPod},
 			&appsv1.StatefulSet{}:  {Transform: trimStatefulSet},
 		},
@@ -112,10 +113,13 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	pools := ciliumpool.New(live)
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
 	writer.Observe(metrics.PoolWrites{})
-	nodes, identities := &feed{}, &feed{}
+	nodes, identities, orphans := &feed{}, &feed{}, &feed{}
 	// The ledger is behind its watch.
 	watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), l, func(node string, change ledger.Change) {
 		nodes.add(nodeRequest(node))
+		if change.Moved {
+			orphans.add(allSubnets)
+		}
 		for _, owner := range change.Owners {
 			identities.add(identityRequest(owner)...)
 		}
@@ -137,10 +141,26 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		Records:      eachRecord(mgr.GetClient()),
 		Synced:       watched.synced,
 	})
+	s := &subnetReconciler{
+		ledger: l,
+		allocator: subnets.NewAllocator(subnets.Options{
+			API: live, Cached: mgr.GetClient(), Pools: pools, Writer: writer, Ledger: l,
+			Rules: cfg.subnetRules(), Namespace: cfg.Namespace, Clock: clock.RealClock{},
+		}),
+		cached: mgr.GetClient(),
+		live:   live,
+		events: mgr.GetEventRecorder("fixedip-controller"),
+		clock:  clock.RealClock{},
+		cfg:    cfg,
+		synced: func() bool { return watched["ciliumnodes"]() && watched["fixedips"]() },
+	}
+	if err := s.setup(mgr, orphans); err != nil {
+		return fmt.Errorf("set up the controller of subnets: %w", err)
+	}
 	n := &nodeReconciler{
 		ledger:      l,
 		writer:      writer,
-		allocator:   subnets.NewAllocator(live, pools, l, cfg.ClusterPools, cfg.Namespace),
+		subnets:     s,
 		cached:      mgr.GetClient(),
 		events:      mgr.GetEventRecorder("fixedip-controller"),
 		clock:       clock.RealClock{},

@@ -169,7 +169,27 @@ type FixedIPStatus struct {
 	// expiresAt is when the addresses go back, unless a pod comes back under the name before.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+	// conditions say what is out of order, each in words.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
+
+// ConditionHomed is the condition that tells whether the subnet of the addresses has a node, and one alone:
+// the pool of that node decides who has them. It is written when that is not so for the first time.
+const ConditionHomed = "Homed"
+
+// The reasons of ConditionHomed.
+const (
+	// ReasonNodeGone: the node is gone that had the subnet. Since when, the condition's
+	// lastTransitionTime says; the hold time before another node may have it is counted from then.
+	ReasonNodeGone = "NodeGone"
+	// ReasonSubnetOverlap: the subnets of two nodes overlap.
+	ReasonSubnetOverlap = "SubnetOverlap"
+	// ReasonSubnetAssigned: the subnet has a node again.
+	ReasonSubnetAssigned = "SubnetAssigned"
+)
 
 // FixedIPList is a list of FixedIPs.
 //

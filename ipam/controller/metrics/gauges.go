@@ -9,6 +9,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -47,6 +48,12 @@ var (
 	freeSubnets = prometheus.NewDesc("fixedip_cluster_pool_free_subnets",
 		"Subnets that a cluster pool has left for nodes.",
 		[]string{"cidr"}, nil)
+	orphanedSubnets = prometheus.NewDesc("fixedip_orphaned_subnets",
+		"Subnets whose node is gone and in which addresses are kept.",
+		nil, nil)
+	lackingNodes = prometheus.NewDesc("fixedip_nodes_without_subnet",
+		"Nodes that have no subnet in a family that the cluster has pools for. Where it stays above 0 the pools are used up.",
+		[]string{"family"}, nil)
 	reservations = prometheus.NewDesc("fixedip_reservations",
 		"FixedIPs by phase; None is one that was not looked at yet.",
 		[]string{"phase"}, nil)
@@ -65,7 +72,7 @@ var gauges = &worldCollector{}
 
 // Describe names all gauges.
 func (c *worldCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{poolAddresses, subnetFree, disputedNodes, freeSubnets, reservations, unrecorded, watchSynced} {
+	for _, d := range []*prometheus.Desc{poolAddresses, subnetFree, disputedNodes, freeSubnets, orphanedSubnets, lackingNodes, reservations, unrecorded, watchSynced} {
 		ch <- d
 	}
 }
@@ -80,9 +87,19 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	disputed := 0
-	var taken []netip.Prefix
+	world := plan.World{Homed: func(node string) bool { n, ok := w.Ledger.Node(node); return ok && len(n.Subnets) > 0 }}
+	// lacking counts nodes, by the family that they lack.
+	lacking := map[address.Family]int{}
+	for _, p := range w.ClusterPools {
+		lacking[p.Family()] = 0
+	}
 	for _, n := range w.Ledger.Nodes() {
-		taken = append(taken, n.Subnets...)
+		world.Taken = append(world.Taken, n.Subnets...)
+		for f := range lacking {
+			if !n.HasFamily(f) {
+				lacking[f]++
+			}
+		}
 		if _, ok := w.Ledger.Disputed(n.Name); ok {
 			disputed++
 		}
@@ -98,8 +115,8 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	gauge(disputedNodes, float64(disputed))
-	for _, p := range w.ClusterPools {
-		gauge(freeSubnets, p.FreeSubnets(taken), p.CIDR.String())
+	for f, nodes := range lacking {
+		gauge(lackingNodes, float64(nodes), f.String())
 	}
 
 	phases := map[string]int{"None": 0, string(v1alpha1.PhaseReserved): 0, string(v1alpha1.PhaseInUse): 0, string(v1alpha1.PhaseReleasing): 0}
@@ -111,7 +128,18 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		phases[phase]++
 		recorded[pool.OwnerKey(r.Namespace, r.Spec.PodName)] = true
+		world.Kept = append(world.Kept, plan.Keeps(r)...)
 	})
+	orphaned := 0
+	for _, o := range world.Orphans(w.ClusterPools) {
+		orphaned += len(o.Subnets)
+		world.Taken = append(world.Taken, o.Subnets...)
+	}
+	gauge(orphanedSubnets, float64(orphaned))
+	taken := address.Union(world.Taken)
+	for _, p := range w.ClusterPools {
+		gauge(freeSubnets, p.FreeSubnets(taken), p.CIDR.String())
+	}
 	for phase, value := range phases {
 		gauge(reservations, float64(value), phase)
 	}

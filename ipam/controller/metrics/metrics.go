@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"fixedip.io/fixedip/ipam/core/plan"
 )
 
 const namespace = "fixedip"
@@ -51,6 +53,11 @@ var (
 		Name:      "adoptions_total",
 		Help:      "Pods of other schedulers that were given the address that they ran with.",
 	})
+	subnetAssignments = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace,
+		Name:      "subnet_assignments_total",
+		Help:      "Times that a node was given subnets, by origin: carved (from the cluster pools), brought (by the node itself), returned (to the node that had them before), inherited (by a node that joined), adopted (by one that had others).",
+	}, []string{"origin"})
 	lastReconcile = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace,
 		Name:      "last_reconcile_timestamp_seconds",
@@ -68,6 +75,9 @@ func Register(w World) {
 		for _, cause := range []Cause{Deleted, Beside, Unrecorded} {
 			releases.WithLabelValues(string(cause))
 		}
+		for _, origin := range []plan.Origin{plan.Carved, plan.Brought, plan.Returned, plan.Inherited, plan.Adopted} {
+			subnetAssignments.WithLabelValues(string(origin))
+		}
 		for _, result := range []string{"applied", "conflict"} {
 			poolWrites.WithLabelValues(result)
 		}
@@ -77,7 +87,7 @@ func Register(w World) {
 
 // Collectors are all metrics of the controller's own.
 func Collectors() []prometheus.Collector {
-	return []prometheus.Collector{poolWrites, poolWriteRequests, releases, adoptions, lastReconcile, gauges}
+	return []prometheus.Collector{poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges}
 }
 
 // Released counts addresses that were taken from an identity.
@@ -85,6 +95,9 @@ func Released(c Cause, addresses int) { releases.WithLabelValues(string(c)).Add(
 
 // Adopted counts a pod that was adopted.
 func Adopted() { adoptions.Inc() }
+
+// SubnetsAssigned counts that a node was given subnets.
+func SubnetsAssigned(o plan.Origin) { subnetAssignments.WithLabelValues(string(o)).Inc() }
 
 // Reconciled notes that a controller was done with an object.
 func Reconciled(controller string, at time.Time) {

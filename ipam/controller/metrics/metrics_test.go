@@ -12,6 +12,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -38,11 +39,13 @@ func TestMetrics(t *testing.T) {
 		addr("10.0.1.6"): pool.Owned("db", "mysql-1", "StatefulSet", "mysql"), addr("10.0.1.5"): pool.Away("node-1", "db/mysql-2"),
 	}))
 	l.SetNode(node("node-3", "10.0.1.0/28", nil))
+	l.SetNode(pool.Node{Name: "node-4"})
 	records := []v1alpha1.FixedIP{{}, {}, {}}
 	for i, name := range []string{"mysql-0", "redis-0", "redis-1"} {
 		records[i].Namespace, records[i].Name, records[i].Spec.PodName = "db", name, name
 	}
 	records[0].Status.Phase, records[1].Status.Phase = v1alpha1.PhaseInUse, v1alpha1.PhaseReserved
+	records[2].Spec.IPs = []string{"10.0.0.100"}
 	Register(World{
 		Ledger:       l,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/23"), MaskSize: 29}},
@@ -55,6 +58,7 @@ func TestMetrics(t *testing.T) {
 	})
 	Released(Deleted, 2)
 	Adopted()
+	SubnetsAssigned(plan.Inherited)
 	Reconciled("record", time.Unix(1795000000, 5))
 	PoolWrites{}.Wrote(3)
 	PoolWrites{}.Conflicted()
@@ -65,13 +69,19 @@ func TestMetrics(t *testing.T) {
 fixedip_adoptions_total 1
 # HELP fixedip_cluster_pool_free_subnets Subnets that a cluster pool has left for nodes.
 # TYPE fixedip_cluster_pool_free_subnets gauge
-fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 61
+fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 60
 # HELP fixedip_disputed_nodes Nodes whose subnets overlap those of another node. Nothing in them is handed out.
 # TYPE fixedip_disputed_nodes gauge
 fixedip_disputed_nodes 2
 # HELP fixedip_last_reconcile_timestamp_seconds When the controller named was last done with an object, without an error. Every reservation is looked at again within five minutes.
 # TYPE fixedip_last_reconcile_timestamp_seconds gauge
 fixedip_last_reconcile_timestamp_seconds{controller="record"} 1.795e+09
+# HELP fixedip_nodes_without_subnet Nodes that have no subnet in a family that the cluster has pools for. Where it stays above 0 the pools are used up.
+# TYPE fixedip_nodes_without_subnet gauge
+fixedip_nodes_without_subnet{family="IPv4"} 1
+# HELP fixedip_orphaned_subnets Subnets whose node is gone and in which addresses are kept.
+# TYPE fixedip_orphaned_subnets gauge
+fixedip_orphaned_subnets 1
 # HELP fixedip_pool_addresses Entries in the pool of a node: free and used (of any pod, by what its agent last said), fixed (name a pod), resting (released, cooling down), node (the node's own), other.
 # TYPE fixedip_pool_addresses gauge
 fixedip_pool_addresses{family="IPv4",node="node-1",state="fixed"} 1
@@ -115,6 +125,13 @@ fixedip_reservations{phase="InUse"} 1
 fixedip_reservations{phase="None"} 1
 fixedip_reservations{phase="Releasing"} 0
 fixedip_reservations{phase="Reserved"} 1
+# HELP fixedip_subnet_assignments_total Times that a node was given subnets, by origin: carved (from the cluster pools), brought (by the node itself), returned (to the node that had them before), inherited (by a node that joined), adopted (by one that had others).
+# TYPE fixedip_subnet_assignments_total counter
+fixedip_subnet_assignments_total{origin="adopted"} 0
+fixedip_subnet_assignments_total{origin="brought"} 0
+fixedip_subnet_assignments_total{origin="carved"} 0
+fixedip_subnet_assignments_total{origin="inherited"} 1
+fixedip_subnet_assignments_total{origin="returned"} 0
 # HELP fixedip_subnet_free_addresses Addresses of a node's subnets that a new reservation can choose from.
 # TYPE fixedip_subnet_free_addresses gauge
 fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 2

@@ -1,6 +1,7 @@
 package address_test
 
 import (
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -140,7 +141,10 @@ func TestCarve(t *testing.T) {
 			}
 		}
 		for {
-			subnet, ok := address.Carve([]address.ClusterPool{pool}, address.IPv4, taken)
+			if left := pool.FreeSubnets(address.Union(taken)); left != float64(room) {
+				t.Fatalf("%v are left, with room for %d", left, room)
+			}
+			subnet, ok := address.Carve([]address.ClusterPool{pool}, address.IPv4, address.Union(taken))
 			if ok != (room > 0) {
 				t.Fatalf("carved: %v, with room for %d", ok, room)
 			}
@@ -164,17 +168,58 @@ func TestCarveTakesPoolsInOrder(t *testing.T) {
 	}
 	var taken []netip.Prefix
 	for _, want := range []string{"10.1.0.0/24", "10.2.0.0/25", "10.2.0.128/25"} {
-		got, ok := address.Carve(pools, address.IPv4, taken)
+		got, ok := address.Carve(pools, address.IPv4, address.Union(taken))
 		if !ok || got.String() != want {
 			t.Fatalf("carved %v, %v; want %s", got, ok, want)
 		}
 		taken = append(taken, got)
 	}
-	if got, ok := address.Carve(pools, address.IPv4, taken); ok {
+	if got, ok := address.Carve(pools, address.IPv4, address.Union(taken)); ok {
 		t.Fatalf("carved %v from pools that are used up", got)
 	}
-	if got, ok := address.Carve(pools, address.IPv6, taken); !ok || got.String() != "fd00::/64" {
+	if got, ok := address.Carve(pools, address.IPv6, address.Union(taken)); !ok || got.String() != "fd00::/64" {
 		t.Fatalf("carved %v, %v from the IPv6 pool", got, ok)
+	}
+}
+
+func TestSubnetOf(t *testing.T) {
+	pools := []address.ClusterPool{{CIDR: prefix("10.1.0.0/16"), MaskSize: 24}, {CIDR: prefix("fd00::/48"), MaskSize: 64}}
+	for name, c := range map[string]struct {
+		addr  string
+		taken []netip.Prefix
+		want  string
+	}{
+		"as the pool cuts it":      {"10.1.7.9", []netip.Prefix{prefix("10.1.6.0/24")}, "10.1.7.0/24"},
+		"of the other family":      {"fd00::1:0:0:0:5", nil, "fd00:0:0:1::/64"},
+		"taken":                    {"10.1.7.9", []netip.Prefix{prefix("10.1.0.0/20")}, "invalid Prefix"},
+		"in no pool":               {"10.2.7.9", nil, "invalid Prefix"},
+		"what is left of it":       {"10.1.7.9", []netip.Prefix{prefix("10.1.7.128/25"), prefix("10.1.7.64/26")}, "10.1.7.0/26"},
+		"less than others left it": {"10.1.7.9", []netip.Prefix{prefix("10.1.7.8/32")}, "10.1.7.9/32"},
+	} {
+		got, ok := address.SubnetOf(pools, netip.MustParseAddr(c.addr), address.Union(c.taken))
+		if got.String() != c.want || ok != got.IsValid() {
+			t.Errorf("%s: %s, %v; want %s", name, got, ok, c.want)
+		}
+	}
+}
+
+// BenchmarkCarve is the price of one subnet in a cluster of 5,000 nodes and of 10,000: it has to
+// grow no faster than they do.
+func BenchmarkCarve(b *testing.B) {
+	for _, nodes := range []int{5000, 10000} {
+		pools := []address.ClusterPool{{CIDR: prefix("10.0.0.0/8"), MaskSize: 24}}
+		var taken []netip.Prefix
+		for i := range nodes {
+			// Every second one is free.
+			taken = append(taken, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), 0}), 24))
+		}
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			for b.Loop() {
+				if _, ok := address.Carve(pools, address.IPv4, address.Union(taken)); !ok {
+					b.Fatal("no subnet")
+				}
+			}
+		})
 	}
 }
 
@@ -204,7 +249,7 @@ func TestFreeSubnets(t *testing.T) {
 			taken = append(taken, netip.MustParsePrefix(s))
 		}
 		p := address.ClusterPool{CIDR: netip.MustParsePrefix(c.cidr), MaskSize: c.mask}
-		if got := p.FreeSubnets(taken); got != c.want {
+		if got := p.FreeSubnets(address.Union(taken)); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

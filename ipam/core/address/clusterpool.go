@@ -41,21 +41,35 @@ func Overlap(cidrs []netip.Prefix) (a, b netip.Prefix, found bool) {
 	return netip.Prefix{}, netip.Prefix{}, false
 }
 
-// FreeSubnets is how many subnets can still be cut from the pool, leaving out all that is taken. It is
-// a float since a pool of IPv6 may have more than an integer can count.
-func (p ClusterPool) FreeSubnets(taken []netip.Prefix) float64 {
+// Union is the set of all addresses of some prefixes. The prefixes may be of either family and
+// overlap. It is made once for many questions: each costs a binary search then, where a walk over
+// the prefixes for every address would be quadratic in the size of a cluster.
+func Union(prefixes []netip.Prefix) *netipx.IPSet {
+	var b netipx.IPSetBuilder
+	for _, p := range prefixes {
+		if p.IsValid() {
+			b.AddPrefix(p.Masked())
+		}
+	}
+	// The builder collects errors for invalid prefixes only.
+	set, _ := b.IPSet()
+	return set
+}
+
+// free is what is left of a pool.
+func (p ClusterPool) free(taken *netipx.IPSet) *netipx.IPSet {
 	var b netipx.IPSetBuilder
 	b.AddPrefix(p.CIDR)
-	for _, t := range taken {
-		b.RemovePrefix(t)
-	}
-	free, err := b.IPSet()
-	if err != nil {
-		// As in Carve.
-		return 0
-	}
+	b.RemoveSet(taken)
+	set, _ := b.IPSet()
+	return set
+}
+
+// FreeSubnets is how many subnets can still be cut from the pool, leaving out all that is taken. It is
+// a float since a pool of IPv6 may have more than an integer can count.
+func (p ClusterPool) FreeSubnets(taken *netipx.IPSet) float64 {
 	count := 0.0
-	for _, prefix := range free.Prefixes() {
+	for _, prefix := range p.free(taken).Prefixes() {
 		if prefix.Bits() <= p.MaskSize {
 			count += math.Ldexp(1, p.MaskSize-prefix.Bits())
 		}
@@ -64,24 +78,35 @@ func (p ClusterPool) FreeSubnets(taken []netip.Prefix) float64 {
 }
 
 // Carve cuts a subnet from the first pool of the family that still has one, leaving out all that
-// is taken. taken may hold prefixes of any size, of either family, inside the pools or not.
-func Carve(pools []ClusterPool, family Family, taken []netip.Prefix) (netip.Prefix, bool) {
+// is taken. It takes the smallest gap that is large enough, so that large ones stay whole.
+func Carve(pools []ClusterPool, family Family, taken *netipx.IPSet) (netip.Prefix, bool) {
 	for _, p := range pools {
 		if p.Family() != family {
 			continue
 		}
-		var b netipx.IPSetBuilder
-		b.AddPrefix(p.CIDR)
-		for _, t := range taken {
-			b.RemovePrefix(t)
+		if subnet, _, ok := p.free(taken).RemoveFreePrefix(uint8(p.MaskSize)); ok {
+			return subnet, true
 		}
-		free, err := b.IPSet()
-		if err != nil {
-			// The builder collects errors for invalid prefixes only, and none can be built here.
+	}
+	return netip.Prefix{}, false
+}
+
+// SubnetOf is the subnet that an address has, or had, which is not in any that is taken: the one
+// that a pool would cut, or as much of it as is not taken where the pools were cut differently
+// before. ok is false where the address is in no pool, or is taken.
+func SubnetOf(pools []ClusterPool, a netip.Addr, taken *netipx.IPSet) (subnet netip.Prefix, ok bool) {
+	if taken.Contains(a) {
+		return netip.Prefix{}, false
+	}
+	for _, p := range pools {
+		if !p.CIDR.Contains(a) {
 			continue
 		}
-		if subnet, _, ok := free.RemoveFreePrefix(uint8(p.MaskSize)); ok {
-			return subnet, true
+		for bits := p.MaskSize; bits <= a.BitLen(); bits++ {
+			// A pool cuts subnets at multiples of their size.
+			if subnet, err := a.Prefix(bits); err == nil && !taken.OverlapsPrefix(subnet) {
+				return subnet, true
+			}
 		}
 	}
 	return netip.Prefix{}, false

@@ -266,6 +266,9 @@ func standing(s Situation) Next {
 		if len(spec.IPs) > 0 && all(h.Addrs, spec.IPs) {
 			spec.NodeName = node
 		}
+	} else if len(s.Held) == 1 && len(s.Arriving)+len(s.Away) == 0 && len(spec.IPs) > 0 && all(s.Held[0].Addrs, spec.IPs) {
+		// The subnet has another node now. What moves alone follows its pod.
+		spec.NodeName = s.Held[0].Node
 	}
 	if !sameSpec(spec, s.Record.Spec) || !slices.Contains(s.Record.Finalizers, v1alpha1.Finalizer) {
 		return Next{Step: UpdateRecord, Spec: spec}
@@ -277,12 +280,13 @@ func standing(s Situation) Next {
 		return Next{Step: ReplaceRecord}
 	}
 	// What the identity holds beside its record is what a claim or a move left behind. Only once the
-	// pod is bound is it sure which of them counts.
-	if node != "" && node == spec.NodeName {
+	// pod is bound is it sure which of them counts. Where the pod's own node gives it nothing, that node
+	// may be gone, and what is held elsewhere is all there is.
+	if held && node == spec.NodeName {
 		if next, ok := release(beside(s, spec.IPs), node); ok {
 			return next
 		}
-		if beside := besides(h.Addrs, spec.IPs); held && len(beside) > 0 && Spares(s.Pod, beside) {
+		if beside := besides(h.Addrs, spec.IPs); len(beside) > 0 && Spares(s.Pod, beside) {
 			return Next{Step: ReleaseEntries, Node: node, Addrs: beside}
 		}
 	}

@@ -155,6 +155,11 @@ func TestDecide(t *testing.T) {
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.5")}}},
 		"but not while the pod may have it": {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
+		"the record follows a subnet that was inherited": {
+			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			plan.Next{Step: plan.UpdateRecord, Spec: *onNode2}},
+		"and what was inherited is not taken from it while its pod on the node that is gone is there": {
+			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-2", "10.0.2.9")}, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
 		"an address of the other family is recorded too": {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::6"), Workload: standing},
 			plan.Next{Step: plan.UpdateRecord, Spec: *both}},

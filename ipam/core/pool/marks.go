@@ -73,3 +73,12 @@ func (e Entry) ArrivingFor() (owner string, ok bool) {
 	}
 	return e.Resource, true
 }
+
+// Offers tells whether the agent may give the address to somebody: the entry is no mark of ours.
+func (e Entry) Offers() bool {
+	switch e.Owner {
+	case releasedOwner, awayOwner, arrivingOwner:
+		return false
+	}
+	return true
+}

@@ -92,13 +92,13 @@ func (p *Pools) EditWhole(ctx context.Context, n pool.Node, edits []pool.Edit) (
 	return p.patch(ctx, n, nil, edits, true)
 }
 
-// Publish gives subnets to a node, together with the first entries of its pool: whoever sees the
-// subnets sees what is reserved in them. It fails with ErrChanged where the node's subnets are no
-// longer those of n.
+// Publish gives subnets to a node in addition to those that it has, together with the first entries
+// in them: whoever sees the subnets sees what is reserved there. It fails with ErrChanged where the
+// node's subnets are no longer those of n.
 func (p *Pools) Publish(ctx context.Context, n pool.Node, subnets []netip.Prefix, edits []pool.Edit) (pool.Node, error) {
-	podCIDRs := make([]string, len(subnets))
-	for i, s := range subnets {
-		podCIDRs[i] = s.String()
+	podCIDRs := append([]string{}, n.PodCIDRs...)
+	for _, s := range subnets {
+		podCIDRs = append(podCIDRs, s.String())
 	}
 	return p.patch(ctx, n, podCIDRs, edits, false)
 }

@@ -9,15 +9,33 @@ import (
 	"sync"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
+
+// Options are what an Allocator works with.
+type Options struct {
+	// API reads from the API server, not from a cache.
+	API client.Client
+	// Cached may be old. It shows FixedIPs.
+	Cached client.Reader
+	Pools  *ciliumpool.Pools
+	Writer *ciliumpool.Writer
+	// Ledger follows the watch of CiliumNodes.
+	Ledger *ledger.Ledger
+	Rules  plan.SubnetRules
+	// Namespace is that of the ticket.
+	Namespace string
+	Clock     clock.PassiveClock
+}
 
 // Allocator gives subnets to nodes, one node at a time.
 //
@@ -25,14 +43,10 @@ import (
 // and FixedIPs at the API server, then chooses, then writes the ticket with its intent, then
 // publishes. As long as it holds the ticket nobody else has chosen since the list, and the list
 // and its own choices are all there is. An intent that was not published is kept out of later
-// choices while its node lives; a publication that comes late fails on the node's UID or on the
+// choices while it could still be; a publication that comes late fails on the node's UID or on the
 // subnets that the node has by then.
 type Allocator struct {
-	// api reads from the API server, not from a cache.
-	api    client.Client
-	pools  *ciliumpool.Pools
-	ledger *ledger.Ledger
-	from   []address.ClusterPool
+	Options
 
 	mu     sync.Mutex
 	ticket ticket
@@ -40,126 +54,286 @@ type Allocator struct {
 	// Value: the CiliumNode that it was chosen for. A subnet leaves when the ledger shows it, which
 	// from then on knows better, or when it is sure that its node will never have it.
 	chosen map[netip.Prefix]holder
+	// worn are the subnets that had a node at some time since the ticket was taken. Addresses may be
+	// kept in them that the cache of FixedIPs does not show yet.
+	worn map[netip.Prefix]bool
 }
 
 // holder is one incarnation of a CiliumNode.
-type holder struct{ name, uid string }
-
-// NewAllocator makes an Allocator over the given cluster pools. Its ticket is a Lease in the given
-// namespace. The ledger has to follow the watch of CiliumNodes.
-func NewAllocator(api client.Client, pools *ciliumpool.Pools, l *ledger.Ledger, from []address.ClusterPool, namespace string) *Allocator {
-	return &Allocator{
-		api:    api,
-		pools:  pools,
-		ledger: l,
-		from:   from,
-		ticket: ticket{api: api, namespace: namespace},
-		chosen: map[netip.Prefix]holder{},
-	}
+type holder struct {
+	name, uid string
+	// onto are the podCIDRs that it had when the subnet was chosen for it.
+	onto []string
+	// published tells that the subnet was seen in its podCIDRs.
+	published bool
 }
 
-// Assign gives a node without subnets its subnets and the first entries of its pool, in one write.
+// NewAllocator makes an Allocator.
+func NewAllocator(o Options) *Allocator {
+	return &Allocator{Options: o, ticket: ticket{api: o.API, namespace: o.Namespace}}
+}
+
+// Assign gives a node the subnets that it lacks and the first entries of its pool, in one write.
 // first makes the entries of a fresh pool. Families whose cluster pools are used up are in the
 // result; where nothing is left in any, nothing is written.
-func (a *Allocator) Assign(ctx context.Context, n pool.Node, first func(pool.Node) []pool.Edit) (plan.Assignment, error) {
+func (a *Allocator) Assign(ctx context.Context, n pool.Node, j plan.Joiner, first func(pool.Node) []pool.Edit) (plan.Assignment, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	given, err := a.choose(ctx, n)
+	j.Name, j.Subnets = n.Name, n.Subnets
+	given, err := a.choose(ctx, n, j)
 	if err != nil {
 		return plan.Assignment{}, err
 	}
 	if len(given.Subnets) == 0 {
 		return given, nil
 	}
-	if err := a.ticket.write(ctx, intent{node: n.Name, uid: n.UID, subnets: given.Subnets}); err != nil {
-		return plan.Assignment{}, err
-	}
-	for _, s := range given.Subnets {
-		a.chosen[s] = holder{n.Name, n.UID}
-	}
-	if err := a.publish(ctx, n, given, first); err != nil {
+	if err := a.give(ctx, n, given, first); err != nil {
 		return plan.Assignment{}, err
 	}
 	return given, nil
 }
 
+// Adoption is an orphan that a living node was given.
+type Adoption struct {
+	plan.Assignment
+	Heir string
+}
+
+// Adopt gives the orphans to living nodes that may have them now. It counts what it gives among the
+// subnets of the heirs. What was given before an error is in the result too.
+func (a *Allocator) Adopt(ctx context.Context, heirs []plan.Heir) ([]Adoption, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w, err := a.world(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	if w.Kept, err = a.kept(ctx, a.API); err != nil {
+		return nil, err
+	}
+	var done []Adoption
+	adopt := func(heir string, given plan.Assignment) error {
+		n, err := a.Pools.Get(ctx, heir)
+		if err != nil {
+			return err
+		}
+		if err := a.give(ctx, n, given, nil); err != nil {
+			return err
+		}
+		if i := slices.IndexFunc(heirs, func(h plan.Heir) bool { return h.Name == heir }); i >= 0 {
+			heirs[i].Subnets += len(given.Subnets)
+		}
+		done = append(done, Adoption{Assignment: given, Heir: heir})
+		return nil
+	}
+	// What somebody set out to give to a living node goes there and nowhere else: it may still be
+	// on its way.
+	for _, open := range a.open() {
+		if len(open.Onto) > 0 {
+			if err := adopt(open.Node, plan.Assignment{Subnets: open.Subnets, Kept: plan.KeptIn(open.Subnets, w.Kept), Origin: plan.Adopted}); err != nil {
+				return done, err
+			}
+		}
+	}
+	for _, o := range w.Orphans(a.Rules.Pools) {
+		heir, _ := a.Rules.Adopter(o, heirs, w.Now)
+		if heir == "" {
+			continue
+		}
+		there, err := a.exists(ctx, o.Node)
+		if err != nil {
+			return done, err
+		}
+		if there {
+			continue
+		}
+		if err := adopt(heir, plan.Assignment{Subnets: o.Subnets, Kept: o.Kept, Origin: plan.Adopted, From: o.Node}); err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// give stakes the intent and carries it out.
+func (a *Allocator) give(ctx context.Context, n pool.Node, given plan.Assignment, first func(pool.Node) []pool.Edit) error {
+	var open []intent
+	for _, i := range a.open() {
+		// What was chosen for the node before is chosen anew.
+		if i.UID != n.UID {
+			open = append(open, i)
+		}
+	}
+	if err := a.ticket.write(ctx, append(open, intent{Node: n.Name, UID: n.UID, Onto: n.PodCIDRs, Subnets: given.Subnets})); err != nil {
+		return fmt.Errorf("set out to give %v to node %s: %w", given.Subnets, n.Name, err)
+	}
+	for _, s := range given.Subnets {
+		a.chosen[s] = holder{name: n.Name, uid: n.UID, onto: n.PodCIDRs}
+		a.worn[s] = true
+	}
+	// Where it fails, the subnets stay chosen until settle has seen what became of them: somebody
+	// else may have published the same ones for the same node, having read our intent.
+	if err := a.publish(ctx, n, given, first); err != nil {
+		return err
+	}
+	for _, s := range given.Subnets {
+		h := a.chosen[s]
+		h.published = true
+		a.chosen[s] = h
+	}
+	return nil
+}
+
 // choose finds subnets for a node.
-func (a *Allocator) choose(ctx context.Context, n pool.Node) (plan.Assignment, error) {
-	kept, err := a.kept(ctx)
+func (a *Allocator) choose(ctx context.Context, n pool.Node, j plan.Joiner) (plan.Assignment, error) {
+	w, err := a.world(ctx, n.UID)
 	if err != nil {
 		return plan.Assignment{}, err
 	}
+	if w.Kept, err = a.kept(ctx, a.Cached); err != nil {
+		return plan.Assignment{}, err
+	}
+	given := plan.Assign(j, a.Rules, w)
+	if len(given.Kept) > 0 || slices.ContainsFunc(given.Subnets, func(s netip.Prefix) bool { return a.worn[s] }) {
+		// Now it matters whether the cache has shown all that is kept. Reading all records for each
+		// node of a cluster that comes up would be quadratic.
+		if w.Kept, err = a.kept(ctx, a.API); err != nil {
+			return plan.Assignment{}, err
+		}
+		given = plan.Assign(j, a.Rules, w)
+	}
+	for given.Origin == plan.Inherited {
+		there, err := a.exists(ctx, given.From)
+		if err != nil {
+			return plan.Assignment{}, err
+		}
+		if !there {
+			break
+		}
+		w.Present[given.From] = true
+		given = plan.Assign(j, a.Rules, w)
+	}
+	return given, nil
+}
+
+// exists tells whether there is a Node of the name, or a CiliumNode: its pods may run.
+func (a *Allocator) exists(ctx context.Context, name string) (bool, error) {
+	if name == "" {
+		return false, nil
+	}
+	for _, obj := range []client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}} {
+		switch err := a.API.Get(ctx, client.ObjectKey{Name: name}, obj); {
+		case err == nil:
+			return true, nil
+		case !apierrors.IsNotFound(err):
+			return false, fmt.Errorf("look whether node %s is gone: %w", name, err)
+		}
+	}
+	return false, nil
+}
+
+// world is what stands, but for what is kept. It takes the ticket. What was chosen for the CiliumNode
+// of the given UID and not published is not taken: the node may have it, or another.
+func (a *Allocator) world(ctx context.Context, uid string) (plan.World, error) {
 	if !a.ticket.held() {
 		if err := a.start(ctx); err != nil {
-			return plan.Assignment{}, err
+			return plan.World{}, err
 		}
 	}
 	if err := a.settle(ctx); err != nil {
-		return plan.Assignment{}, err
+		return plan.World{}, err
 	}
-	var taken []netip.Prefix
-	for _, other := range a.ledger.Nodes() {
-		taken = append(taken, other.Subnets...)
+	homed := map[string]bool{}
+	w := plan.World{Homed: func(node string) bool { return homed[node] }, Present: map[string]bool{}, Now: a.Clock.Now()}
+	for _, n := range a.Ledger.Nodes() {
+		w.Taken = append(w.Taken, n.Subnets...)
+		homed[n.Name] = len(n.Subnets) > 0
 	}
 	for s, by := range a.chosen {
-		// What was chosen for the node itself and not published it may have, or another.
-		if by.uid != n.UID {
-			taken = append(taken, s)
+		if by.published || by.uid != uid {
+			w.Taken = append(w.Taken, s)
+			homed[by.name] = true
 		}
 	}
-	return plan.Assign(n.Name, a.from, taken, kept), nil
+	return w, nil
 }
 
 // start takes the ticket and learns all that was given away before.
 func (a *Allocator) start(ctx context.Context) error {
-	last, err := a.ticket.take(ctx)
+	open, err := a.ticket.take(ctx)
 	if err != nil {
 		return err
 	}
 	var nodes ciliumv2.CiliumNodeList
-	if err := a.api.List(ctx, &nodes); err != nil {
+	if err := a.API.List(ctx, &nodes); err != nil {
 		a.ticket.lease = nil
 		return fmt.Errorf("list CiliumNodes: %w", err)
 	}
-	a.chosen = map[netip.Prefix]holder{}
+	a.chosen, a.worn = map[netip.Prefix]holder{}, map[netip.Prefix]bool{}
 	for i := range nodes.Items {
 		n := ciliumpool.FromCiliumNode(&nodes.Items[i])
 		for _, s := range n.Subnets {
-			a.chosen[s] = holder{n.Name, n.UID}
+			a.chosen[s] = holder{name: n.Name, uid: n.UID, published: true}
+			a.worn[s] = true
 		}
 	}
-	for _, s := range last.subnets {
-		if _, published := a.chosen[s]; !published {
-			a.chosen[s] = holder{last.node, last.uid}
+	for _, i := range open {
+		for _, s := range i.Subnets {
+			if _, published := a.chosen[s]; !published {
+				a.chosen[s] = holder{name: i.Node, uid: i.UID, onto: i.Onto}
+			}
+			a.worn[s] = true
 		}
 	}
 	return nil
+}
+
+// open are the intents that were not seen published, by node.
+func (a *Allocator) open() []intent {
+	var open []intent
+	for s, h := range a.chosen {
+		if h.published {
+			continue
+		}
+		if i := slices.IndexFunc(open, func(i intent) bool { return i.UID == h.uid }); i >= 0 {
+			open[i].Subnets = append(open[i].Subnets, s)
+		} else {
+			open = append(open, intent{Node: h.name, UID: h.uid, Onto: h.onto, Subnets: []netip.Prefix{s}})
+		}
+	}
+	for _, i := range open {
+		slices.SortFunc(i.Subnets, netip.Prefix.Compare)
+	}
+	return open
 }
 
 // settle drops what needs no remembering any more: subnets that the ledger shows, and those whose
-// node is gone or has others, so that their publication can't come any more.
+// node is gone or has others than before, so that their publication can't come any more.
 func (a *Allocator) settle(ctx context.Context) error {
 	for s, by := range a.chosen {
-		if shown, ok := a.ledger.Node(by.name); ok && shown.UID == by.uid && slices.Contains(shown.Subnets, s) {
+		if shown, ok := a.Ledger.Node(by.name); ok && shown.UID == by.uid && slices.Contains(shown.Subnets, s) {
 			delete(a.chosen, s)
 			continue
 		}
-		n, err := a.pools.Get(ctx, by.name)
+		n, err := a.Pools.Get(ctx, by.name)
 		switch {
-		case errors.Is(err, ciliumpool.ErrGone), err == nil && n.UID != by.uid, err == nil && len(n.PodCIDRs) > 0 && !slices.Contains(n.Subnets, s):
+		case errors.Is(err, ciliumpool.ErrGone), err == nil && n.UID != by.uid:
 			delete(a.chosen, s)
 		case err != nil:
 			return err
+		case slices.Contains(n.Subnets, s):
+			by.published = true
+			a.chosen[s] = by
+		case by.published, !slices.Equal(n.PodCIDRs, by.onto):
+			delete(a.chosen, s)
 		}
 	}
 	return nil
 }
 
-// kept are the addresses of all records. They are few compared with what is at stake, so they are
-// read from the API server.
-func (a *Allocator) kept(ctx context.Context) ([]plan.Kept, error) {
+// kept are the addresses of all records.
+func (a *Allocator) kept(ctx context.Context, from client.Reader) ([]plan.Kept, error) {
 	var records v1alpha1.FixedIPList
-	if err := a.api.List(ctx, &records); err != nil {
+	if err := from.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list FixedIPs: %w", err)
 	}
 	var kept []plan.Kept
@@ -167,19 +341,4 @@ func (a *Allocator) kept(ctx context.Context) ([]plan.Kept, error) {
 		kept = append(kept, plan.Keeps(&records.Items[i])...)
 	}
 	return kept, nil
-}
-
-func (a *Allocator) publish(ctx context.Context, n pool.Node, given plan.Assignment, first func(pool.Node) []pool.Edit) error {
-	var edits []pool.Edit
-	for addr, e := range given.Entries {
-		edits = append(edits, n.Set(addr, e))
-	}
-	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
-	fresh := n.With(edits)
-	fresh.Subnets = given.Subnets
-	edits = append(edits, first(fresh)...)
-	// Where it fails, the subnets stay chosen until settle has seen what became of them: somebody
-	// else may have published the same ones for the same node, having read our intent.
-	_, err := a.pools.Publish(ctx, n, given.Subnets, edits)
-	return err
 }

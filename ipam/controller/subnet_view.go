@@ -1,0 +1,176 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/plan"
+)
+
+// view is what the caches show of all subnets at one moment.
+type view struct {
+	world plan.World
+	// orphans are those whose node is not there either.
+	orphans []plan.Orphan
+	heirs   []plan.Heir
+	// records are the FixedIPs. They are the cache's: never written to.
+	records map[types.NamespacedName]*v1alpha1.FixedIP
+	// homed is the condition that each FixedIP should have which needs one.
+	homed map[types.NamespacedName]metav1.Condition
+}
+
+func (r *subnetReconciler) view(ctx context.Context, now time.Time) (*view, error) {
+	var records v1alpha1.FixedIPList
+	if err := r.cached.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list FixedIPs from the cache: %w", err)
+	}
+	var nodes corev1.NodeList
+	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes from the cache: %w", err)
+	}
+	v := &view{records: map[types.NamespacedName]*v1alpha1.FixedIP{}, homed: map[types.NamespacedName]metav1.Condition{}}
+	// with has the number of subnets of each node that has any.
+	with := map[string]int{}
+	var disputed []netip.Prefix
+	for _, n := range r.ledger.Nodes() {
+		v.world.Taken = append(v.world.Taken, n.Subnets...)
+		if len(n.Subnets) > 0 {
+			with[n.Name] = len(n.Subnets)
+		}
+		if _, overlap := r.ledger.Disputed(n.Name); overlap {
+			disputed = append(disputed, n.Subnets...)
+		}
+	}
+	v.world.Now = now
+	v.world.Homed = func(node string) bool { return with[node] > 0 }
+	present := map[string]bool{}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		present[n.Name] = true
+		if with[n.Name] > 0 {
+			v.heirs = append(v.heirs, plan.Heir{
+				Name:        n.Name,
+				Subnets:     with[n.Name],
+				SuccessorOf: n.Labels[successorLabel],
+				Ready:       ready(n),
+				Joined:      n.CreationTimestamp.Time,
+			})
+		}
+	}
+	overlapping := address.Union(disputed)
+	for i := range records.Items {
+		record := &records.Items[i]
+		key := client.ObjectKeyFromObject(record)
+		v.records[key] = record
+		kept := plan.Keeps(record)
+		v.world.Kept = append(v.world.Kept, kept...)
+		if slices.ContainsFunc(kept, func(k plan.Kept) bool { return overlapping.Contains(k.Addr) }) {
+			v.homed[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; nothing in it is handed out until one of the two is changed", record.Spec.IPs))
+		} else if len(record.Status.Conditions) > 0 && slices.ContainsFunc(record.Status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionHomed }) {
+			v.homed[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
+		}
+	}
+	for _, o := range v.world.Orphans(r.cfg.ClusterPools) {
+		if present[o.Node] {
+			// It is there and about to have its subnets back.
+			for _, k := range o.Kept {
+				delete(v.homed, k.Record)
+			}
+			continue
+		}
+		v.orphans = append(v.orphans, o)
+		for _, k := range o.Kept {
+			v.homed[k.Record] = condition(metav1.ConditionFalse, v1alpha1.ReasonNodeGone, r.homeless(o, k))
+		}
+	}
+	return v, nil
+}
+
+// homeless says what an address without a home waits for.
+func (r *subnetReconciler) homeless(o plan.Orphan, k plan.Kept) string {
+	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
+	if o.Node != "" {
+		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)
+	}
+	if len(o.Subnets) == 0 {
+		return what + ", and no cluster pool has the address: it waits for a node that brings such a subnet"
+	}
+	switch r.cfg.SubnetPolicy {
+	case plan.Inherit:
+		what += fmt.Sprintf("; after %v the next node that joins has it", r.cfg.SubnetHold)
+	case plan.Free:
+		what += fmt.Sprintf("; after %v it is given up", r.cfg.SubnetHold)
+	}
+	if o.Node == "" {
+		return what
+	}
+	return what + fmt.Sprintf("; at once has it a node of that name, or one with the label %s=%s", successorLabel, o.Node)
+}
+
+func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionHomed, Status: status, Reason: reason, Message: message}
+}
+
+// ready tells whether pods can be placed on a node.
+func ready(n *corev1.Node) bool {
+	return n.DeletionTimestamp == nil && !n.Spec.Unschedulable && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// podCIDRs are the subnets that Kubernetes gave a node.
+func podCIDRs(n *corev1.Node) ([]netip.Prefix, error) {
+	var own []netip.Prefix
+	for _, s := range n.Spec.PodCIDRs {
+		subnet, err := address.ParseSubnet(s)
+		if err != nil {
+			return nil, fmt.Errorf("spec.podCIDRs of node %s: %w", n.Name, err)
+		}
+		own = append(own, subnet)
+	}
+	return own, nil
+}
+
+// trimNode keeps of a node what is read here.
+func trimNode(obj any) (any, error) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+		Name:              node.Name,
+		UID:               node.UID,
+		ResourceVersion:   node.ResourceVersion,
+		CreationTimestamp: node.CreationTimestamp,
+		DeletionTimestamp: node.DeletionTimestamp,
+	}}
+	if successorOf, ok := node.Labels[successorLabel]; ok {
+		trimmed.Labels = map[string]string{successorLabel: successorOf}
+	}
+	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable = node.Spec.PodCIDRs, node.Spec.Unschedulable
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return trimmed, nil
+}
+
+// nodeChanged lets pass what makes a difference here, and not the heartbeats.
+var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+	return ready(before) != ready(after) || before.Labels[successorLabel] != after.Labels[successorLabel] ||
+		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs)
+}}
