@@ -100,10 +100,7 @@ func start(t *testing.T, o options) *env {
 		if o.failover != "" {
 			o.controllerArgs = append(slices.Clone(o.controllerArgs), "--failover="+o.failover)
 		}
-		var err error
-		e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"),
-			product.ControllerOptions{Lease: product.QuickLease, Args: o.controllerArgs})
-		e.must(err)
+		e.startController("controller", o.controllerArgs...)
 	}
 	if !o.noScheduler {
 		e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Families: o.families, Failover: o.failover, Movable: o.movable})
@@ -135,6 +132,15 @@ func (e *env) startNode(name string, args ...string) *cluster.Process {
 	p, err := e.StartNode(within(e.t), name, append([]string{"--update-rate=500ms", "--sandbox-retry=500ms"}, args...)...)
 	e.must(err)
 	return p
+}
+
+// startController starts a controller. The name tells replicas apart.
+func (e *env) startController(name string, args ...string) {
+	e.t.Helper()
+	var err error
+	e.controller, err = product.StartController(e.Cluster, name, filepath.Join(bin, "race", "fixedip-controller"),
+		product.ControllerOptions{Lease: product.QuickLease, Args: args})
+	e.must(err)
 }
 
 func (e *env) startScheduler(name string, o product.SchedulerOptions) *cluster.Process {

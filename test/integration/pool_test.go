@@ -13,11 +13,13 @@ import (
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/subnets"
@@ -36,6 +38,9 @@ func TestPools(t *testing.T) {
 	t.Run("two allocators never give one subnet away twice", e.racingAllocators)
 	t.Run("an intent that was not published is kept for its node", e.pausedAllocator)
 	t.Run("a node that comes back has its subnet", e.returningNode)
+	t.Run("two allocators never give one orphan away twice", e.racingHeirs)
+	t.Run("an adoption that was not published goes to the same heir", e.pausedAdoption)
+	t.Run("what lives elsewhere is reserved as away, and a move under way is called off", e.inheritedMarks)
 }
 
 // ciliumNode makes a CiliumNode as an agent does, without a pool, and with a subnet if one is given.
@@ -239,6 +244,15 @@ func (e *env) replacedNode(t *testing.T) {
 
 var smallPool = []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.6.0.0/24"), MaskSize: 28}}
 
+// allocator makes an allocator whose view is never brought up to date, over the small pool. Orphans
+// are not held for their node.
+func (e *env) allocator(t *testing.T, pools *ciliumpool.Pools, policy plan.Policy) *subnets.Allocator {
+	return subnets.NewAllocator(subnets.Options{
+		API: e.api, Cached: e.api, Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: ledger.New(),
+		Rules: plan.SubnetRules{Pools: smallPool, Policy: policy}, Namespace: "fixedip-system", Clock: clock.RealClock{},
+	})
+}
+
 func nothing(pool.Node) []pool.Edit { return nil }
 
 // Two controllers that both believe to lead, each with an empty and never updated view, give
@@ -250,11 +264,11 @@ func (e *env) racingAllocators(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	for range 2 {
-		a := subnets.NewAllocator(e.api, ciliumpool.New(e.api), ledger.New(), smallPool, "fixedip-system")
+		a := e.allocator(t, ciliumpool.New(e.api), plan.Inherit)
 		wg.Go(func() {
 			for _, n := range nodes {
 				for tries := 0; ; tries++ {
-					_, err := a.Assign(within(t), n, nothing)
+					_, err := a.Assign(within(t), n, plan.Joiner{}, nothing)
 					if err == nil || errors.Is(err, ciliumpool.ErrChanged) {
 						break
 					}
@@ -296,33 +310,33 @@ func (unpublished) Patch(context.Context, client.Object, client.Patch, ...client
 
 func (e *env) pausedAllocator(t *testing.T) {
 	first, second := e.ciliumNode(t, "paused-1"), e.ciliumNode(t, "paused-2")
-	stopped := subnets.NewAllocator(e.api, ciliumpool.New(unpublished{e.api}), ledger.New(), smallPool, "fixedip-system")
-	if _, err := stopped.Assign(within(t), first, nothing); !errors.Is(err, errStopped) {
+	stopped := e.allocator(t, ciliumpool.New(unpublished{e.api}), plan.Inherit)
+	if _, err := stopped.Assign(within(t), first, plan.Joiner{}, nothing); !errors.Is(err, errStopped) {
 		t.Fatal(err)
 	}
-	next := subnets.NewAllocator(e.api, ciliumpool.New(e.api), ledger.New(), smallPool, "fixedip-system")
-	given2, err := next.Assign(within(t), second, nothing)
+	next := e.allocator(t, ciliumpool.New(e.api), plan.Inherit)
+	given2, err := next.Assign(within(t), second, plan.Joiner{}, nothing)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The one that was stopped goes on: it may still publish what it set out to, and no more.
-	given1, err := next.Assign(within(t), first, nothing)
+	given1, err := next.Assign(within(t), first, plan.Joiner{}, nothing)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if given1.Subnets[0] == given2.Subnets[0] {
 		t.Errorf("both nodes were given %v", given1.Subnets)
 	}
-	if _, err := stopped.Assign(within(t), second, nothing); err == nil {
+	if _, err := stopped.Assign(within(t), second, plan.Joiner{}, nothing); err == nil {
 		t.Error("a controller that lost its ticket gave a subnet away")
 	}
 }
 
 func (e *env) returningNode(t *testing.T) {
-	pools, l := ciliumpool.New(e.api), ledger.New()
-	a := subnets.NewAllocator(e.api, pools, l, smallPool, "fixedip-system")
+	pools := ciliumpool.New(e.api)
+	a := e.allocator(t, pools, plan.Inherit)
 	before := e.ciliumNode(t, "returns")
-	given, err := a.Assign(within(t), before, nothing)
+	given, err := a.Assign(within(t), before, plan.Joiner{}, nothing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,18 +348,23 @@ func (e *env) returningNode(t *testing.T) {
 	if err := e.api.Create(within(t), record); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := e.api.Delete(context.Background(), record); err != nil {
+			t.Error(err)
+		}
+	})
 	// The ledger never shows the node with its subnet: it went too fast.
 	if err := e.api.Delete(within(t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "returns"}}); err != nil {
 		t.Fatal(err)
 	}
-	other, err := a.Assign(within(t), e.ciliumNode(t, "stranger"), nothing)
+	other, err := a.Assign(within(t), e.ciliumNode(t, "stranger"), plan.Joiner{}, nothing)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if other.Subnets[0] == given.Subnets[0] {
 		t.Errorf("another node was given %v, in which %s is kept", other.Subnets, addr)
 	}
-	again, err := a.Assign(within(t), e.ciliumNode(t, "returns"), nothing)
+	again, err := a.Assign(within(t), e.ciliumNode(t, "returns"), plan.Joiner{}, nothing)
 	if err != nil {
 		t.Fatal(err)
 	}

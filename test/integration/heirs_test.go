@@ -1,0 +1,204 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// homeless records an address that may migrate, of a node that went an hour ago.
+func (e *env) homeless(t *testing.T, pod, node, addr string) {
+	t.Helper()
+	record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{
+		IPs: []string{addr}, NodeName: node, PodName: pod, Failover: v1alpha1.Migrate,
+		Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: types.UID("1")},
+	}}
+	if err := e.api.Create(within(t), record); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := client.IgnoreNotFound(e.api.Delete(context.Background(), record)); err != nil {
+			t.Error(err)
+		}
+	})
+	record.Status.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionHomed, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonNodeGone, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+	}}
+	if err := e.api.Status().Update(within(t), record); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// published reads the pool of a node.
+func (e *env) published(t *testing.T, name string) pool.Node {
+	t.Helper()
+	n, err := ciliumpool.New(e.api).Get(within(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func heirs(names ...string) []plan.Heir {
+	var out []plan.Heir
+	for _, n := range names {
+		out = append(out, plan.Heir{Name: n, Subnets: 1, Ready: true})
+	}
+	return out
+}
+
+// Six nodes are gone that had three addresses each. Two controllers that both believe to lead, each
+// with a view that is never brought up to date, give their subnets to three nodes that join and to
+// three that live.
+func (e *env) racingHeirs(t *testing.T) {
+	e.database(t)
+	for i := range 6 {
+		for j := range 3 {
+			e.homeless(t, fmt.Sprintf("mysql-%d", 3*i+j), fmt.Sprintf("lost-%d", i), fmt.Sprintf("10.6.0.%d", 16*i+1+j))
+		}
+	}
+	var living []string
+	for i := range 3 {
+		living = append(living, e.ciliumNode(t, fmt.Sprintf("living-%d", i), fmt.Sprintf("10.66.%d.0/28", i)).Name)
+	}
+	var joining []pool.Node
+	for i := range 3 {
+		joining = append(joining, e.ciliumNode(t, fmt.Sprintf("joins-%d", i)))
+	}
+	var wg sync.WaitGroup
+	for range 2 {
+		a := e.allocator(t, ciliumpool.New(e.api), plan.Inherit)
+		wg.Go(func() {
+			for tries := 0; ; tries++ {
+				if tries > 500 {
+					t.Error("the orphans are not all given away")
+					return
+				}
+				done := true
+				if tries < len(joining) {
+					if _, err := a.Assign(within(t), joining[tries], plan.Joiner{}, nothing); err != nil && !errors.Is(err, ciliumpool.ErrChanged) {
+						t.Logf("joining: %v", err)
+					}
+					done = false
+				}
+				if given, err := a.Adopt(within(t), heirs(living...)); len(given) > 0 || err != nil {
+					done = false
+				}
+				if done {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	// Key: a subnet. Value: the node that has it.
+	seen := map[netip.Prefix]string{}
+	homes := 0
+	for _, name := range append(living, "joins-0", "joins-1", "joins-2") {
+		n := e.published(t, name)
+		for _, s := range n.Subnets {
+			for other, by := range seen {
+				if s.Overlaps(other) {
+					t.Errorf("%s of %s overlaps %s of %s", s, name, other, by)
+				}
+			}
+			seen[s] = name
+		}
+		for a, entry := range n.Entries {
+			if want := owned(fmt.Sprintf("mysql-%d", int(a.As4()[3])/16*3+int(a.As4()[3])%16-1)); entry != want || !n.Home(a) {
+				t.Errorf("%s has %+v on %s, want %+v", name, entry, a, want)
+			}
+			homes++
+		}
+	}
+	for i := range 6 {
+		if s := netip.MustParsePrefix(fmt.Sprintf("10.6.0.%d/28", 16*i)); seen[s] == "" {
+			t.Errorf("nobody has %s", s)
+		}
+	}
+	if homes != 18 {
+		t.Errorf("%d addresses are reserved, want 18", homes)
+	}
+}
+
+// A controller is stopped between its intent and its publication. Its successor carries the intent
+// out, although another heir is better by now: it might still come.
+func (e *env) pausedAdoption(t *testing.T) {
+	e.database(t)
+	e.homeless(t, "mysql-0", "lost", "10.6.0.1")
+	e.ciliumNode(t, "heir-1", "10.66.1.0/28")
+	e.ciliumNode(t, "heir-2", "10.66.2.0/28")
+	stopped := e.allocator(t, ciliumpool.New(unpublished{e.api}), plan.Hold)
+	if _, err := stopped.Adopt(within(t), heirs("heir-1", "heir-2")); !errors.Is(err, errStopped) {
+		t.Fatal(err)
+	}
+	next := e.allocator(t, ciliumpool.New(e.api), plan.Hold)
+	given, err := next.Adopt(within(t), heirs("heir-2"))
+	if err != nil || len(given) != 1 || given[0].Heir != "heir-1" {
+		t.Fatalf("given: %+v, %v; want one to heir-1", given, err)
+	}
+	if n := e.published(t, "heir-1"); len(n.Subnets) != 2 || n.Entries[netip.MustParseAddr("10.6.0.1")] != owned("mysql-0") {
+		t.Errorf("heir-1 has %v and %v", n.PodCIDRs, n.Entries)
+	}
+	if given, err := next.Adopt(within(t), heirs("heir-2")); len(given) > 0 || err != nil {
+		t.Errorf("then was given: %+v, %v", given, err)
+	}
+}
+
+// Of three addresses of a node that is gone one lives on another node and one was about to. No two
+// pools offer one address at any time.
+func (e *env) inheritedMarks(t *testing.T) {
+	e.database(t)
+	for i := range 3 {
+		e.homeless(t, fmt.Sprintf("mysql-%d", i), "lost", fmt.Sprintf("10.6.0.%d", i+1))
+	}
+	pools := ciliumpool.New(e.api)
+	foreign := e.ciliumNode(t, "foreign", "10.66.1.0/28")
+	lives, moves := netip.MustParseAddr("10.6.0.2"), netip.MustParseAddr("10.6.0.3")
+	if _, err := pools.Edit(within(t), foreign, []pool.Edit{foreign.Set(lives, owned("mysql-1")), foreign.Set(moves, pool.Arriving("db/mysql-2"))}); err != nil {
+		t.Fatal(err)
+	}
+	heir := e.ciliumNode(t, "heir", "10.66.2.0/28")
+	a := e.allocator(t, pools, plan.Hold)
+	if given, err := a.Adopt(within(t), heirs("heir")); err != nil || len(given) != 1 {
+		t.Fatalf("given: %+v, %v", given, err)
+	}
+	heir, foreign = e.published(t, "heir"), e.published(t, "foreign")
+	for addr, want := range map[string]pool.Entry{"10.6.0.1": owned("mysql-0"), "10.6.0.2": pool.Away("foreign", "db/mysql-1"), "10.6.0.3": owned("mysql-2")} {
+		if got := heir.Entries[netip.MustParseAddr(addr)]; got != want {
+			t.Errorf("the heir has %+v on %s, want %+v", got, addr, want)
+		}
+	}
+	if _, released := foreign.Entries[moves].ReleasedAt(); foreign.Entries[lives] != owned("mysql-1") || !released {
+		t.Errorf("the other node has %v", foreign.Entries)
+	}
+	// Who was about to let it arrive there is refused.
+	if _, err := pools.Edit(within(t), foreign, []pool.Edit{{Addr: moves, From: ptr.To(pool.Arriving("db/mysql-2")), To: ptr.To(owned("mysql-2"))}}); !errors.Is(err, ciliumpool.ErrChanged) {
+		t.Errorf("the move went on: %v", err)
+	}
+}
+
+// database makes the namespace of the records.
+func (e *env) database(t *testing.T) {
+	t.Helper()
+	err := e.api.Create(within(t), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "db"}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,337 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/component-base/metrics/testutil"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// on places the pods of a StatefulSet on nodes with a label of this value, of which there may be
+// others tomorrow.
+func on(value string) func(*appsv1.StatefulSet) {
+	return func(s *appsv1.StatefulSet) {
+		s.Spec.Template.Spec.NodeSelector = map[string]string{"group": value}
+		s.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	}
+}
+
+// ofGroup makes a simulated node one of those that on names.
+func ofGroup(value string, labels ...string) string {
+	return "--labels=" + strings.Join(append(labels, "group="+value), ",")
+}
+
+// loseNode ends a node for good: its processes, its Node and its CiliumNode. Pods that were bound to
+// it are gone as well, which the pod garbage collector would see to in a minute.
+func (e *env) loseNode(name string) {
+	e.t.Helper()
+	e.must(e.Process(name).Kill())
+	e.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	e.must(client.IgnoreNotFound(e.api.Delete(within(e.t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})))
+	var pods corev1.PodList
+	e.must(e.api.List(within(e.t), &pods, client.InNamespace(namespace)))
+	for i := range pods.Items {
+		if pods.Items[i].Spec.NodeName == name {
+			e.must(client.IgnoreNotFound(e.api.Delete(within(e.t), &pods.Items[i], client.GracePeriodSeconds(0))))
+		}
+	}
+}
+
+// homed waits until the condition of a FixedIP says whether its subnet has a node, for the reason.
+func (e *env) homed(name string, status metav1.ConditionStatus, reason string) {
+	e.t.Helper()
+	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
+		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionHomed)
+		return c != nil && c.Status == status && c.Reason == reason
+	})
+}
+
+// subnetsOf waits until a node has so many subnets, and names them.
+func (e *env) subnetsOf(node string, n int) []string {
+	e.t.Helper()
+	var cn ciliumv2.CiliumNode
+	err := wait.PollUntilContextCancel(within(e.t), 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := e.api.Get(ctx, client.ObjectKey{Name: node}, &cn)
+		return err == nil && len(cn.Spec.IPAM.PodCIDRs) == n, client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		e.t.Fatalf("wait for node %s to have %d subnets: %v; it has %v", node, n, err, cn.Spec.IPAM.PodCIDRs)
+	}
+	return cn.Spec.IPAM.PodCIDRs
+}
+
+// event waits for an event with the reason on an object, in words that contain the given ones.
+func (e *env) event(object, reason, contains string) {
+	e.t.Helper()
+	var events eventsv1.EventList
+	err := wait.PollUntilContextCancel(within(e.t), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		if err := e.api.List(ctx, &events); err != nil {
+			return false, err
+		}
+		return slices.ContainsFunc(events.Items, func(ev eventsv1.Event) bool {
+			return ev.Regarding.Name == object && ev.Reason == reason && strings.Contains(ev.Note, contains)
+		}), nil
+	})
+	if err != nil {
+		e.t.Errorf("no event %s on %s says %q: %v", reason, object, contains, err)
+		for _, ev := range events.Items {
+			e.t.Logf("%s %s %s: %s", ev.Regarding.Kind, ev.Regarding.Name, ev.Reason, ev.Note)
+		}
+	}
+}
+
+// untouched fails where a pod was restarted or changed its address.
+func (e *env) untouched(before map[string]witness.Row) {
+	e.t.Helper()
+	now := map[string]witness.Row{}
+	for _, r := range e.witness.State(namespace) {
+		now[r.Pod] = r
+	}
+	for name, b := range before {
+		if now[name].UID != b.UID || now[name].Address != b.Address || !now[name].Running {
+			e.t.Errorf("pod %s was %+v and is %+v", name, b, now[name])
+		}
+	}
+}
+
+// followed fails unless the pods have the addresses that they had, on the given node.
+func (e *env) followed(node string, before, after map[string]witness.Row) {
+	e.t.Helper()
+	for name, b := range before {
+		if a := after[name]; a.Address != b.Address || a.Node != node || !slices.Equal(a.Entries, []string{node + "/" + b.Address}) {
+			e.t.Errorf("pod %s had %s on %s, and has %s on %s now, with the entries %v", name, b.Address, b.Node, a.Address, a.Node, a.Entries)
+		}
+		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == node })
+	}
+}
+
+// A node is replaced by one of another name: three fixed pods follow their addresses there, and
+// nothing else is touched.
+func TestNodeReplaced(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--subnet-hold-time=0s")})
+	e.startNode("node-1", ofGroup("a"))
+	e.startNode("node-2", ofGroup("b"))
+	e.create(statefulSet("web", 3, on("a")), statefulSet("stays", 2, on("b")))
+	before, stays := e.awaitRunning(nil, names("web", 3)...), e.awaitRunning(nil, names("stays", 2)...)
+	had := e.subnetsOf("node-1", 1)
+
+	e.loseNode("node-1")
+	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	e.event("web-0", v1alpha1.ReasonNodeGone, "Node node-1, whose subnet has "+before["web-0"].Address+", is gone; after 0s the next node that joins has it")
+	e.startNode("node-9", ofGroup("a"))
+	after := e.awaitRunning(before, names("web", 3)...)
+	e.followed("node-9", before, after)
+	e.homed("web-0", metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
+	if now := e.subnetsOf("node-9", 1); now[0] != had[0] {
+		t.Errorf("node-1 had %v, and node-9 has %v", had, now)
+	}
+	e.event("node-9", "SubnetInherited", "node node-1")
+	e.untouched(stays)
+
+	// The heir is one like any other: it is replaced in turn.
+	e.loseNode("node-9")
+	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	e.startNode("node-1", ofGroup("a"))
+	e.followed("node-1", before, e.awaitRunning(after, names("web", 3)...))
+	e.untouched(stays)
+}
+
+// Within the hold time a subnet goes to its own node, to the successor that names it, or, where an
+// address may migrate, to a living one; and to no other.
+func TestHeldSubnet(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--subnet-hold-time=1h")})
+	e.startNode("node-1", ofGroup("a"))
+	e.startNode("node-2", ofGroup("b"))
+	e.create(statefulSet("web", 2, on("a")), statefulSet("stays", 1, on("b")))
+	before, stays := e.awaitRunning(nil, names("web", 2)...), e.awaitRunning(nil, "stays-0")
+	had := e.subnetsOf("node-1", 1)
+
+	e.loseNode("node-1")
+	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	e.startNode("node-3", ofGroup("b"))
+	if got := e.subnetsOf("node-3", 1); got[0] == had[0] {
+		t.Errorf("another node was given %v within the hold time", got)
+	}
+	e.startNode("node-1", ofGroup("a"))
+	second := e.awaitRunning(before, names("web", 2)...)
+	e.followed("node-1", before, second)
+
+	e.loseNode("node-1")
+	e.startNode("node-4", ofGroup("a", "fixedip.io/successor-of=node-1"))
+	third := e.awaitRunning(second, names("web", 2)...)
+	e.followed("node-4", before, third)
+	if got := e.subnetsOf("node-4", 1); got[0] != had[0] {
+		t.Errorf("the successor was given %v, want %v", got, had)
+	}
+
+	// Nodes 2 and 3 live on. One of them takes the subnet in addition, since an address may migrate.
+	e.must(e.api.Patch(within(t), statefulSet("web", 2), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/failover":"Migrate"}}}`))))
+	for _, name := range names("web", 2) {
+		e.must(e.api.Patch(within(t), e.witness.Record(namespace, name).DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"failover":"Migrate"}}`))))
+	}
+	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
+	e.loseNode("node-4")
+	now := e.subnetsOf("node-2", 2)
+	if now[1] != had[0] {
+		t.Errorf("node-2 was given %v in addition, want %v", now, had)
+	}
+	e.homed("web-0", metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
+	for _, name := range names("web", 2) {
+		if entries := e.witness.Entries(namespace, name); !slices.Equal(entries, []string{"node-2/" + before[name].Address}) {
+			t.Errorf("the pools have %v for pod %s, want %s on node-2", entries, name, before[name].Address)
+		}
+		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == "node-2" })
+	}
+	// They run there as soon as their workload lets them.
+	e.must(e.api.Patch(within(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"group":"a"}}}`))))
+	e.followed("node-2", before, e.awaitRunning(third, names("web", 2)...))
+	e.untouched(stays)
+}
+
+// By one policy nobody inherits; by the other the FixedIPs are given up, which the pods outlive.
+func TestHoldAndFree(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--subnet-policy=Hold", "--subnet-hold-time=0s")})
+	e.startNode("node-1", ofGroup("a"))
+	e.startNode("node-2", ofGroup("b"))
+	e.create(statefulSet("web", 2, on("a")), statefulSet("stays", 1, on("b")))
+	before, stays := e.awaitRunning(nil, names("web", 2)...), e.awaitRunning(nil, "stays-0")
+	had := e.subnetsOf("node-1", 1)
+	e.loseNode("node-1")
+	e.homed("web-1", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	e.startNode("node-3", ofGroup("a"))
+	if got := e.subnetsOf("node-3", 1); got[0] == had[0] {
+		t.Errorf("node-3 was given %v, which is held for node-1", got)
+	}
+	e.podMessage("web-0", before["web-0"].Address)
+	if r := e.witness.Record(namespace, "web-0"); r == nil || r.Spec.IPs[0] != before["web-0"].Address {
+		t.Errorf("the address of web-0 was not held: %+v", r)
+	}
+
+	e.must(e.controller.Kill())
+	e.startController("free", append(slices.Clone(defaultPool), "--subnet-policy=Free", "--subnet-hold-time=1s")...)
+	for name, r := range e.awaitRunning(before, names("web", 2)...) {
+		if r.Node != "node-3" || r.Address == before[name].Address {
+			t.Errorf("pod %s gave %s up and has %s on %s now", name, before[name].Address, r.Address, r.Node)
+		}
+		e.event(name, "GivenUp", "Node node-1 is gone")
+	}
+	e.untouched(stays)
+}
+
+// Several cluster CIDRs with a mask size each are used in order. When the last is used up, the node
+// that gets none is told, and its number is a metric. Then the nodes bring their subnets themselves.
+func TestSubnetSources(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{noScheduler: true})
+	port := freePort(t)
+	e.startController("pools", "--cluster-pool-ipv4-cidr=10.240.0.0/28,10.250.0.0/25", "--cluster-pool-ipv4-mask-size=28,26",
+		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port))
+	for i, want := range []string{"10.240.0.0/28", "10.250.0.0/26", "10.250.0.64/26"} {
+		name := fmt.Sprintf("node-%d", i)
+		e.agentless(name)
+		if got := e.subnetsOf(name, 1); got[0] != want {
+			t.Errorf("%s was given %v, want %s", name, got, want)
+		}
+	}
+	e.agentless("late")
+	e.event("late", "SubnetsExhausted", "No [IPv4] subnet is left in the cluster pools for node late; add a CIDR to the controller's cluster-pool flags")
+	e.controllerMetrics(port, map[string]float64{
+		`fixedip_nodes_without_subnet{family="IPv4"}`:             1,
+		`fixedip_cluster_pool_free_subnets{cidr="10.250.0.0/25"}`: 0,
+	})
+	e.must(e.Process("pools").Kill())
+
+	e.startController("brought", "--subnet-source=Node", fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port))
+	// Kubernetes gives the range of a node that is gone to another.
+	e.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kept-0"}, Spec: v1alpha1.FixedIPSpec{
+		IPs: []string{"10.60.0.9"}, NodeName: "gone", PodName: "kept-0", Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "kept"},
+	}})
+	e.homed("kept-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	e.agentless("brings", "10.60.0.0/24", "fd00:60::/120")
+	if got := e.subnetsOf("brings", 2); !slices.Equal(got, []string{"10.60.0.0/24", "fd00:60::/120"}) {
+		t.Errorf("a node with spec.podCIDRs has %v", got)
+	}
+	e.homed("kept-0", metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
+	if entries := e.witness.Entries(namespace, "kept-0"); !slices.Equal(entries, []string{"brings/10.60.0.9"}) {
+		t.Errorf("the pools have %v for pod kept-0", entries)
+	}
+	e.agentless("overlaps", "10.60.0.128/25")
+	e.event("overlaps", "SubnetOverlap", "Subnet 10.60.0.128/25 of spec.podCIDRs of node overlaps overlaps a subnet of node brings")
+	e.agentless("empty")
+	e.event("empty", "SubnetMissing", "spec.podCIDRs of node empty is empty")
+	for _, p := range []string{"overlaps", "empty"} {
+		e.subnetsOf(p, 0)
+	}
+}
+
+// agentless makes a Node and a CiliumNode that no process stands behind.
+func (e *env) agentless(name string, podCIDRs ...string) {
+	e.t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if len(podCIDRs) > 0 {
+		node.Spec.PodCIDR, node.Spec.PodCIDRs = podCIDRs[0], podCIDRs
+	}
+	e.create(node, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
+// controllerMetrics waits until the metrics that are named have the values given.
+func (e *env) controllerMetrics(port int, want map[string]float64) {
+	e.t.Helper()
+	got := map[string]float64{}
+	err := wait.PollUntilContextCancel(e.whileAllRun(), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
+		if err != nil {
+			return false, err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return false, nil
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			return false, nil
+		}
+		samples := testutil.NewMetrics()
+		if err := testutil.ParseMetrics(string(body), &samples); err != nil {
+			return false, err
+		}
+		for _, list := range samples {
+			for _, sample := range list {
+				got[sample.Metric.String()] = float64(sample.Value)
+			}
+		}
+		for name, value := range want {
+			if v, ok := got[name]; !ok || v != value {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		for name := range want {
+			e.t.Logf("%s is %v", name, got[name])
+		}
+		e.t.Fatalf("wait for the metrics %v: %v", want, err)
+	}
+}
