@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,8 +30,8 @@ import (
 )
 
 // adoptReconciler gives pods that another scheduler placed the address that they run with: it
-// writes the owner of the entry, and the record follows as it does for a claim. It never gives a
-// pod a second address, and takes none.
+// writes the owner of the entry, and the record follows as it does for a claim. It gives a pod a
+// second address only where its failover is Reassign, and takes none.
 type adoptReconciler struct {
 	ledger   *ledger.Ledger
 	writer   *ciliumpool.Writer
@@ -38,6 +39,8 @@ type adoptReconciler struct {
 	live     client.Reader
 	events   events.EventRecorder
 	adoption identity.Adoption
+	// failover is the policy of records that say none.
+	failover v1alpha1.Failover
 }
 
 func (r *adoptReconciler) setup(mgr manager.Manager) error {
@@ -70,13 +73,17 @@ func (r *adoptReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if len(addrs) == 0 || holds(held, pod.Spec.NodeName, addrs) {
 		return reconcile.Result{}, nil
 	}
-	kept, err := r.kept(ctx, req)
-	if err != nil {
-		return reconcile.Result{}, err
+	var record v1alpha1.FixedIP
+	if err := r.cached.Get(ctx, req.NamespacedName, &record); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("read FixedIP %s: %w", req, err)
 	}
-	if node, strayed := plan.Strayed(held, kept, addrs); len(strayed) > 0 {
-		r.tellStrayed(&pod, addrs, node, strayed)
-		return reconcile.Result{}, nil
+	if node, strayed := plan.Strayed(held, plan.Keeps(&record), addrs); len(strayed) > 0 {
+		// Of two addresses under Reassign the record controller keeps the one of the pod's node.
+		reassigned := cmp.Or(record.Spec.Failover, r.failover) == v1alpha1.Reassign && record.UID != "" && record.DeletionTimestamp == nil
+		if !reassigned || node == pod.Spec.NodeName {
+			r.tellStrayed(&pod, addrs, node, strayed)
+			return reconcile.Result{}, nil
+		}
 	}
 	switch err := r.adopt(ctx, &pod, id, addrs); {
 	case errors.Is(err, errSuperseded), errors.Is(err, ciliumpool.ErrGone):
@@ -94,19 +101,6 @@ func (r *adoptReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 
 // errUnfit: the address of a pod can't be its own.
 var errUnfit = errors.New("the address can't be kept")
-
-// kept is what the record of a pod keeps, if there is one.
-func (r *adoptReconciler) kept(ctx context.Context, req reconcile.Request) ([]plan.Kept, error) {
-	var record v1alpha1.FixedIP
-	err := r.cached.Get(ctx, req.NamespacedName, &record)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read FixedIP %s: %w", req, err)
-	}
-	return plan.Keeps(&record), nil
-}
 
 // adopt writes the owner onto the entries of the addresses that a pod has.
 //

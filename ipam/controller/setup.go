@@ -190,6 +190,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		live:     live,
 		events:   mgr.GetEventRecorder("fixedip-controller"),
 		adoption: cfg.Adoption,
+		failover: cfg.Failover,
 	}
 	if err := a.setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)

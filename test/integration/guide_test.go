@@ -144,6 +144,16 @@ func TestG14GuideDeployment(t *testing.T) {
 	}
 	e.witness.Forgive(namespace + "/db-1")
 
+	// Unless its StatefulSet says that the address may change.
+	e.must(e.api.Patch(within(t), moved, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/failover":"Reassign"}}}`))))
+	e.awaitRecord("db-1", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Reassign })
+	e.deletePods("db-1")
+	e.awaitRecord("db-1", func(f *v1alpha1.FixedIP) bool {
+		pod := e.witness.Pod(namespace, "db-1")
+		return pod != nil && f.Spec.NodeName == "node-2" && slices.Equal(f.Spec.IPs, []string{pod.Status.PodIP}) && f.Status.Phase == v1alpha1.PhaseInUse
+	})
+	e.witness.Forgive(namespace + "/db-1")
+
 	e.delete(&appsv1.StatefulSet{ObjectMeta: moved.ObjectMeta})
 	e.await("wait for db to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 1 })
 }

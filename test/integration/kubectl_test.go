@@ -85,7 +85,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 		return rows[0].UID != before["web-0"].UID && rows[0].UID != "" && rows[0].Node == ""
 	})
 	e.podMessage("web-0", "cordoned")
-	e.says([]string{"explain", "web-0"}, "! Its address "+web0+" belongs to node node-1, which is cordoned. what helps: kubectl uncordon node-1", "- fixedip-scheduler said: 0/1 nodes are available")
+	e.says([]string{"explain", "web-0"}, "! Its address "+web0+" belongs to node node-1, which is cordoned. what helps: kubectl uncordon node-1; ", "- fixedip-scheduler said: 0/1 nodes are available")
 	e.says([]string{"nodes"}, "cordoned")
 
 	e.says([]string{"explain", "nobody"}, "! There is no pod default/nobody, no FixedIP of its name, and no pool has an entry for it.")

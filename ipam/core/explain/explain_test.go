@@ -157,13 +157,17 @@ func TestFindings(t *testing.T) {
 		}},
 
 		"waiting for a cordoned node": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Spec.Unschedulable = true }, []explain.Finding{
-			wrong("Its address 10.0.1.6 belongs to node node-1, which is cordoned", "kubectl uncordon node-1"),
+			wrong("Its address 10.0.1.6 belongs to node node-1, which is cordoned", "kubectl uncordon node-1; the annotation fixedip.io/failover of its StatefulSet lets it go to another node"),
 		}},
 		"waiting for a node that is not ready": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Status.Conditions = nil }, []explain.Finding{
-			wrong("Its address 10.0.1.6 belongs to node node-1, which is not ready", "bring that node back"),
+			wrong("Its address 10.0.1.6 belongs to node node-1, which is not ready", "bring that node back; the annotation fixedip.io/failover of its StatefulSet lets it go to another node"),
 		}},
 		"waiting for a node that is gone": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1") }, []explain.Finding{
+			wrong("Its address 10.0.1.6 belongs to node node-1, which does not exist", "it waits for that node to come back under its name; the annotation fixedip.io/failover of its StatefulSet lets it go to another node"),
+		}},
+		"waiting to go to another node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1"); w.Record.Spec.Failover = v1alpha1.Migrate }, []explain.Finding{
 			wrong("Its address 10.0.1.6 belongs to node node-1, which does not exist", "it waits for that node to come back under its name"),
+			ok("Its failover is Migrate: it goes to another node as soon as it is sure that its former pod does not run any more"),
 		}},
 		"waiting for a subnet that is gone": {func(w *world) { w.unplaced(); w.pools = w.pools[1:] }, []explain.Finding{
 			wrong("Its address 10.0.1.6 is in no node's subnet, and was kept on node node-1", "a node that joins under the former name has the subnet again; kubectl -n db delete fixedip mysql-0 gives the address up"),

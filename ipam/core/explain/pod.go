@@ -132,18 +132,42 @@ func (e *explanation) waiting() {
 func (e *explanation) ownerCan() {
 	text := fmt.Sprintf("Its address %s belongs to node %s, which ", address.Join(e.reserved), e.owner)
 	node := e.Nodes[e.owner]
+	help := ""
 	switch {
 	case node == nil:
-		e.wrong("it waits for that node to come back under its name", "%sdoes not exist", text)
+		help = "it waits for that node to come back under its name"
 	case !ready(node):
-		e.wrong("bring that node back", "%sis not ready", text)
+		help = "bring that node back"
 	case node.Spec.Unschedulable:
-		e.wrong("kubectl uncordon "+e.owner, "%sis cordoned", text)
-	default:
+		help = "kubectl uncordon " + e.owner
+	}
+	switch failover := e.failover(); {
+	case help == "":
 		e.fine("%sis ready for pods", text)
+	case failover == v1alpha1.Migrate || failover == v1alpha1.Reassign:
+		e.wrong(help, "%s%s", text, nodeIs(node))
+		e.fine("Its failover is %s: it goes to another node as soon as it is sure that its former pod does not run any more", failover)
+	default:
+		e.wrong(help+"; the annotation "+identity.AnnotationFailover+" of its StatefulSet lets it go to another node", "%s%s", text, nodeIs(node))
 	}
 	e.disputed(e.owner)
 	e.usedByOther(e.reserved)
+}
+
+// failover is the policy that is recorded; empty where the scheduler's default counts.
+func (e *explanation) failover() v1alpha1.Failover {
+	if e.Record == nil {
+		return ""
+	}
+	return e.Record.Spec.Failover
+}
+
+// nodeIs is the state of a node as the end of a sentence.
+func nodeIs(node *corev1.Node) string {
+	if node == nil {
+		return NodeState(node)
+	}
+	return "is " + NodeState(node)
 }
 
 // room says whether a pod without an address can get one.
