@@ -95,6 +95,8 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 		return fmt.Sprintf("which FixedIP %s keeps; ask for another or delete that", keeper.Record)
 	case n.pool.InUse(a):
 		return fmt.Sprintf("which %s still uses on %s; it can be had when the agent there says that it is out of use", n.pool.Used[a], name)
+	case n.pool.Withheld(a):
+		return fmt.Sprintf("which is being taken out of the pool of %s; it can be had when the agent there has confirmed that", name)
 	}
 	return ""
 }

@@ -111,6 +111,8 @@ func (l *Ledger) claimableBy(owner string, n *node, a netip.Addr) error {
 		return fmt.Errorf("%s on node %s is kept by FixedIP %s, which was made before; delete one of the two", a, n.pool.Name, keeper.Record)
 	case n.pool.InUse(a) && n.pool.Used[a] != owner:
 		return fmt.Errorf("%s on node %s is still used by %s", a, n.pool.Name, n.pool.Used[a])
+	case n.pool.Withheld(a):
+		return fmt.Errorf("%s on node %s is being taken out of the pool, which the agent there has yet to confirm", a, n.pool.Name)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (m *model) claimableBy(owner, name string, a netip.Addr) bool {
 		return false
 	case exists && e.Owner == owner:
 		return true
-	case kept && keeper.Owner != owner, n.InUse(a):
+	case kept && keeper.Owner != owner, n.InUse(a), n.Withheld(a):
 		return false
 	}
 	return !exists || released
@@ -251,6 +251,8 @@ func drawNode(t *rapid.T) pool.Node {
 		Name:    rapid.SampledFrom(modelNodes).Draw(t, "node"),
 		Entries: map[netip.Addr]pool.Entry{},
 		Used:    map[netip.Addr]string{},
+
+		Handshakes: map[netip.Addr]pool.Handshake{},
 	}
 	n.Subnets = rapid.SliceOfNDistinct(rapid.SampledFrom(modelSubnets[:4]), 0, 2, rapid.ID[netip.Prefix]).Draw(t, "subnets")
 	if rapid.IntRange(0, 9).Draw(t, "overlap") == 0 {
@@ -272,6 +274,9 @@ func drawNode(t *rapid.T) pool.Node {
 			}
 			if rapid.IntRange(0, 5).Draw(t, "used") == 0 {
 				n.Used[a] = "somebody"
+			}
+			if rapid.IntRange(0, 5).Draw(t, "leaving") == 0 {
+				n.Handshakes[a] = rapid.SampledFrom([]pool.Handshake{pool.Asked, pool.Agreed, pool.TakenOut, pool.Refused, pool.OtherState}).Draw(t, "handshake")
 			}
 		}
 	}
@@ -369,6 +374,34 @@ func TestModel(t *testing.T) {
 				if err == nil {
 					m.claims[id] = claim
 				}
+			},
+			"AssumeOrdinary": func(t *rapid.T) {
+				id, owner := uid.Draw(t, "uid"), rapid.SampledFrom(modelOwners).Draw(t, "owner")
+				name := rapid.SampledFrom(modelNodes).Draw(t, "node")
+				families := rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
+				delete(m.claims, id)
+				l.Forget(id)
+				claim, err := l.AssumeOrdinary(id, owner, name, families)
+				if err != nil {
+					short := func(f address.Family) bool { return len(m.free(name, f)) == 0 }
+					if _, disputed := l.Disputed(name); !disputed && !slices.ContainsFunc(families, short) {
+						t.Fatalf("refused without reason: %v", err)
+					}
+					return
+				}
+				for i, a := range claim.Addrs {
+					if slices.Contains(m.heldOn(owner, name), a) && address.Of(a) == families[i] {
+						continue
+					}
+					// Of what is free the lowest, and what rests only when nothing else is left.
+					choice := m.free(name, families[i])
+					rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
+					better := func(b netip.Addr) bool { return !rests(b) && (rests(a) || b.Less(a)) }
+					if !slices.Contains(choice, a) || slices.ContainsFunc(choice, better) {
+						t.Fatalf("claimed %s on %s for %s: could have %v", a, name, owner, choice)
+					}
+				}
+				m.claims[id] = claim
 			},
 			"Forget": func(t *rapid.T) {
 				id := uid.Draw(t, "uid")

@@ -98,9 +98,14 @@ func (n *node) count() {
 				taken(a)
 			}
 		}
+		for a := range n.pool.Handshakes {
+			if _, entry := n.pool.Entries[a]; !entry && !n.pool.InUse(a) && n.pool.Withheld(a) {
+				taken(a)
+			}
+		}
 		for a := range n.assumed {
 			_, entry := n.pool.Entries[a]
-			if !entry && !n.pool.InUse(a) {
+			if !entry && !n.pool.InUse(a) && !n.pool.Withheld(a) {
 				taken(a)
 			}
 		}
@@ -108,7 +113,7 @@ func (n *node) count() {
 			for a := range n.kept.within(s) {
 				_, entry := n.pool.Entries[a]
 				_, assumed := n.assumed[a]
-				if !entry && !assumed && !n.pool.InUse(a) {
+				if !entry && !assumed && !n.pool.InUse(a) && !n.pool.Withheld(a) {
 					taken(a)
 				}
 			}
@@ -131,11 +136,12 @@ func (n *node) free(a netip.Addr) bool {
 	return !entry && n.idle(a)
 }
 
-// idle tells whether nobody uses the address or is about to, and no FixedIP keeps it.
+// idle tells whether nobody uses the address or is about to, no FixedIP keeps it and the agent does
+// not keep it back.
 func (n *node) idle(a netip.Addr) bool {
 	_, assumed := n.assumed[a]
 	_, keeps := n.kept.keeper(a)
-	return !assumed && !keeps && !n.pool.InUse(a)
+	return !assumed && !keeps && !n.pool.InUse(a) && !n.pool.Withheld(a)
 }
 
 // reusable is the released address of a family that rests longest, of those that are wanted.

@@ -19,14 +19,28 @@ type Watermark struct {
 	// Free is how many should be free. It is kept modest: the size of a pool is the price of every
 	// write to it, and every agent receives every write.
 	Free int
+	// Excess is how many more may be free before some are taken out again. A pool whose pods come
+	// and go in numbers of up to half of it is written to no more than they make it grow.
+	Excess int
 	// Max is how many dynamic entries there may be, free or in use; the rest of the subnet is left
 	// to fixed addresses.
 	Max int
 }
 
+// ForNode is the watermark of one node where Max says nothing: as many as the node takes pods, and
+// its own addresses, but no more than half of its addresses, so that there is room for fixed ones.
+// pods is Node.status.allocatable, size how many addresses the node's subnets have in the family.
+func (w Watermark) ForNode(pods, size int64) Watermark {
+	if w.Max == 0 {
+		own := int64(len(pool.NodeOwners))
+		w.Max = int(min(pods+own, max(own, size/2)))
+	}
+	return w
+}
+
 // Fill makes the edits that bring the free dynamic entries of a family up to the watermark, from
-// the bottom of the subnets upwards, past what FixedIPs keep. short is how many of them the subnets
-// have no room for.
+// the bottom of the subnets upwards, past what FixedIPs keep. Entries that are being taken out count
+// as free: where they are needed Ask keeps them. short is how many the subnets have no room for.
 func Fill(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool) (edits []pool.Edit, short int) {
 	free, dynamic := 0, 0
 	for a, e := range n.Entries {
@@ -34,7 +48,7 @@ func Fill(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool
 			continue
 		}
 		dynamic++
-		if !n.InUse(a) {
+		if !n.InUse(a) && !kept(a) && n.Handshakes[a] != pool.TakenOut {
 			free++
 		}
 	}
@@ -50,7 +64,7 @@ func Fill(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool
 			if missing <= 0 {
 				break
 			}
-			if _, exists := n.Entries[a]; exists || n.InUse(a) || kept(a) {
+			if _, exists := n.Entries[a]; exists || n.InUse(a) || n.Withheld(a) || kept(a) {
 				continue
 			}
 			edits = append(edits, n.Set(a, pool.Entry{}))

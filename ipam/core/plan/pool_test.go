@@ -61,16 +61,19 @@ func TestFill(t *testing.T) {
 		short int
 		kept  []string
 	}{
-		"an empty pool":                  {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
-		"enough is free":                 {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), plan.Watermark{Free: 2, Max: 4}, nil, 0, nil},
-		"what is used is not free":       {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
-		"no more than the maximum":       {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), plan.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
-		"around what is fixed":           {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.Released(time.Unix(1, 0))}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
-		"around what is used unlisted":   {node(nil, "10.0.1.1"), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
-		"until the subnet is full":       {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), plan.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
-		"a pinned address of the node":   {node(map[string]pool.Entry{"10.0.1.1": {Owner: "router"}}), plan.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
-		"a node that has no such subnet": {pool.Node{Name: "n"}, plan.Watermark{Free: 1, Max: 1}, nil, 1, nil},
-		"around what FixedIPs keep":      {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
+		"an empty pool":                   {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
+		"enough is free":                  {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), plan.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"what is used is not free":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"no more than the maximum":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), plan.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
+		"around what is fixed":            {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.Released(time.Unix(1, 0))}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
+		"around what is used unlisted":    {node(nil, "10.0.1.1"), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
+		"until the subnet is full":        {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), plan.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
+		"a pinned address of the node":    {node(map[string]pool.Entry{"10.0.1.1": {Owner: "router"}}), plan.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
+		"a node that has no such subnet":  {pool.Node{Name: "n"}, plan.Watermark{Free: 1, Max: 1}, nil, 1, nil},
+		"what is leaving counts":          {leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}), plan.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"what is just gone does not":      {leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"what a FixedIP keeps is leaving": {node(map[string]pool.Entry{"10.0.1.1": {}}), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
+		"around what FixedIPs keep":       {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
 	} {
 		edits, short := plan.Fill(c.node, address.IPv4, c.mark, keeps(c.kept))
 		if !equal(edited(edits), c.want) || short != c.short {

@@ -5,7 +5,10 @@
 // or goroutines; reading a CiliumNode and writing one is the work of ipam/store/ciliumpool.
 package pool
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Entry is one value of spec.ipam.pool. The zero Entry is a dynamic one: any pod may have it.
 type Entry struct {
@@ -16,12 +19,22 @@ type Entry struct {
 	Resource string
 }
 
-// nodeOwners are the names under which an agent takes addresses for the node itself.
-var nodeOwners = map[string]bool{"router": true, "health": true, "ingress": true}
+// NodeOwners are the names under which an agent takes addresses for the node itself.
+var NodeOwners = [...]string{"router", "health", "ingress"}
+
+// ordinaryKind stands in the resource of an entry where that of a fixed one has the kind of the
+// workload: the entry was made for one pod of a strict node, and goes with it.
+const ordinaryKind = "Pod"
 
 // Owned is the entry that gives an address to a pod.
 func Owned(namespace, podName, kind, ownerName string) Entry {
 	return Entry{Owner: OwnerKey(namespace, podName), Resource: namespace + "/" + kind + "/" + ownerName}
+}
+
+// Ordinary is the entry that gives an address to a pod that keeps none: a strict node gives to
+// nobody what is not his.
+func Ordinary(namespace, podName string) Entry {
+	return Owned(namespace, podName, ordinaryKind, podName)
 }
 
 // OwnerKey is the owner under which the CNI plugin asks for a pod's address.
@@ -44,7 +57,14 @@ func (e Entry) Dynamic() bool { return e.Owner == "" }
 func (e Entry) Pod() (namespace, podName string, ok bool) { return SplitOwnerKey(e.Owner) }
 
 // Node tells whether the entry pins an address of the node itself.
-func (e Entry) Node() bool { return nodeOwners[e.Owner] }
+func (e Entry) Node() bool { return slices.Contains(NodeOwners[:], e.Owner) }
+
+// Ordinary tells whether the entry was made for one pod that keeps no address.
+func (e Entry) Ordinary() bool {
+	_, _, pod := e.Pod()
+	kind, _, ok := e.Workload()
+	return pod && ok && kind == ordinaryKind
+}
 
 // Workload reads the resource of an owned entry: "namespace/Kind/name".
 func (e Entry) Workload() (kind, name string, ok bool) {

@@ -29,6 +29,14 @@ type Node struct {
 	// Used are the keys of status.ipam.used with their owners: what the agent had allocated when
 	// it last said so, which may be 15 s ago or more (ipam-cilium-node-update-rate).
 	Used map[netip.Addr]string
+	// Handshakes are the keys of status.ipam.release-ips: entries on their way out of the pool. Key:
+	// an address. Value: how far it is; never NotAsked.
+	Handshakes map[netip.Addr]Handshake
+	// HasHandshakes tells an empty map of them from none, as HasPool does for the pool.
+	HasHandshakes bool
+	// Tracked tells whether the API server keeps field tracking (managedFields) with the CiliumNode,
+	// which names each entry once more.
+	Tracked bool
 	// Malformed are keys of the pool and entries of podCIDRs that are not addresses or subnets.
 	// They are told and never touched.
 	Malformed []string
@@ -59,7 +67,7 @@ func (n Node) Reusable(f address.Family) []netip.Addr {
 	}
 	var found []resting
 	for a, e := range n.Entries {
-		if at, ok := e.ReleasedAt(); ok && address.Of(a) == f && !n.InUse(a) && n.Home(a) {
+		if at, ok := e.ReleasedAt(); ok && address.Of(a) == f && !n.InUse(a) && !n.Withheld(a) && n.Home(a) {
 			found = append(found, resting{a, at})
 		}
 	}
@@ -83,6 +91,8 @@ type Edit struct {
 	From *Entry
 	// To is what it becomes; nil: it goes.
 	To *Entry
+	// Agreed: the edit counts only while the agent agrees that the entry be taken out.
+	Agreed bool
 }
 
 // Set is the edit that puts an entry where the node has what it has now.
@@ -98,4 +108,44 @@ func (n Node) Set(a netip.Addr, to Entry) Edit {
 func (n Node) Drop(a netip.Addr) (edit Edit, ok bool) {
 	now, ok := n.Entries[a]
 	return Edit{Addr: a, From: &now}, ok
+}
+
+// OwnedBy is the lowest address of a family whose entry names the owner.
+func (n Node) OwnedBy(owner string, f address.Family) (found netip.Addr, ok bool) {
+	for a, e := range n.Entries {
+		if e.Owner == owner && address.Of(a) == f && (!ok || a.Less(found)) {
+			found, ok = a, true
+		}
+	}
+	return found, ok
+}
+
+// Unused tells whether nobody has the address or may have it, as far as the pool goes: it has no
+// entry or a released one, the agent does not list it, and does not keep it back.
+func (n Node) Unused(a netip.Addr) bool {
+	e, exists := n.Entries[a]
+	_, released := e.ReleasedAt()
+	return n.Home(a) && (!exists || released) && !n.InUse(a) && !n.Withheld(a)
+}
+
+// Lowest is the address of a family that an ordinary pod takes next: the lowest one without an
+// entry, or else the released one that rests longest. Those that are taken otherwise are left out.
+func (n Node) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
+	for _, s := range n.Subnets {
+		if address.Of(s.Addr()) != f {
+			continue
+		}
+		// The walk passes addresses that something is known of, and no more than there are of those.
+		for a := range address.Up(s) {
+			if _, exists := n.Entries[a]; !exists && n.Unused(a) && !taken(a) {
+				return a, true
+			}
+		}
+	}
+	for _, a := range n.Reusable(f) {
+		if !taken(a) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
 }

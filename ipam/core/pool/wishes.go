@@ -47,6 +47,8 @@ func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 			return nil, takenf("%s on node %s belongs to %s", a, n.Name, now.Owner)
 		case used && user != entry.Owner:
 			return nil, takenf("%s on node %s is used by %s", a, n.Name, user)
+		case n.Withheld(a):
+			return nil, takenf("%s on node %s is being taken out of the pool, which the agent has yet to confirm", a, n.Name)
 		}
 		edits = append(edits, n.Set(a, entry))
 	}
