@@ -163,6 +163,18 @@ func (s *apiServer) Patch(_ context.Context, obj client.Object, patch client.Pat
 	return json.Unmarshal(after, obj)
 }
 
+// Status patches the same object: what a resource keeps of a patch is not what is tested here.
+func (s *apiServer) Status() client.SubResourceWriter { return statusOf{apiServer: s} }
+
+type statusOf struct {
+	client.SubResourceWriter
+	*apiServer
+}
+
+func (s statusOf) Patch(ctx context.Context, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	return s.apiServer.Patch(ctx, obj, patch)
+}
+
 func (s *apiServer) entries(t *testing.T) map[netip.Addr]pool.Entry {
 	t.Helper()
 	n, err := New(s).Get(t.Context(), "n")

@@ -34,6 +34,9 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		HasPool:         cn.Spec.IPAM.Pool != nil,
 		Entries:         make(map[netip.Addr]pool.Entry, len(cn.Spec.IPAM.Pool)),
 		Used:            make(map[netip.Addr]string, len(cn.Status.IPAM.Used)),
+		Handshakes:      handshakes(cn.Status.IPAM.ReleaseIPs),
+		HasHandshakes:   cn.Status.IPAM.ReleaseIPs != nil,
+		Tracked:         len(cn.ManagedFields) > 0,
 	}
 	for _, s := range cn.Spec.IPAM.PodCIDRs {
 		subnet, err := netip.ParsePrefix(s)
@@ -77,6 +80,10 @@ func Trim(obj any) (any, error) {
 			DeletionTimestamp: cn.DeletionTimestamp,
 			OwnerReferences:   cn.OwnerReferences,
 		},
+	}
+	if len(cn.ManagedFields) > 0 {
+		// That there is field tracking is of interest, what is in it is not.
+		trimmed.ManagedFields = []metav1.ManagedFieldsEntry{{}}
 	}
 	trimmed.Spec.IPAM.Pool = cn.Spec.IPAM.Pool
 	trimmed.Spec.IPAM.PodCIDRs = cn.Spec.IPAM.PodCIDRs

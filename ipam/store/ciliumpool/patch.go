@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -12,6 +13,7 @@ import (
 const (
 	poolPath     = "/spec/ipam/pool"
 	podCIDRsPath = "/spec/ipam/podCIDRs"
+	trackingPath = "/metadata/managedFields"
 )
 
 // operation is one step of a JSON patch (RFC 6902).
@@ -24,14 +26,18 @@ type operation struct {
 // encode makes the patch for the edits. It applies only to the CiliumNode that n was read from, as
 // long as its subnets are the same, and only if every edited entry is what the edit expects; the
 // rest of the object may have changed, unless the edits rely on the whole pool. podCIDRs, where not
-// nil, are published in the same patch.
-func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole bool) ([]byte, error) {
+// nil, are published in the same patch, and with untrack the field tracking goes with it.
+func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bool) ([]byte, error) {
 	ops := []operation{
 		{"test", "/metadata/uid", n.UID},
 		{"test", podCIDRsPath, nullable(n.PodCIDRs)},
 	}
 	if whole {
 		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
+	}
+	if untrack {
+		// One empty entry is the documented way to say "none".
+		ops = append(ops, operation{"add", trackingPath, []metav1.ManagedFieldsEntry{{}}})
 	}
 	if podCIDRs != nil {
 		ops = append(ops, operation{"add", podCIDRsPath, podCIDRs})
@@ -47,6 +53,9 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole bool) ([]by
 			ops = append(ops, operation{"test", path, nil})
 		} else {
 			ops = append(ops, operation{"test", path, allocation(*e.From)})
+		}
+		if e.Agreed {
+			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), spelling[pool.Agreed]})
 		}
 		switch {
 		case e.To != nil:

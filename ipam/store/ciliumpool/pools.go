@@ -31,15 +31,23 @@ var (
 type Client interface {
 	Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error
 	Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error
+	Status() client.SubResourceWriter
 }
 
 // Pools reads and writes the pools of nodes at the API server.
 type Pools struct {
 	api Client
+	// untrack: field tracking goes with the next write.
+	untrack bool
 }
 
 // New makes Pools over a client that does not read from a cache.
 func New(api Client) *Pools { return &Pools{api: api} }
+
+// Untrack makes every write to a pool strip the field tracking of its CiliumNode, where there is
+// any: it is as large as the rest and of use only to those who apply server-side. The API server
+// does not start it anew until somebody does. Call it before the first write.
+func (p *Pools) Untrack() { p.untrack = true }
 
 // Get reads the pool of a node as it is now. ErrGone where there is none.
 func (p *Pools) Get(ctx context.Context, name string) (pool.Node, error) {
@@ -104,13 +112,20 @@ func (p *Pools) Publish(ctx context.Context, n pool.Node, subnets []netip.Prefix
 }
 
 func (p *Pools) patch(ctx context.Context, n pool.Node, podCIDRs []string, edits []pool.Edit, whole bool) (pool.Node, error) {
-	data, err := encode(n, podCIDRs, edits, whole)
+	data, err := encode(n, podCIDRs, edits, whole, p.untrack && n.Tracked)
 	if err != nil {
 		return pool.Node{}, err
 	}
+	return p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
+		return p.api.Patch(ctx, obj, patch)
+	})
+}
+
+// send has a patch of n applied, and says what stands after it.
+func (p *Pools) send(ctx context.Context, n pool.Node, data []byte, apply func(context.Context, client.Object, client.Patch) error) (pool.Node, error) {
 	var cn ciliumv2.CiliumNode
 	cn.Name = n.Name
-	switch err := p.api.Patch(ctx, &cn, client.RawPatch(types.JSONPatchType, data)); {
+	switch err := apply(ctx, &cn, client.RawPatch(types.JSONPatchType, data)); {
 	case err == nil:
 		return FromCiliumNode(&cn), nil
 	case apierrors.IsNotFound(err):

@@ -35,6 +35,14 @@ type Request struct {
 	// Whole asks that nothing be written unless the pool as a whole is what the decision was made
 	// from, and not the edited entries alone.
 	Whole bool
+	// Marks makes the marks of the release handshake that go with the request, from the pool after
+	// its edits; nil: none. It is held to the same as Decide.
+	Marks func(n pool.Node) []pool.Mark
+	// Untrack asks for a write where nothing else is to be written, for the sake of the field tracking
+	// (see Pools.Untrack).
+	Untrack bool
+	// Urgent asks not to be kept waiting by the pace.
+	Urgent bool
 }
 
 // Writer writes requests into pools. Requests for one node that wait together go together in one
@@ -50,15 +58,33 @@ type Writer struct {
 	retry wait.Backoff
 	// observer is told of every patch; nil: nobody is.
 	observer Observer
+	// pace spreads the writes for each node; nil: they are not spread.
+	pace *Pace
 
 	mu sync.Mutex
 	// queues hold the requests that wait for the patch of their node. Key: the node. A key exists
 	// exactly while a goroutine serves that node.
-	queues map[string][]*queued
+	queues map[string]*queue
 	// written are the pools that our own writes left and that known does not show yet. Key: the node.
 	// They are few: one leaves when the watch has caught up with it, or has lost the node.
 	written map[string]pool.Node
 	served  sync.WaitGroup
+}
+
+// queue is guarded by the Writer's mu.
+type queue struct {
+	waiting []*queued
+	// urgent is closed when one of those that wait is urgent.
+	urgent chan struct{}
+}
+
+func newQueue() *queue { return &queue{urgent: make(chan struct{})} }
+
+func (q *queue) add(r *queued) {
+	if r.Urgent && !slices.ContainsFunc(q.waiting, func(w *queued) bool { return w.Urgent }) {
+		close(q.urgent)
+	}
+	q.waiting = append(q.waiting, r)
 }
 
 type queued struct {
@@ -74,7 +100,7 @@ func NewWriter(ctx context.Context, pools *Pools, known func(node string) (pool.
 		pools:  pools,
 		known:  known,
 		retry:  wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: writeTries},
-		queues: map[string][]*queued{},
+		queues: map[string]*queue{},
 
 		written: map[string]pool.Node{},
 	}
@@ -86,8 +112,12 @@ func NewWriter(ctx context.Context, pools *Pools, known func(node string) (pool.
 func (w *Writer) Write(ctx context.Context, r Request) error {
 	q := &queued{Request: r, done: make(chan error, 1)}
 	w.mu.Lock()
-	_, served := w.queues[r.Node]
-	w.queues[r.Node] = append(w.queues[r.Node], q)
+	line, served := w.queues[r.Node]
+	if !served {
+		line = newQueue()
+		w.queues[r.Node] = line
+	}
+	line.add(q)
 	if !served {
 		w.served.Go(func() { w.serve(r.Node) })
 	}
@@ -108,15 +138,19 @@ func (w *Writer) Wait() { w.served.Wait() }
 func (w *Writer) serve(node string) {
 	n, known := w.latest(node)
 	for {
+		if w.dwell(node) {
+			// Much may have happened meanwhile.
+			known = false
+		}
 		w.mu.Lock()
-		batch := w.queues[node]
+		batch := w.queues[node].waiting
 		if len(batch) == 0 {
 			delete(w.queues, node)
 			w.keep(n, known)
 			w.mu.Unlock()
 			return
 		}
-		w.queues[node] = nil
+		w.queues[node] = newQueue()
 		w.mu.Unlock()
 		n, known = w.write(node, batch, n, known)
 	}
@@ -192,24 +226,47 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 		}
 	}
 	open, edits := decide(n, batch)
-	if len(edits) == 0 {
-		return nil, n, nil
+	if len(edits) > 0 || slices.ContainsFunc(open, func(q *queued) bool { return q.Untrack && n.Tracked }) {
+		edit := w.pools.Edit
+		if slices.ContainsFunc(open, func(q *queued) bool { return q.Whole }) {
+			edit = w.pools.EditWhole
+		}
+		w.spend(node)
+		after, err := edit(ctx, n, edits)
+		w.observe(len(open), err)
+		if err != nil {
+			return open, after, err
+		}
+		n = after
 	}
-	edit := w.pools.Edit
-	if slices.ContainsFunc(open, func(q *queued) bool { return q.Whole }) {
-		edit = w.pools.EditWhole
+	marks := markAll(n, open)
+	if len(marks) == 0 {
+		return open, n, nil
 	}
-	after, err := edit(ctx, n, edits)
-	w.observe(len(open), err)
+	w.spend(node)
+	after, err := w.pools.Mark(ctx, n, marks)
 	return open, after, err
 }
 
+// markAll gathers the marks of all requests, each from the node with those of the others in place.
+func markAll(n pool.Node, open []*queued) (marks []pool.Mark) {
+	for _, q := range open {
+		if q.Marks == nil {
+			continue
+		}
+		wanted := q.Marks(n)
+		n = n.WithMarks(wanted)
+		marks = append(marks, wanted...)
+	}
+	return marks
+}
+
 // decide asks each request in turn, each with the edits of those before it in place, and answers
-// those that are fulfilled or can't be.
+// those that are fulfilled or can't be. One that may have more to write than edits stays open.
 func decide(n pool.Node, batch []*queued) (open []*queued, edits []pool.Edit) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
-		if err != nil || len(wanted) == 0 {
+		if err != nil || len(wanted) == 0 && q.Marks == nil && !q.Untrack {
 			q.done <- err
 			continue
 		}

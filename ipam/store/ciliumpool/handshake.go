@@ -1,0 +1,97 @@
+package ciliumpool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	ipamoption "github.com/cilium/cilium/pkg/ipam/option"
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+const releaseIPsPath = "/status/ipam/release-ips"
+
+// spelling is how Cilium spells the states of the release handshake.
+var spelling = map[pool.Handshake]ipamtypes.IPReleaseStatus{
+	pool.Asked:    ipamoption.IPAMMarkForRelease,
+	pool.Agreed:   ipamoption.IPAMReadyForRelease,
+	pool.TakenOut: ipamoption.IPAMReleased,
+	pool.Refused:  ipamoption.IPAMDoNotRelease,
+}
+
+// handshakes reads release-ips; nil where there are none. Keys that are not addresses are somebody
+// else's mistake, and no entry is taken out because of them.
+func handshakes(keys map[string]ipamtypes.IPReleaseStatus) map[netip.Addr]pool.Handshake {
+	var states map[netip.Addr]pool.Handshake
+	for key, status := range keys {
+		a, err := address.Parse(key)
+		if err != nil {
+			continue
+		}
+		state := pool.OtherState
+		for known, spelled := range spelling {
+			if spelled == status {
+				state = known
+			}
+		}
+		if states == nil {
+			states = map[netip.Addr]pool.Handshake{}
+		}
+		states[a] = state
+	}
+	return states
+}
+
+// Mark applies all marks to the release handshakes of a node in one write, or none of them. The
+// handshakes are in the status, which is written apart from the pool. The result and the errors are
+// as for Edit.
+func (p *Pools) Mark(ctx context.Context, n pool.Node, marks []pool.Mark) (pool.Node, error) {
+	data, err := encodeMarks(n, marks)
+	if err != nil {
+		return pool.Node{}, err
+	}
+	return p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
+		return p.api.Status().Patch(ctx, obj, patch)
+	})
+}
+
+// encodeMarks makes the patch for the marks. It applies only to the CiliumNode that n was read
+// from, and only if every handshake is where the mark expects it and every entry that is asked for
+// is still a dynamic one.
+func encodeMarks(n pool.Node, marks []pool.Mark) ([]byte, error) {
+	ops := []operation{{"test", "/metadata/uid", n.UID}}
+	if !n.HasHandshakes {
+		ops = append(ops,
+			operation{"test", releaseIPsPath, nil},
+			operation{"add", releaseIPsPath, map[string]ipamtypes.IPReleaseStatus{}})
+	}
+	for _, m := range marks {
+		path := releaseIPsPath + "/" + m.Addr.String()
+		if from, ok := spelling[m.From]; ok {
+			ops = append(ops, operation{"test", path, from})
+		} else {
+			ops = append(ops, operation{"test", path, nil})
+		}
+		switch m.To {
+		case pool.Asked:
+			ops = append(ops, operation{"test", poolPath + "/" + m.Addr.String(), ipamtypes.AllocationIP{}})
+		case pool.TakenOut:
+			ops = append(ops, operation{"test", poolPath + "/" + m.Addr.String(), nil})
+		}
+		if to, ok := spelling[m.To]; ok {
+			ops = append(ops, operation{"add", path, to})
+		} else {
+			ops = append(ops, operation{"remove", path, nil})
+		}
+	}
+	data, err := json.Marshal(ops)
+	if err != nil {
+		return nil, fmt.Errorf("encode the release handshakes of CiliumNode %s: %w", n.Name, err)
+	}
+	return data, nil
+}

@@ -1,0 +1,215 @@
+package ciliumpool
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// inHandshake is a CiliumNode with dynamic entries at .1 and .2 and the given release-ips.
+func inHandshake(keys map[string]ipamtypes.IPReleaseStatus) *ciliumv2.CiliumNode {
+	return ciliumNode(func(cn *ciliumv2.CiliumNode) {
+		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {}, "10.0.1.2": {}}
+		cn.Status.IPAM.ReleaseIPs = keys
+	})
+}
+
+type keys = map[string]ipamtypes.IPReleaseStatus
+
+func TestMark(t *testing.T) {
+	one, two, three := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3")
+	for name, c := range map[string]struct {
+		now, seen *ciliumv2.CiliumNode
+		marks     func(n pool.Node) []pool.Mark
+		want      map[netip.Addr]pool.Handshake
+		err       error
+	}{
+		"the first of all": {
+			now: inHandshake(nil), marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(one, pool.Asked), n.Mark(two, pool.Asked)} },
+			want: map[netip.Addr]pool.Handshake{one: pool.Asked, two: pool.Asked}},
+		"one more, one dropped, one taken out": {
+			now: inHandshake(keys{"10.0.1.2": "do-not-release", "10.0.1.3": "ready-for-release"}),
+			marks: func(n pool.Node) []pool.Mark {
+				return []pool.Mark{n.Mark(one, pool.Asked), n.Mark(two, pool.NotAsked), n.Mark(three, pool.TakenOut)}
+			},
+			want: map[netip.Addr]pool.Handshake{one: pool.Asked, three: pool.TakenOut}},
+		"not where the agent has answered meanwhile": {
+			now: inHandshake(keys{"10.0.1.2": "ready-for-release"}), seen: inHandshake(keys{"10.0.1.2": "marked-for-release"}),
+			marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(two, pool.NotAsked)} }, err: ErrChanged},
+		"not for an entry that has an owner by now": {
+			now: ciliumNode(func(cn *ciliumv2.CiliumNode) {
+				cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {Owner: "db/mysql-0"}}
+			}),
+			seen:  inHandshake(nil),
+			marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(one, pool.Asked)} }, err: ErrChanged},
+		"taken out only when it is": {
+			now:   inHandshake(keys{"10.0.1.1": "ready-for-release"}),
+			marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(one, pool.TakenOut)} }, err: ErrChanged},
+		"a word that is not known is read and left": {
+			now: inHandshake(keys{"10.0.1.1": "gone-fishing", "nowhere": "released"}), marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(two, pool.Asked)} },
+			want: map[netip.Addr]pool.Handshake{one: pool.OtherState, two: pool.Asked}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.seen == nil {
+				c.seen = c.now
+			}
+			api, n := newAPI(t, c.now), FromCiliumNode(c.seen)
+			after, err := New(api).Mark(t.Context(), n, c.marks(n))
+			if !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
+				t.Fatalf("error %v, want %v", err, c.err)
+			}
+			if diff := cmp.Diff(c.want, after.Handshakes, compareAddrs); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+// An entry is taken out only while the agent agrees.
+func TestEditAgreed(t *testing.T) {
+	for status, want := range map[ipamtypes.IPReleaseStatus]error{"ready-for-release": nil, "marked-for-release": ErrChanged, "do-not-release": ErrChanged, "": ErrChanged} {
+		seen := FromCiliumNode(inHandshake(keys{"10.0.1.1": "ready-for-release"}))
+		now := inHandshake(keys{"10.0.1.1": status})
+		if status == "" {
+			now = inHandshake(nil)
+		}
+		api := newAPI(t, now)
+		edit, _ := seen.Drop(addr("10.0.1.1"))
+		edit.Agreed = true
+		_, err := New(api).Edit(t.Context(), seen, []pool.Edit{edit})
+		if !errors.Is(err, want) || (want == nil) != (err == nil) {
+			t.Errorf("%q: error %v, want %v", status, err, want)
+		}
+	}
+}
+
+// One request carries an entry and its handshake to the end: the entry first.
+func TestWriterMarks(t *testing.T) {
+	api := newAPI(t, inHandshake(keys{"10.0.1.1": "ready-for-release"}))
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
+	err := w.Write(ctx, Request{Node: "n",
+		Decide: func(n pool.Node) ([]pool.Edit, error) {
+			edit, there := n.Drop(addr("10.0.1.1"))
+			if !there {
+				return nil, nil
+			}
+			edit.Agreed = true
+			return []pool.Edit{edit}, nil
+		},
+		Marks: func(n pool.Node) []pool.Mark {
+			if n.Handshakes[addr("10.0.1.1")] == pool.Agreed {
+				return []pool.Mark{n.Mark(addr("10.0.1.1"), pool.TakenOut)}
+			}
+			return nil
+		},
+	})
+	cancel()
+	w.Wait()
+	n, getErr := New(api).Get(t.Context(), "n")
+	if err != nil || getErr != nil || api.patches != 2 || n.Handshakes[addr("10.0.1.1")] != pool.TakenOut || len(n.Entries) != 1 {
+		t.Errorf("%v, %v, %d patches: %+v", err, getErr, api.patches, n)
+	}
+}
+
+// Field tracking goes with the first write, and with a write of its own where that is asked for.
+func TestUntrack(t *testing.T) {
+	tracked := func() *ciliumv2.CiliumNode {
+		return ciliumNode(func(cn *ciliumv2.CiliumNode) {
+			cn.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "cilium-agent", Operation: "Update"}}
+		})
+	}
+	none := func(pool.Node) ([]pool.Edit, error) { return nil, nil }
+	claim := func(n pool.Node) ([]pool.Edit, error) { return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0) }
+	for name, c := range map[string]struct {
+		untrack bool
+		request Request
+		patches int
+		// stripped: the API server has been told that there is none.
+		stripped bool
+	}{
+		"with a claim":         {untrack: true, request: Request{Node: "n", Decide: claim}, patches: 1, stripped: true},
+		"by itself":            {untrack: true, request: Request{Node: "n", Decide: none, Untrack: true}, patches: 1, stripped: true},
+		"not unless asked for": {untrack: true, request: Request{Node: "n", Decide: none}},
+		"not where it is kept": {request: Request{Node: "n", Decide: claim}, patches: 1},
+	} {
+		api := newAPI(t, tracked())
+		pools := New(api)
+		if c.untrack {
+			pools.Untrack()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		w := NewWriter(ctx, pools, func(string) (pool.Node, bool) { return FromCiliumNode(tracked()), true })
+		err := w.Write(ctx, c.request)
+		cancel()
+		w.Wait()
+		var cn ciliumv2.CiliumNode
+		getErr := api.Get(t.Context(), client.ObjectKey{Name: "n"}, &cn)
+		if stripped := len(cn.ManagedFields) == 1 && cn.ManagedFields[0].Manager == ""; err != nil || getErr != nil || stripped != c.stripped || api.patches != c.patches {
+			t.Errorf("%s: %v, %v, %d patches, field tracking %+v", name, err, getErr, api.patches, cn.ManagedFields)
+		}
+	}
+}
+
+// No minute sees more writes for a node than are allowed; what waits goes together, other nodes do
+// not wait, and who is urgent does not either.
+func TestPace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t, ciliumNode())
+		ctx, cancel := context.WithCancel(t.Context())
+		w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
+		w.Pace(NewPace(clock.RealClock{}, 6))
+		began := time.Now()
+		var at []time.Duration
+		api.fail = func(int) (error, bool) { at = append(at, time.Since(began)); return nil, false }
+		flip := func(urgent bool) error {
+			return w.Write(ctx, Request{Node: "n", Urgent: urgent, Decide: func(n pool.Node) ([]pool.Edit, error) {
+				if edit, there := n.Drop(addr("10.0.1.200")); there {
+					return []pool.Edit{edit}, nil
+				}
+				return []pool.Edit{n.Set(addr("10.0.1.200"), mysql0)}, nil
+			}})
+		}
+		for range 10 {
+			if err := flip(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range at {
+			if i+6 < len(at) && at[i+6]-at[i] < time.Minute {
+				t.Errorf("writes %d to %d were made within %v: %v", i, i+6, at[i+6]-at[i], at)
+			}
+		}
+		if len(at) != 10 || at[2] != 0 || at[3] == 0 {
+			t.Errorf("%d writes, at %v; want the first three at once and no more", len(at), at)
+		}
+		if w.Delay("n") == 0 || w.Delay("m") != 0 {
+			t.Errorf("delays %v and %v", w.Delay("n"), w.Delay("m"))
+		}
+		// Of two that come while the pace holds the first back, the urgent one takes it along.
+		waited := make(chan error, 1)
+		go func() { waited <- flip(false) }()
+		synctest.Wait()
+		before := time.Now()
+		if err := flip(true); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-waited; err != nil || time.Since(before) != 0 || len(at) != 11 {
+			t.Errorf("%v: the urgent one took %v, in %d writes", err, time.Since(before), len(at))
+		}
+		cancel()
+		w.Wait()
+	})
+}
