@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -35,6 +36,9 @@ type options struct {
 	watermark                    plan.Watermark
 	coolDown                     time.Duration
 	failover                     string
+	strictNodes                  string
+	writesPerMinute              int
+	stripManagedFields           bool
 
 	labelSelector   string
 	excludeDBBranch []string
@@ -58,9 +62,12 @@ func defaults() *options {
 		ipv6MaskSizes:          []int{120},
 		ipv6:                   true,
 		staticPodIPv6:          true,
-		watermark:              plan.Watermark{Free: 8, Max: 110},
+		watermark:              plan.Watermark{Free: 8, Excess: 8},
 		coolDown:               time.Minute,
 		failover:               "Wait",
+		strictNodes:            "fixedip.io/strict=true",
+		writesPerMinute:        60,
+		stripManagedFields:     true,
 		leaderElection:         true,
 		leaderElectionID:       "cilium-ipam-leader",
 		leaseDuration:          15 * time.Second,
@@ -86,7 +93,11 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.subnetPolicy, "subnet-policy", o.subnetPolicy, "What becomes of subnets whose node is gone while FixedIPs are in them: Inherit (the next node that joins has them), Hold (they wait for the node) or Free (the FixedIPs are given up)")
 	fs.DurationVar(&o.subnetHold, "subnet-hold-time", o.subnetHold, "How long they wait for their node before that")
 	fs.IntVar(&o.watermark.Free, "ip-rate-num", o.watermark.Free, "Free dynamic addresses to keep in the pool of each node, in each family")
-	fs.IntVar(&o.watermark.Max, "max-allocated-ip", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones")
+	fs.IntVar(&o.watermark.Max, "max-allocated-ip", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones. 0: as many as the node takes pods, and no more than half of its subnet")
+	fs.IntVar(&o.watermark.Excess, "max-above-watermark", o.watermark.Excess, "Free dynamic addresses beyond ip-rate-num that a pool may have before some are taken out of it")
+	fs.StringVar(&o.strictNodes, "strict-nodes", o.strictNodes, "Label selector of the nodes on which every pod gets an address of its own only; none if empty. The scheduler's strictNodes has to say the same")
+	fs.IntVar(&o.writesPerMinute, "node-writes-per-minute", o.writesPerMinute, "Writes to one CiliumNode in any minute at most; half of them may come at once")
+	fs.BoolVar(&o.stripManagedFields, "strip-managed-fields", o.stripManagedFields, "Strip metadata.managedFields from CiliumNodes, which is half of their size")
 	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
 	fs.StringVar(&o.failover, "failover", o.failover, "What becomes of pods whose node can't take them, of workloads that say nothing: Wait, Migrate or Reassign. It has to be what the scheduler's arguments say")
 
@@ -112,8 +123,23 @@ func (o *options) config() (controller.Config, error) {
 		o.leaderElectionNamespace = ownNamespace(o.kubeconfig)
 	}
 	cfg := controller.Config{
-		SubnetSource: controller.SubnetSource(o.subnetSource), SubnetPolicy: plan.Policy(o.subnetPolicy), SubnetHold: o.subnetHold,
-		Watermark: o.watermark, CoolDown: o.coolDown, Namespace: o.leaderElectionNamespace, DryRun: o.dryRun,
+		SubnetSource:       controller.SubnetSource(o.subnetSource),
+		SubnetPolicy:       plan.Policy(o.subnetPolicy),
+		SubnetHold:         o.subnetHold,
+		Watermark:          o.watermark,
+		StrictNodes:        labels.Nothing(),
+		WritesPerMinute:    o.writesPerMinute,
+		StripManagedFields: o.stripManagedFields,
+		CoolDown:           o.coolDown,
+		Namespace:          o.leaderElectionNamespace,
+		DryRun:             o.dryRun,
+	}
+	if o.strictNodes != "" {
+		selector, err := labels.Parse(o.strictNodes)
+		if err != nil {
+			return cfg, fmt.Errorf("--strict-nodes %q: %w", o.strictNodes, err)
+		}
+		cfg.StrictNodes = selector
 	}
 	var err error
 	if cfg.Failover, err = identity.ParseFailover(o.failover); err != nil {

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -70,7 +71,7 @@ func (r *adoptReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	}
 	addrs := plan.Adoptable(&pod, r.adoption.IPv4Only)
 	held := r.ledger.Held(id.Key())
-	if len(addrs) == 0 || holds(held, pod.Spec.NodeName, addrs) {
+	if len(addrs) == 0 || holds(held, pod.Spec.NodeName, addrs) && !r.ordinary(held, pod.Spec.NodeName) {
 		return reconcile.Result{}, nil
 	}
 	var record v1alpha1.FixedIP
@@ -147,7 +148,7 @@ func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identit
 		var undo []pool.Edit
 		for _, e := range taken {
 			if now, ok := n.Entries[e.Addr]; ok && now == *e.To {
-				undo = append(undo, n.Set(e.Addr, pool.Entry{}))
+				undo = append(undo, n.Set(e.Addr, ptr.Deref(e.From, pool.Entry{})))
 			}
 		}
 		return undo, nil
@@ -187,6 +188,16 @@ func (r *adoptReconciler) tellStrayed(pod *corev1.Pod, has []netip.Addr, node st
 	}
 	r.events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressNotKept", "AdoptAddress", "Runs with %s on node %s, and %s is kept for it %s",
 		address.Join(has), pod.Spec.NodeName, address.Join(kept), where)
+}
+
+// ordinary tells whether what a node's pool gives to a pod is for as long as it is there.
+func (r *adoptReconciler) ordinary(held []ledger.Holding, node string) bool {
+	for _, h := range held {
+		if kind, _, ok := r.ledger.WorkloadOf(h); h.Node == node && ok && kind == pool.OrdinaryKind {
+			return true
+		}
+	}
+	return false
 }
 
 // holds tells whether the pools give all of the addresses, on the node, to whom the holdings are of.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -35,6 +36,9 @@ const (
 	FromNode SubnetSource = "Node"
 )
 
+// minWritesPerMinute lets a pool be filled, asked and taken from in one minute.
+const minWritesPerMinute = 4
+
 // Config is what the controller is told by its flags.
 type Config struct {
 	// ClusterPools are what subnets are cut from, in this order.
@@ -47,6 +51,13 @@ type Config struct {
 	SubnetHold   time.Duration
 	// Watermark is how many dynamic entries a pool holds.
 	Watermark plan.Watermark
+	// StrictNodes chooses the nodes whose pools hold owned entries only. The scheduler has to be told
+	// the same.
+	StrictNodes labels.Selector
+	// WritesPerMinute bounds the writes to one CiliumNode in any minute.
+	WritesPerMinute int
+	// StripManagedFields keeps CiliumNodes free of field tracking.
+	StripManagedFields bool
 	// CoolDown is how long an address rests between two owners.
 	CoolDown time.Duration
 	// Adoption says which pods of other schedulers get the address fixed that they run with.
@@ -103,8 +114,14 @@ func (c Config) Validate() field.ErrorList {
 	if c.Watermark.Free < minFree {
 		errs = append(errs, field.Invalid(field.NewPath("ip-rate-num"), c.Watermark.Free, fmt.Sprintf("must be at least %d: an agent does not start with a smaller pool", minFree)))
 	}
-	if c.Watermark.Max < c.Watermark.Free {
+	if c.Watermark.Max != 0 && c.Watermark.Max < c.Watermark.Free {
 		errs = append(errs, field.Invalid(field.NewPath("max-allocated-ip"), c.Watermark.Max, "must not be less than ip-rate-num"))
+	}
+	if c.Watermark.Excess < 0 {
+		errs = append(errs, field.Invalid(field.NewPath("max-above-watermark"), c.Watermark.Excess, "must not be negative"))
+	}
+	if c.WritesPerMinute < minWritesPerMinute {
+		errs = append(errs, field.Invalid(field.NewPath("node-writes-per-minute"), c.WritesPerMinute, fmt.Sprintf("must be at least %d: a pod that ends on a node can take as many", minWritesPerMinute)))
 	}
 	if c.CoolDown < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("cool-down"), c.CoolDown.String(), "must not be negative"))

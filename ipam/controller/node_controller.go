@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -14,18 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -35,19 +34,31 @@ import (
 // podIPIndex finds the pods that have an address, by "node/address".
 const podIPIndex = "nodeAndPodIP"
 
-// nodeReconciler owns the dynamic and the released entries of every pool. Owned entries belong to the
-// scheduler and to recordReconciler, subnets to subnetReconciler.
+// podPlaceIndex finds the pods of a node, those included that a DaemonSet made for it and that are
+// not bound yet.
+const podPlaceIndex = "place"
+
+// nodeReconciler owns the release handshakes, and the entries of every pool that are dynamic, released,
+// the node's own or an ordinary pod's. Those that are kept for an identity belong to the scheduler and
+// to recordReconciler, subnets to subnetReconciler.
 type nodeReconciler struct {
 	ledger  *ledger.Ledger
 	writer  *ciliumpool.Writer
 	subnets *subnetReconciler
 	cached  client.Reader
+	live    client.Reader
 	events  events.EventRecorder
 	clock   clock.Clock
 	cfg     Config
 	// recordsSeen tells whether the ledger knows what all FixedIPs keep: before that nothing may be
 	// filled.
 	recordsSeen toolscache.InformerSynced
+
+	mu sync.Mutex
+	// untracked are the CiliumNodes that were once written to for the sake of their field tracking
+	// alone. Key: the node. Value: the UID of its CiliumNode. Where somebody applies server-side it
+	// comes back, and a second write would not be the last.
+	untracked map[string]string
 }
 
 func nodeRequest(node string) reconcile.Request {
@@ -59,7 +70,7 @@ func (r *nodeReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *
 		pod := obj.(*corev1.Pod)
 		var keys []string
 		for _, ip := range pod.Status.PodIPs {
-			if !pod.Spec.HostNetwork {
+			if !pod.Spec.HostNetwork && !identity.Ended(pod) {
 				keys = append(keys, pod.Spec.NodeName+"/"+ip.IP)
 			}
 		}
@@ -67,6 +78,15 @@ func (r *nodeReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *
 	})
 	if err != nil {
 		return fmt.Errorf("index pods by address: %w", err)
+	}
+	err = mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podPlaceIndex, func(obj client.Object) []string {
+		if place := identity.Place(obj.(*corev1.Pod)); place != "" {
+			return []string{place}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("index pods by node: %w", err)
 	}
 	return builder.ControllerManagedBy(mgr).
 		Named("pool").
@@ -77,30 +97,35 @@ func (r *nodeReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *
 			}
 			return all
 		})).
-		// A released address may be had again when the pod that has it is gone.
-		Watches(&corev1.Pod{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			if pod := e.Object.(*corev1.Pod); pod.Spec.NodeName != "" {
-				q.Add(nodeRequest(pod.Spec.NodeName))
-			}
-		}}).
-		// What a node brings or is labelled with may be what its subnets depend on.
-		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged)).
+		Watches(&corev1.Node{}, nodeEvents()).
+		Watches(&corev1.Pod{}, r.podEvents()).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
 		Complete(r)
 }
 
-// Reconcile brings the pool of one node up to date, with one write at most.
+// Reconcile brings the pool of one node up to date, with one request to the writer at most.
 func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	n, ok := r.ledger.Node(req.Name)
 	if !ok {
+		r.mu.Lock()
+		delete(r.untracked, req.Name)
+		r.mu.Unlock()
 		return reconcile.Result{}, nil
 	}
 	if len(n.Malformed) > 0 {
 		r.warn(n, "MalformedPool", "ReadPool", "Entries that are not addresses or subnets are left alone: %s", strings.Join(n.Malformed, ", "))
 	}
+	if wait := r.writer.Delay(n.Name); wait > 0 {
+		// What the pool needs gathers meanwhile.
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	d, err := r.dutyFor(ctx, n)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	var retry time.Duration
 	if r.subnets.lacks(ctx, n) {
-		result, done, err := r.subnets.assign(ctx, n, r.fill)
+		result, done, err := r.subnets.assign(ctx, n, d.first)
 		if done || err != nil {
 			return result, err
 		}
@@ -113,28 +138,26 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		r.subnets.warn(ctx, n.Name, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
 		return reconcile.Result{}, nil
 	}
-	decide := func(n pool.Node) ([]pool.Edit, error) {
-		edits, _ := plan.Rested(n, r.clock.Now(), r.cfg.CoolDown, r.podHas(ctx, n.Name))
-		return append(edits, r.fill(n.With(edits))...), nil
-	}
 	// What the ledger shows is looked at first: nothing to do is the rule.
-	if edits, _ := decide(n); len(edits) > 0 {
-		err := r.writer.Write(ctx, ciliumpool.Request{Node: n.Name, Decide: decide})
-		switch {
+	edits, marks, untrack := d.edits(n), d.marks(n), r.untracks(n)
+	if slices.ContainsFunc(edits, takesAway) || len(plan.Vacant(n, d.stays)) > 0 {
+		if err := d.lookLive(ctx, r, n); err != nil {
+			return reconcile.Result{}, err
+		}
+		edits = d.edits(n)
+	}
+	if len(edits) > 0 || len(marks) > 0 || untrack {
+		switch err := r.write(ctx, n, d, untrack); {
 		case errors.Is(err, ciliumpool.ErrGone):
 			return reconcile.Result{}, nil
 		case err != nil:
 			return reconcile.Result{}, fmt.Errorf("bring the pool of node %s up to date: %w", n.Name, err)
 		}
-		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits))
+		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits), "handshakes", len(marks))
 		n = n.With(edits)
 	}
-	for _, f := range address.Families {
-		if _, short := plan.Fill(n, f, r.cfg.Watermark, r.ledger.Kept); short > 0 && n.HasFamily(f) {
-			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses and subnets %v have none left", short, f, n.PodCIDRs)
-		}
-	}
-	_, next := plan.Rested(n, r.clock.Now(), r.cfg.CoolDown, r.podHas(ctx, n.Name))
+	d.tell(r, n)
+	_, next := plan.Rested(n, r.clock.Now(), r.cfg.CoolDown, d.held)
 	if !next.IsZero() {
 		rested := max(time.Second, next.Sub(r.clock.Now()))
 		if retry == 0 || rested < retry {
@@ -144,17 +167,19 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	return reconcile.Result{RequeueAfter: retry}, nil
 }
 
-// fill makes the dynamic entries that a pool lacks, in each family that the node has.
-func (r *nodeReconciler) fill(n pool.Node) []pool.Edit {
-	var edits []pool.Edit
-	for _, f := range address.Families {
-		if !n.HasFamily(f) {
-			continue
-		}
-		added, _ := plan.Fill(n, f, r.cfg.Watermark, r.ledger.Kept)
-		edits = append(edits, added...)
+// untracks tells whether the CiliumNode is to be written to for its field tracking alone, and
+// remembers that it was.
+func (r *nodeReconciler) untracks(n pool.Node) bool {
+	if !r.cfg.StripManagedFields || !n.Tracked {
+		return false
 	}
-	return edits
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.untracked[n.Name] == n.UID {
+		return false
+	}
+	r.untracked[n.Name] = n.UID
+	return true
 }
 
 // podHas tells whether a pod on the node has an address, as far as the cache of pods goes. It

@@ -20,6 +20,8 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
@@ -49,12 +51,36 @@ func trimPod(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	return &corev1.Pod{
+	trimmed := &corev1.Pod{
 		TypeMeta:   pod.TypeMeta,
 		ObjectMeta: trimMeta(pod.ObjectMeta),
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
-	}, nil
+	}
+	if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
+		trimmed.Spec.Affinity = pod.Spec.Affinity
+	}
+	return trimmed, nil
+}
+
+// trimNode keeps of a Node what its subnets and its pool depend on.
+func trimNode(obj any) (any, error) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
+	trimmed.CreationTimestamp, trimmed.Labels, trimmed.Annotations = node.CreationTimestamp, node.Labels, nil
+	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable = node.Spec.PodCIDRs, node.Spec.Unschedulable
+	if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
+		trimmed.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: pods}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return trimmed, nil
 }
 
 // trimPodButLabels is trimPod where labels of pods are looked at.
@@ -111,8 +137,12 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	l := ledger.New()
 	pools := ciliumpool.New(live)
+	if cfg.StripManagedFields {
+		pools.Untrack()
+	}
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
 	writer.Observe(metrics.PoolWrites{})
+	writer.Pace(ciliumpool.NewPace(clock.RealClock{}, cfg.WritesPerMinute))
 	nodes, identities, orphans := &feed{}, &feed{}, &feed{}
 	// The ledger is behind its watch.
 	watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), l, func(node string, change ledger.Change) {
@@ -127,9 +157,17 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), l, func(_ *v1alpha1.FixedIP, freed []string) {
+	watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), l, func(record *v1alpha1.FixedIP, freed []string) {
 		for _, node := range freed {
 			nodes.add(nodeRequest(node))
+		}
+		// What is kept may be in the way of a pool, or a pool's dynamic entry in its way.
+		for _, ip := range record.Spec.IPs {
+			if a, err := address.Parse(ip); err == nil {
+				if home, ok := l.Home(a); ok {
+					nodes.add(nodeRequest(home))
+				}
+			}
 		}
 	})
 	if err != nil {
@@ -162,9 +200,11 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		writer:      writer,
 		subnets:     s,
 		cached:      mgr.GetClient(),
+		live:        live,
 		events:      mgr.GetEventRecorder("fixedip-controller"),
 		clock:       clock.RealClock{},
 		cfg:         cfg,
+		untracked:   map[string]string{},
 		recordsSeen: watched["fixedips"],
 	}
 	if err := n.setup(ctx, mgr, nodes); err != nil {

@@ -143,31 +143,6 @@ func podCIDRs(n *corev1.Node) ([]netip.Prefix, error) {
 	return own, nil
 }
 
-// trimNode keeps of a node what is read here.
-func trimNode(obj any) (any, error) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return obj, nil
-	}
-	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: metav1.ObjectMeta{
-		Name:              node.Name,
-		UID:               node.UID,
-		ResourceVersion:   node.ResourceVersion,
-		CreationTimestamp: node.CreationTimestamp,
-		DeletionTimestamp: node.DeletionTimestamp,
-	}}
-	if successorOf, ok := node.Labels[successorLabel]; ok {
-		trimmed.Labels = map[string]string{successorLabel: successorOf}
-	}
-	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable = node.Spec.PodCIDRs, node.Spec.Unschedulable
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
-		}
-	}
-	return trimmed, nil
-}
-
 // nodeChanged lets pass what makes a difference here, and not the heartbeats.
 var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)

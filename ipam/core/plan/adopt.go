@@ -64,7 +64,10 @@ func Adopt(n pool.Node, id identity.Identity, addrs []netip.Addr) ([]pool.Edit, 
 		entry, listed := n.Entries[a]
 		switch user, used := n.Used[a]; {
 		case listed && entry.Owner == id.Key():
-			continue
+			if !entry.Ordinary() {
+				continue
+			}
+			// On a strict node it was given for as long as the pod is there.
 		case used && user != "" && user != id.Key():
 			return nil, fmt.Errorf("the agent of node %s says that %s is used by %s", n.Name, a, user)
 		case listed && !entry.Dynamic():

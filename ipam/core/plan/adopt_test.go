@@ -52,7 +52,7 @@ func TestAdoptable(t *testing.T) {
 
 func TestAdopt(t *testing.T) {
 	id := identity.Identity{Namespace: "db", PodName: "mysql-0", Owner: identity.Owner{Kind: "StatefulSet", Name: "mysql"}}
-	own := id.Entry()
+	own, ordinary := id.Entry(), pool.Ordinary("db", "mysql-0")
 	for name, c := range map[string]struct {
 		entries map[string]pool.Entry
 		used    map[string]string
@@ -62,6 +62,7 @@ func TestAdopt(t *testing.T) {
 		"a dynamic entry":        {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": "db/mysql-0"}, want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], From: &pool.Entry{}, To: &own}}},
 		"the agent is late":      {entries: map[string]pool.Entry{"10.0.1.7": {}}, want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], From: &pool.Entry{}, To: &own}}},
 		"its own already":        {entries: map[string]pool.Entry{"10.0.1.7": own}},
+		"its own for now":        {entries: map[string]pool.Entry{"10.0.1.7": ordinary}, want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], From: &ordinary, To: &own}}},
 		"taken out of the pool":  {want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], To: &own}}},
 		"of another pod":         {entries: map[string]pool.Entry{"10.0.1.7": {Owner: "db/mysql-1"}}, wantErr: "the pool of node node-1 keeps 10.0.1.7 for db/mysql-1"},
 		"resting":                {entries: map[string]pool.Entry{"10.0.1.7": pool.Released(time.Unix(1, 0))}, wantErr: "the pool of node node-1 keeps 10.0.1.7 for fixedip.io/released"},

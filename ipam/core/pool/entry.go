@@ -22,9 +22,9 @@ type Entry struct {
 // NodeOwners are the names under which an agent takes addresses for the node itself.
 var NodeOwners = [...]string{"router", "health", "ingress"}
 
-// ordinaryKind stands in the resource of an entry where that of a fixed one has the kind of the
+// OrdinaryKind stands in the resource of an entry where that of a fixed one has the kind of the
 // workload: the entry was made for one pod of a strict node, and goes with it.
-const ordinaryKind = "Pod"
+const OrdinaryKind = "Pod"
 
 // Owned is the entry that gives an address to a pod.
 func Owned(namespace, podName, kind, ownerName string) Entry {
@@ -34,7 +34,7 @@ func Owned(namespace, podName, kind, ownerName string) Entry {
 // Ordinary is the entry that gives an address to a pod that keeps none: a strict node gives to
 // nobody what is not his.
 func Ordinary(namespace, podName string) Entry {
-	return Owned(namespace, podName, ordinaryKind, podName)
+	return Owned(namespace, podName, OrdinaryKind, podName)
 }
 
 // OwnerKey is the owner under which the CNI plugin asks for a pod's address.
@@ -63,7 +63,7 @@ func (e Entry) Node() bool { return slices.Contains(NodeOwners[:], e.Owner) }
 func (e Entry) Ordinary() bool {
 	_, _, pod := e.Pod()
 	kind, _, ok := e.Workload()
-	return pod && ok && kind == ordinaryKind
+	return pod && ok && kind == OrdinaryKind
 }
 
 // Workload reads the resource of an owned entry: "namespace/Kind/name".

@@ -1,0 +1,339 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// defaultPodCapacity is that of a node which does not say how many pods it takes, as a kubelet's.
+const defaultPodCapacity = 110
+
+// duty is what the pool of one node has to be, by its Node and its pods.
+type duty struct {
+	cfg Config
+	now time.Time
+	// strict: the pool holds owned entries only.
+	strict bool
+	// capacity is how many pods the node takes.
+	capacity int64
+	// occupants are the pods that have or need an address there.
+	occupants []plan.Occupant
+	// held tells whether a pod on the node has an address.
+	held func(netip.Addr) bool
+	// kept tells whether a FixedIP keeps an address.
+	kept func(netip.Addr) bool
+	// stays tells whether the pod of an ordinary entry needs it.
+	stays func(namespace, name string) bool
+	// live: the pods are as the API server has them. Only then is anything taken from where a pod
+	// may have it.
+	live bool
+	// gone are the owners of ordinary entries whose pods are gone, as the API server says.
+	gone map[string]bool
+}
+
+// dutyFor gathers it from the caches.
+func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error) {
+	d := &duty{cfg: r.cfg, now: r.clock.Now(), capacity: defaultPodCapacity, held: r.podHas(ctx, n.Name), kept: r.ledger.Kept}
+	node, err := r.nodeOf(ctx, n.Name)
+	if err != nil {
+		return nil, err
+	}
+	if node != nil {
+		d.strict = r.cfg.StrictNodes.Matches(labels.Set(node.Labels))
+		if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
+			d.capacity = pods.Value()
+		}
+	}
+	d.stays = func(namespace, name string) bool {
+		stays, err := needsEntry(ctx, r.cached, n.Name, namespace, name)
+		return err != nil || stays
+	}
+	if d.strict {
+		var pods corev1.PodList
+		if err := r.cached.List(ctx, &pods, client.MatchingFields{podPlaceIndex: n.Name}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list the pods of node %s from the cache: %w", n.Name, err)
+		}
+		if d.occupants, err = r.occupants(ctx, pods.Items); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
+// that the node is strict would have to be emptied again.
+func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
+	var node corev1.Node
+	err := r.cached.Get(ctx, client.ObjectKey{Name: name}, &node)
+	if apierrors.IsNotFound(err) {
+		err = r.live.Get(ctx, client.ObjectKey{Name: name}, &node)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return &node, nil
+}
+
+// needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or
+// about to be placed. One with an identity has an entry that is kept, and ordinary ones are in its
+// way.
+func needsEntry(ctx context.Context, from client.Reader, node, namespace, name string) (bool, error) {
+	var pod corev1.Pod
+	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
+	}
+	if identity.Ended(&pod) {
+		return false, nil
+	}
+	if place := identity.Place(&pod); place != "" {
+		return place == node, nil
+	}
+	_, fixed, err := identity.Of(&pod)
+	return err != nil || !fixed, nil
+}
+
+// occupants are those of the pods that have or need an address. What a record keeps for a pod is
+// projected, and not replaced.
+func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]plan.Occupant, error) {
+	var list []plan.Occupant
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || identity.Ended(pod) {
+			continue
+		}
+		var record v1alpha1.FixedIP
+		err := r.cached.Get(ctx, client.ObjectKeyFromObject(pod), &record)
+		if err == nil && len(record.Spec.IPs) > 0 {
+			continue
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
+		}
+		list = append(list, plan.Occupant{Namespace: pod.Namespace, Name: pod.Name, Addrs: podAddrs(pod)})
+	}
+	return list, nil
+}
+
+func podAddrs(pod *corev1.Pod) []netip.Addr {
+	var addrs []netip.Addr
+	for _, ip := range pod.Status.PodIPs {
+		if a, err := address.Parse(ip.IP); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// takesAway tells of an edit that would be wrong if a pod had the address without our knowing: a
+// dynamic entry that goes, or that becomes a pod's.
+func takesAway(e pool.Edit) bool {
+	if e.From == nil || !e.From.Dynamic() {
+		return false
+	}
+	return e.To == nil || !e.To.Node()
+}
+
+// lookLive replaces what the caches say of the pods by what the API server has.
+func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) error {
+	here, err := r.livePods(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	cached := d.held
+	d.held = func(a netip.Addr) bool {
+		return cached(a) || slices.ContainsFunc(here, func(pod corev1.Pod) bool {
+			return !pod.Spec.HostNetwork && !identity.Ended(&pod) && slices.Contains(podAddrs(&pod), a)
+		})
+	}
+	if d.strict {
+		running, err := r.occupants(ctx, here)
+		if err != nil {
+			return err
+		}
+		// Pods that a DaemonSet made for the node are not there yet.
+		for _, o := range d.occupants {
+			if len(o.Addrs) == 0 && !slices.ContainsFunc(running, func(l plan.Occupant) bool { return l.Namespace == o.Namespace && l.Name == o.Name }) {
+				running = append(running, o)
+			}
+		}
+		d.occupants = running
+	}
+	d.gone = map[string]bool{}
+	for _, e := range plan.Vacant(n, d.stays) {
+		namespace, name, _ := e.Pod()
+		stays, err := needsEntry(ctx, r.live, n.Name, namespace, name)
+		if err != nil {
+			return err
+		}
+		d.gone[e.Owner] = !stays
+	}
+	d.live = true
+	return nil
+}
+
+// livePods are the pods that are bound to a node, as the API server has them.
+func (r *nodeReconciler) livePods(ctx context.Context, node string) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := r.live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	return pods.Items, nil
+}
+
+// watermark is that of one family.
+func (d *duty) watermark(n pool.Node, f address.Family) plan.Watermark {
+	if d.strict {
+		return plan.NoneFree
+	}
+	size := int64(0)
+	for _, s := range n.Subnets {
+		if address.Of(s.Addr()) == f {
+			size += min(address.Size(s), math.MaxInt32)
+		}
+	}
+	return d.cfg.Watermark.ForNode(d.capacity, size)
+}
+
+// first makes the entries of a fresh pool.
+func (d *duty) first(n pool.Node) []pool.Edit {
+	if d.strict {
+		edits, _ := plan.Strict(n, d.occupants, d.kept)
+		return edits
+	}
+	var edits []pool.Edit
+	for _, f := range address.Families {
+		if n.HasFamily(f) {
+			added, _ := plan.Fill(n, f, d.watermark(n, f), d.kept)
+			edits = append(edits, added...)
+		}
+	}
+	return edits
+}
+
+// edits makes all edits that the pool needs.
+func (d *duty) edits(n pool.Node) []pool.Edit {
+	edits, _ := plan.Rested(n, d.now, d.cfg.CoolDown, d.held)
+	if d.live {
+		for a, e := range plan.Vacant(n, func(namespace, name string) bool { return !d.gone[pool.OwnerKey(namespace, name)] }) {
+			if !d.held(a) {
+				edits = append(edits, n.Set(a, pool.Released(d.now)))
+				klog.V(3).InfoS("An ordinary pod is gone", "node", n.Name, "owner", e.Owner, "ip", a)
+			}
+		}
+	}
+	n = n.With(edits)
+	for _, f := range address.Families {
+		out := plan.TakeOut(n, f, d.watermark(n, f), d.held, d.kept)
+		edits, n = append(edits, out...), n.With(out)
+	}
+	return append(edits, d.first(n)...)
+}
+
+// marks makes the next marks of the release handshakes.
+func (d *duty) marks(n pool.Node) []pool.Mark {
+	var marks []pool.Mark
+	for _, f := range address.Families {
+		marks = append(marks, plan.Ask(n, f, d.watermark(n, f), d.held, d.kept)...)
+	}
+	return marks
+}
+
+// tell says what the pool lacks that no edit can give it.
+func (d *duty) tell(r *nodeReconciler, n pool.Node) {
+	if d.strict {
+		if _, short := plan.Strict(n, d.occupants, d.kept); short > 0 {
+			r.warn(n, "SubnetFull", "FillPool", "The node is strict, %d addresses are needed for it and its pods, and subnets %v have none left", short, n.PodCIDRs)
+		}
+		return
+	}
+	for _, f := range address.Families {
+		if _, short := plan.Fill(n, f, d.watermark(n, f), d.kept); short > 0 && n.HasFamily(f) {
+			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses and subnets %v have none left", short, f, n.PodCIDRs)
+		}
+	}
+}
+
+// write brings the pool up to date.
+//
+// A bind writes nothing where the entry stands already, so that a pod may come under the name of one
+// that is gone, between the look at the API server and the write, and count on the entry. It gets it
+// back: nobody else can have had the address in between.
+func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrack bool) error {
+	// freed are the ordinary entries as they were.
+	var freed []pool.Edit
+	err := r.writer.Write(ctx, ciliumpool.Request{
+		Node: n.Name,
+		Decide: func(n pool.Node) ([]pool.Edit, error) {
+			edits := d.edits(n)
+			if !d.live {
+				edits = slices.DeleteFunc(edits, takesAway)
+			}
+			for _, e := range edits {
+				if e.From != nil && e.From.Ordinary() {
+					freed = append(freed, e)
+				}
+			}
+			return edits, nil
+		},
+		Marks:   d.marks,
+		Untrack: untrack,
+		// Nobody may have claimed an address for a pod meanwhile that is given one here.
+		Whole: d.strict,
+	})
+	if err != nil || len(freed) == 0 {
+		return err
+	}
+	here, err := r.livePods(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	needed := func(e pool.Edit) bool {
+		return slices.ContainsFunc(here, func(pod corev1.Pod) bool {
+			return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner && !identity.Ended(&pod)
+		})
+	}
+	if !slices.ContainsFunc(freed, needed) {
+		return nil
+	}
+	err = r.writer.Write(ctx, ciliumpool.Request{Node: n.Name, Live: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		var undo []pool.Edit
+		for _, e := range freed {
+			if now, ok := n.Entries[e.Addr]; ok && now == *e.To && needed(e) {
+				undo = append(undo, n.Set(e.Addr, *e.From))
+			}
+		}
+		return undo, nil
+	}})
+	if errors.Is(err, ciliumpool.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("give pods that came to node %s their entries back: %w", n.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// nodeEvents asks for a node's pool when its Node comes, and when another pool is due to it: its
+// labels, its subnets or the number of its pods are others.
+func nodeEvents() handler.Funcs {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { q.Add(nodeRequest(e.Object.GetName())) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+			a, b := before.Status.Allocatable[corev1.ResourcePods], after.Status.Allocatable[corev1.ResourcePods]
+			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
+				q.Add(nodeRequest(after.Name))
+			}
+		},
+	}
+}
+
+// podEvents asks for the pool of a pod's node where the pod may need an entry there, or need it no
+// more. A released address may be had again, too, when the pod that has it is gone.
+func (r *nodeReconciler) podEvents() handler.Funcs {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.podCame(ctx, e.Object.(*corev1.Pod), q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
+			switch {
+			case before.UID != after.UID, identity.Ended(before) != identity.Ended(after):
+				podWent(before, q)
+				podWent(after, q)
+			case identity.Place(before) != identity.Place(after), !slices.Equal(before.Status.PodIPs, after.Status.PodIPs):
+				r.podCame(ctx, after, q)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { podWent(e.Object.(*corev1.Pod), q) },
+	}
+}
+
+func podWent(pod *corev1.Pod, q queue) {
+	if place := identity.Place(pod); place != "" {
+		q.Add(nodeRequest(place))
+	}
+}
+
+// podCame asks for the pool of a strict node. On others pods take what there is.
+func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q queue) {
+	place := identity.Place(pod)
+	if place == "" || pod.Spec.HostNetwork {
+		return
+	}
+	var node corev1.Node
+	err := r.cached.Get(ctx, client.ObjectKey{Name: place}, &node)
+	if err != nil || r.cfg.StrictNodes.Matches(labels.Set(node.Labels)) {
+		q.Add(nodeRequest(place))
+	}
+}

@@ -1,0 +1,177 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+)
+
+// ordinaryPod is a pod of nobody's, for a scheduler or bound to a node from the start.
+func ordinaryPod(name, scheduler, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PodSpec{
+			SchedulerName: scheduler, NodeName: node,
+			TerminationGracePeriodSeconds: ptr.To[int64](1),
+			Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
+		},
+	}
+}
+
+// awaitPods waits until all pods of the names run.
+func (e *env) awaitPods(pods ...string) map[string]witness.Row {
+	e.t.Helper()
+	found := map[string]witness.Row{}
+	e.await(fmt.Sprintf("wait for %d pods to run", len(pods)), func(rows []witness.Row) bool {
+		clear(found)
+		for _, r := range rows {
+			if r.Running && slices.Contains(pods, r.Pod) {
+				found[r.Pod] = r
+			}
+		}
+		return len(found) == len(pods)
+	})
+	return found
+}
+
+// awaitNode waits for a condition over a CiliumNode as the API server has it.
+func (e *env) awaitNode(name, what string, condition func(*ciliumv2.CiliumNode) bool) *ciliumv2.CiliumNode {
+	e.t.Helper()
+	cn := &ciliumv2.CiliumNode{}
+	ctx := within(e.t)
+	for {
+		e.must(e.api.Get(ctx, client.ObjectKey{Name: name}, cn))
+		if condition(cn) {
+			return cn
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			e.t.Fatalf("%s: %v; what stands is %+v, %+v", what, context.Cause(ctx), cn.Spec.IPAM, cn.Status.IPAM)
+		}
+	}
+}
+
+func dynamic(cn *ciliumv2.CiliumNode) int {
+	n := 0
+	for _, entry := range cn.Spec.IPAM.Pool {
+		if entry.Owner == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// A pool grows with its pods and shrinks after them, in few writes, and nothing is kept in it that is
+// of no use. That no running pod lost its entry the agent would tell: restarted, it restores them.
+func TestPoolFollowsItsPods(t *testing.T) {
+	t.Parallel()
+	const perMinute = 20
+	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{
+		"--ip-rate-num=4", "--max-above-watermark=4", fmt.Sprintf("--node-writes-per-minute=%d", perMinute)}, defaultPool...)})
+	began, first := time.Now(), e.witness.Generations()["node-1"]
+	// Two more are the node's own.
+	settled := func(used int) func(*ciliumv2.CiliumNode) bool {
+		return func(cn *ciliumv2.CiliumNode) bool {
+			free := dynamic(cn) - used - 2
+			return len(cn.Status.IPAM.Used) == used+2 && free >= 4 && free <= 8 && len(cn.Status.IPAM.ReleaseIPs) == 0
+		}
+	}
+	e.awaitNode("node-1", "a first pool", settled(0))
+
+	var pods []string
+	for i := range 20 {
+		pods = append(pods, fmt.Sprintf("burst-%d", i))
+		e.create(ordinaryPod(pods[i], "nobody", "node-1"))
+	}
+	e.awaitPods(pods...)
+	e.awaitNode("node-1", "the pool to have grown", settled(20))
+
+	e.deletePods(pods[3:]...)
+	cn := e.awaitNode("node-1", "the pool to have shrunk", settled(3))
+	for _, name := range pods[:3] {
+		ip := e.witness.Pod(namespace, name).Status.PodIP
+		if _, listed := cn.Spec.IPAM.Pool[ip]; !listed {
+			t.Errorf("pod %s has %s, which is no longer in the pool", name, ip)
+		}
+	}
+	minutes := math.Ceil(time.Since(began).Minutes())
+	// The agent's own update is one of them, and one is the first of a minute.
+	if writes := e.witness.Generations()["node-1"] - first; float64(writes) > minutes*perMinute+1 {
+		t.Errorf("%d writes in %v minutes, at most %d are allowed in one", writes, minutes, perMinute)
+	} else {
+		t.Logf("a pool that grew by 20 and shrank by 17 took %d writes of its spec", writes)
+	}
+	if len(cn.ManagedFields) > 0 {
+		t.Errorf("there is field tracking: %+v", cn.ManagedFields)
+	}
+
+	// What is left is restored by an agent that starts anew, whose update does not bring the field
+	// tracking back.
+	e.must(e.Process("node-1").Kill())
+	e.must(e.Process("node-1").Restart(within(t)))
+	e.awaitNode("node-1", "the agent to have restored its pods", func(cn *ciliumv2.CiliumNode) bool {
+		restored := 0
+		for _, used := range cn.Status.IPAM.Used {
+			if strings.HasSuffix(used.Owner, " [restored]") {
+				restored++
+			}
+		}
+		return restored == 3 && len(cn.ManagedFields) == 0
+	})
+}
+
+// A controller that comes and goes in the middle of it all brings the handshake to its end.
+func TestShrinkAcrossRestarts(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--ip-rate-num=20", "--max-above-watermark=2"}, defaultPool...)})
+	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
+	e.must(e.controller.Kill())
+	// One answered and not taken out, one taken out and not told, one that nobody answered, one that
+	// the agent refuses since it is its router's.
+	cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true })
+	var own, free []string
+	for ip := range cn.Spec.IPAM.Pool {
+		if _, used := cn.Status.IPAM.Used[ip]; used {
+			own = append(own, ip)
+		} else {
+			free = append(free, ip)
+		}
+	}
+	e.releaseIPs("node-1", map[string]string{free[0]: "marked-for-release", free[1]: "marked-for-release", own[0]: "marked-for-release"})
+	e.awaitNode("node-1", "the agent's answers", func(cn *ciliumv2.CiliumNode) bool {
+		keys := cn.Status.IPAM.ReleaseIPs
+		return keys[free[0]] == "ready-for-release" && keys[free[1]] == "ready-for-release" && keys[own[0]] == "do-not-release"
+	})
+	e.must(e.api.Patch(within(t), cn, client.RawPatch("application/json-patch+json", []byte(`[{"op":"remove","path":"/spec/ipam/pool/`+free[1]+`"}]`))))
+	e.must(e.controller.Restart(within(t)))
+	// 20 were free, of which two are agreed upon: one of them is needed again.
+	e.awaitNode("node-1", "all handshakes to end", func(cn *ciliumv2.CiliumNode) bool {
+		_, own0 := cn.Spec.IPAM.Pool[own[0]]
+		return own0 && len(cn.Status.IPAM.ReleaseIPs) == 0 && dynamic(cn) == 22
+	})
+}
+
+// releaseIPs writes keys of the release handshake by hand.
+func (e *env) releaseIPs(node string, keys map[string]string) {
+	e.t.Helper()
+	var list []string
+	for ip, state := range keys {
+		list = append(list, fmt.Sprintf("%q:%q", ip, state))
+	}
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	patch := `{"status":{"ipam":{"release-ips":{` + strings.Join(list, ",") + `}}}}`
+	e.must(e.api.Status().Patch(within(e.t), cn, client.RawPatch("application/merge-patch+json", []byte(patch))))
+}
