@@ -93,7 +93,7 @@ profiles:
 		}
 	}
 	want := map[string]any{
-		"FixedIP":      &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait"},
+		"FixedIP":      &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait", StrictNodes: "fixedip.io/strict=true"},
 		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

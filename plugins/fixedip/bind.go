@@ -41,7 +41,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 		return fwk.AsStatus(err)
 	}
 	if c.bystander {
-		return nil
+		return p.bindStrict(ctx, pod, c, nodeName)
 	}
 	claim, ok := p.world.ledger.Claimed(pod.UID)
 	if !ok {

@@ -22,13 +22,16 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
+// errNotReady: the world is not known yet. Nothing is decided from a part of it.
+var errNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; are their CRDs installed, and may it watch them?")
+
 // stateKey is where the plugin keeps its state in the cycle.
 const stateKey fwk.StateKey = Name
 
 // cycle is what PreFilter found out about a pod. Nothing but lacked changes afterwards, so that
 // parallel Filters and clones share it.
 type cycle struct {
-	// bystander: the pod has no fixed address. Reserve and PreBind run for it all the same.
+	// bystander: the pod has no fixed address. It needs an entry of its own on strict nodes alone.
 	bystander bool
 	// keptFrom are nodes whose pools keep an address for the bystander's name, for a workload that
 	// it does not belong to: there the agent would give it that address.
@@ -54,16 +57,16 @@ func (c *cycle) Clone() fwk.StateData { return c }
 
 // PreFilter finds the pod's reservation and narrows the cycle to the node that owns it. Narrowing
 // saves work and decides nothing: a nominated node is tried through Filter alone.
-func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, _ []fwk.NodeInfo) (*framework.PreFilterResult, *fwk.Status) {
+func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*framework.PreFilterResult, *fwk.Status) {
 	decided := p.waiting.now()
 	id, fixed, err := identity.Of(pod)
 	if err != nil {
 		return nil, p.refuse(pod, cause{}, decided, err.Error())
 	}
 	if !fixed {
-		c := &cycle{bystander: true, keptFrom: p.world.keptFrom(pod)}
+		c := &cycle{bystander: true, keptFrom: p.world.keptFrom(pod), decided: decided}
 		state.Write(stateKey, c)
-		if len(c.keptFrom) == 0 {
+		if len(c.keptFrom) == 0 && !p.meetsStrict(pod, nodes) {
 			return nil, fwk.NewStatus(fwk.Skip)
 		}
 		return nil, nil
@@ -72,7 +75,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		return nil, p.refuse(pod, cause{}, decided, err.Error())
 	}
 	if !p.world.ready() {
-		return nil, fwk.AsStatus(errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; are their CRDs installed, and may it watch them?"))
+		return nil, fwk.AsStatus(errNotReady)
 	}
 	r, err := p.world.reservationOf(ctx, id)
 	var no *unreservable
@@ -118,7 +121,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 		if slices.Contains(c.keptFrom, name) {
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) kept an address for the pod's name, for a workload that it does not belong to")
 		}
-		return nil
+		return p.filterStrict(pod, c, node.Node())
 	}
 	switch r := c.reservation; {
 	case r.node == "", c.failover == v1alpha1.Reassign && r.node != name:
@@ -155,7 +158,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 		return fwk.AsStatus(err)
 	}
 	if c.bystander {
-		return nil
+		return p.reserveStrict(ctx, pod, c, nodeName)
 	}
 	if h, ok := p.world.heldElsewhere(c.id.Key(), nodeName, c.reservation.holders); ok {
 		return p.refuse(pod, cause{owner: c.id.Key()}, c.decided,

@@ -129,6 +129,9 @@ func (a *actor) Get(_ context.Context, key client.ObjectKey, obj client.Object, 
 	return nil
 }
 
+// Status is not written by the scheduler.
+func (a *actor) Status() client.SubResourceWriter { return nil }
+
 func (a *actor) Patch(_ context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption) error {
 	a.take()
 	a.mu.Lock()

@@ -33,12 +33,17 @@ func (w *world) Synced() map[string]bool {
 
 // observedClaim is claim, counted and timed.
 func (w *world) observedClaim(ctx context.Context, c ledger.Claim, entry pool.Entry) error {
+	return w.observed(ctx, c, func() error { return w.claim(ctx, c, entry) })
+}
+
+// observed counts and times how a claim is made that does not stand.
+func (w *world) observed(ctx context.Context, c ledger.Claim, claim func() error) error {
 	if w.ledger.Stands(c) {
 		metrics.ClaimEnded(metrics.Standing, 0)
 		return nil
 	}
 	began := time.Now()
-	err := w.claim(ctx, c, entry)
+	err := claim()
 	metrics.ClaimEnded(resultOf(ctx, err), time.Since(began))
 	return err
 }

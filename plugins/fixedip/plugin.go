@@ -29,6 +29,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	appslisters "k8s.io/client-go/listers/apps/v1"
@@ -70,6 +71,8 @@ type Plugin struct {
 	// node than its home.
 	failover v1alpha1.Failover
 	movable  bool
+	// strict chooses the nodes on which every pod has an address of its own.
+	strict labels.Selector
 }
 
 // Name is the name of the plugin.
@@ -120,6 +123,10 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 			return nil, fmt.Errorf("ipFamilies: %w", err)
 		}
 		p.families = append(p.families, f)
+	}
+	var err error
+	if p.strict, err = parseStrict(args.StrictNodes); err != nil {
+		return nil, err
 	}
 	w.subscribe(p.waiting)
 	if err := p.waiting.follow(h.SharedInformerFactory().Core().V1().Pods().Informer()); err != nil {

@@ -85,13 +85,13 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 
 // keptFrom are the nodes on which a pod without a fixed address would get one that is kept for
 // somebody else: the agent goes by the pod's name alone. An entry whose resource names no workload
-// was written by hand for just this pod.
+// was written by hand for just this pod, and an ordinary one is nobody else's either.
 func (w *world) keptFrom(pod *corev1.Pod) []string {
 	var nodes []string
 	for _, h := range w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
 		kind, name, ok := w.ledger.WorkloadOf(h)
 		owner := metav1.GetControllerOfNoCopy(pod)
-		if ok && (owner == nil || owner.Kind != kind || owner.Name != name) {
+		if ok && kind != pool.OrdinaryKind && (owner == nil || owner.Kind != kind || owner.Name != name) {
 			nodes = append(nodes, h.Node)
 		}
 	}

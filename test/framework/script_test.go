@@ -210,6 +210,7 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 		ClaimTimeout: metav1.Duration{Duration: r.claimTimeout},
 		ClaimQPS:     100,
 		ClaimBurst:   200,
+		StrictNodes:  "fixedip.io/strict=true",
 		Failover:     cmp.Or(r.failover, "Wait"),
 
 		MovableAddresses: r.movable,

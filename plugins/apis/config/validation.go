@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -44,6 +45,9 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 		errs = append(errs, field.NotSupported(path.Child("failover"), args.Failover, []string{"Wait", "Migrate", "Reassign"}))
 	case policy == v1alpha1.Migrate && !args.MovableAddresses:
 		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses can't migrate while movableAddresses is false; set that where the cluster's routing carries single addresses"))
+	}
+	if _, err := labels.Parse(args.StrictNodes); err != nil {
+		errs = append(errs, field.Invalid(path.Child("strictNodes"), args.StrictNodes, err.Error()))
 	}
 	return errs
 }

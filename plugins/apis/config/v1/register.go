@@ -53,6 +53,9 @@ func SetDefaults(args *FixedIPArgs) {
 	if args.MovableAddresses == nil {
 		args.MovableAddresses = ptr.To(false)
 	}
+	if args.StrictNodes == nil {
+		args.StrictNodes = ptr.To("fixedip.io/strict=true")
+	}
 }
 
 func addConversions(s *runtime.Scheme) error {
@@ -66,6 +69,7 @@ func addConversions(s *runtime.Scheme) error {
 			Failover:     in.Failover,
 
 			MovableAddresses: ptr.Deref(in.MovableAddresses, false),
+			StrictNodes:      ptr.Deref(in.StrictNodes, ""),
 		}
 		return nil
 	}); err != nil {
@@ -81,6 +85,7 @@ func addConversions(s *runtime.Scheme) error {
 			Failover:     in.Failover,
 
 			MovableAddresses: &in.MovableAddresses,
+			StrictNodes:      &in.StrictNodes,
 		}
 		return nil
 	})

@@ -36,4 +36,8 @@ type FixedIPArgs struct {
 	// under native routing by subnets, where an address that moved could not be reached. Default:
 	// false, and then nothing migrates.
 	MovableAddresses *bool `json:"movableAddresses,omitempty"`
+	// strictNodes is a label selector. On the nodes that it chooses every pod that this scheduler
+	// places gets an address of its own, fixed or not; empty: there are none. It has to say what the
+	// controller's --strict-nodes says. Default: fixedip.io/strict=true.
+	StrictNodes *string `json:"strictNodes,omitempty"`
 }

@@ -1,0 +1,82 @@
+package framework
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// strictNode is a strict node, and a pod without a fixed address for it.
+func strictNode(change ...func(*corev1.Pod)) func(*scene) {
+	return func(s *scene) {
+		s.node("a", "10.1.0.0/29")
+		s.patch(&corev1.Node{}, "a", `{"metadata":{"labels":{"fixedip.io/strict":"true"}}}`)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}, Spec: s.podSpec()}
+		for _, c := range change {
+			c(pod)
+		}
+		s.create(pod)
+	}
+}
+
+// claimedForNow is what PreBind stores for the pod web-0 on a strict node.
+func claimedForNow(addr string) func(*scene, *stored) {
+	return func(s *scene, want *stored) {
+		want.entry("a", addr, s.ns+"/web-0", s.ns+"/Pod/web-0")
+		want.Writes++
+	}
+}
+
+// On a strict node pods without fixed addresses are claimed one, too.
+func TestStrict(t *testing.T) {
+	rest := []step{
+		{at: bind, then: bound("web-0", "a")},
+		{at: postBind},
+		{rest: map[string]string{"web-0": "on a"}},
+	}
+	play(t, map[string]row{
+		"the lowest address, before the bind": {
+			world: strictNode(),
+			steps: append([]step{
+				{at: preFilter},
+				{at: filter},
+				{at: reserve},
+				{at: preBind, then: claimedForNow("10.1.0.1")},
+			}, rest...),
+		},
+		"another was faster: the next will do": {
+			world: strictNode(),
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) { s.takes("other-0", "a", "10.1.0.1") }, then: claimedForNow("10.1.0.2")},
+			}, rest...),
+		},
+		"a full node is waited for": {
+			world: func(s *scene) {
+				strictNode()(s)
+				for i := 1; i <= 6; i++ {
+					s.takes(fmt.Sprintf("other-%d", i), "a", fmt.Sprintf("10.1.0.%d", i))
+				}
+			},
+			steps: append([]step{
+				{at: filter},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 strict node(s) had no free IPv4 address for the pod in their subnets*"},
+					before: func(s *scene) { s.frees("a", "10.1.0.3") }},
+				{at: preBind, then: claimedForNow("10.1.0.3")},
+			}, rest...),
+		},
+		"a pod of the host's network needs none": {
+			world: strictNode(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }),
+			steps: append([]step{{at: preFilter, answer: "Skip"}, {at: preBind}}, rest...),
+		},
+		"a fixed pod has its address for life": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.patch(&corev1.Node{}, "a", `{"metadata":{"labels":{"fixedip.io/strict":"true"}}}`)
+				s.statefulSet("web")
+			},
+			steps: append([]step{{at: preBind, then: claimed("a", "10.1.0.6")}}, rest...),
+		},
+	})
+}
