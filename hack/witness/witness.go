@@ -201,8 +201,9 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 		if gone || !pod(e.Owner) || before != nil && before.Spec.IPAM.Pool[ip].Owner == e.Owner {
 			continue
 		}
-		// The owner is new on this address.
-		if p := w.first[e.Owner]; p == nil {
+		// The owner is new on this address. That an ordinary pod has an entry is promised on strict nodes,
+		// not that it had it before its bind: another scheduler may have placed it.
+		if p := w.first[e.Owner]; p == nil && !strings.Contains(e.Resource, "/Pod/") {
 			w.first[e.Owner] = &Placement{Pod: e.Owner, Node: cn.Name, Address: ip, Claimed: version(cn)}
 			w.order(e.Owner)
 		}

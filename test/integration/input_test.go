@@ -37,6 +37,9 @@ func TestBadFlags(t *testing.T) {
 		"negative hold time":        {[]string{pool, "--subnet-hold-time=-1s"}, `--subnet-hold-time: Invalid value: "-1s": must not be negative`},
 		"watermark too low":         {[]string{pool, "--ip-rate-num=1"}, `--ip-rate-num: Invalid value: 1: must be at least 2: an agent does not start with a smaller pool`},
 		"maximum below watermark":   {[]string{pool, "--max-allocated-ip=4"}, `--max-allocated-ip: Invalid value: 4: must not be less than ip-rate-num`},
+		"excess below nothing":      {[]string{pool, "--max-above-watermark=-1"}, `--max-above-watermark: Invalid value: -1: must not be negative`},
+		"no writes":                 {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: a pod that ends on a node can take as many`},
+		"no selector":               {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes "a in": unable to parse requirement: found '' expected: '('`},
 		"negative cool-down":        {[]string{pool, "--cool-down=-1s"}, `--cool-down: Invalid value: "-1s": must not be negative`},
 		"no duration":               {[]string{pool, "--cool-down=soon"}, `invalid argument "soon" for "--cool-down" flag: time: invalid duration "soon"`},
 		"lease shorter than renew":  {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration 5s must be longer than --leader-election-renew-deadline 10s, which must be longer than --leader-election-retry-period 2s`},
@@ -76,6 +79,7 @@ func TestBadSchedulerArgs(t *testing.T) {
 		"too much time":     {"claimTimeout: 1h", prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
 		"no requests":       {"claimQPS: 0", prefix + `claimQPS: Invalid value: 0: must be more than 0`},
 		"no request at all": {"claimBurst: 0", prefix + `claimBurst: Invalid value: 0: must be at least 1`},
+		"no selector":       {`strictNodes: "a in"`, prefix + `strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
 		"no such argument":  {"ipFamily: IPv4", `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamily"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -76,7 +76,7 @@ func dynamic(cn *ciliumv2.CiliumNode) int {
 
 // A pool grows with its pods and shrinks after them, in few writes, and nothing is kept in it that is
 // of no use. That no running pod lost its entry the agent would tell: restarted, it restores them.
-func TestPoolFollowsItsPods(t *testing.T) {
+func TestG12Watermarks(t *testing.T) {
 	t.Parallel()
 	const perMinute = 20
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{
@@ -161,6 +161,28 @@ func TestShrinkAcrossRestarts(t *testing.T) {
 	e.awaitNode("node-1", "all handshakes to end", func(cn *ciliumv2.CiliumNode) bool {
 		_, own0 := cn.Spec.IPAM.Pool[own[0]]
 		return own0 && len(cn.Status.IPAM.ReleaseIPs) == 0 && dynamic(cn) == 22
+	})
+}
+
+// A FixedIP made for an address that the pool offers to anybody: it is taken out, and its pod has it.
+func TestKeptInThePool(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
+	var offered string
+	e.awaitNode("node-1", "an entry for anybody that nobody has", func(cn *ciliumv2.CiliumNode) bool {
+		for ip := range cn.Spec.IPAM.Pool {
+			if _, used := cn.Status.IPAM.Used[ip]; !used && len(cn.Status.IPAM.Used) == 2 {
+				offered = ip
+			}
+		}
+		return offered != ""
+	})
+	e.create(beforehand("web", "web-0", offered), statefulSet("web", 1))
+	if r := e.awaitRunning(nil, "web-0")["web-0"]; r.Address != offered {
+		t.Errorf("web-0 has %s, and its FixedIP says %s", r.Address, offered)
+	}
+	e.awaitNode("node-1", "others in its place", func(cn *ciliumv2.CiliumNode) bool {
+		return dynamic(cn) == 10 && len(cn.Status.IPAM.ReleaseIPs) == 0
 	})
 }
 

@@ -1,0 +1,183 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+)
+
+// strictLabel makes a node strict, as the controller and the scheduler go by unless told otherwise.
+const strictLabel = "fixedip.io/strict=true"
+
+// strictly holds a strict node to its promise: nothing in the pool is for anybody, and every pod
+// that runs there has the address of an entry that names it.
+func (e *env) strictly(node string) {
+	e.t.Helper()
+	cn := e.awaitNode(node, "the pool", func(*ciliumv2.CiliumNode) bool { return true })
+	if n := dynamic(cn); n > 0 {
+		e.t.Errorf("the pool of the strict node %s has %d entries for anybody", node, n)
+	}
+	for _, r := range e.witness.State(namespace) {
+		if r.Node != node || r.Address == "" {
+			continue
+		}
+		for _, ip := range strings.Split(r.Address, ",") {
+			if owner := cn.Spec.IPAM.Pool[ip].Owner; owner != namespace+"/"+r.Pod {
+				e.t.Errorf("pod %s on the strict node %s runs with %s, whose owner is %q", r.Pod, node, ip, owner)
+			}
+		}
+	}
+}
+
+// bind does what another scheduler does.
+func (e *env) bind(pod, node string) {
+	e.t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}}
+	e.must(e.api.SubResource("binding").Create(within(e.t), p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
+}
+
+// tooEarly counts the pods of a prefix whose first request for an address failed.
+func (e *env) tooEarly(prefixes ...string) int {
+	e.t.Helper()
+	var events corev1.EventList
+	e.must(e.api.List(within(e.t), &events, client.InNamespace(namespace)))
+	early := map[string]bool{}
+	for _, ev := range events.Items {
+		if ev.Reason == "FailedCreatePodSandBox" && slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(ev.InvolvedObject.Name, p) }) {
+			early[ev.InvolvedObject.Name] = true
+		}
+	}
+	return len(early)
+}
+
+// On a strict node no pod ever gets an address that is not its own, however late the agent sees its
+// entry: 30 pods of our scheduler, fixed and ordinary, and 30 of another one.
+func TestStrictNode(t *testing.T) {
+	t.Parallel()
+	for name, delay := range map[string]string{"a watch in time": "0s", "a watch that is 3 s late": "3s"} {
+		t.Run(name, func(t *testing.T) {
+			e := startCluster(t)
+			e.startNode("node-1", "--labels="+strictLabel, "--watch-delay="+delay)
+			e.startController("controller", defaultPool...)
+			e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{})
+			e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
+			e.strictly("node-1")
+
+			e.create(statefulSet("fixed", 15))
+			var ours, others []string
+			for i := range 15 {
+				ours = append(ours, fmt.Sprintf("ours-%d", i))
+				e.create(ordinaryPod(ours[i], "fixedip-scheduler", ""))
+			}
+			for i := range 30 {
+				others = append(others, fmt.Sprintf("theirs-%d", i))
+				e.create(ordinaryPod(others[i], "another-scheduler", ""))
+				e.bind(others[i], "node-1")
+			}
+			fixed := names("fixed", 15)
+			before := e.awaitPods(slices.Concat(fixed, ours, others)...)
+			e.strictly("node-1")
+			e.awaitRunning(nil, fixed...)
+			t.Logf("%s: too early were %d of 30 CNI ADDs of our scheduler's pods and %d of 30 of another's", name, e.tooEarly("fixed-", "ours-"), e.tooEarly("theirs-"))
+
+			// Fixed ones come back to their addresses, the others give theirs back.
+			e.deletePods(slices.Concat(fixed[:5], ours, others)...)
+			restarted := subset(before, fixed[:5]...)
+			e.sameAddresses(restarted, e.awaitRunning(restarted, fixed[:5]...))
+			e.await("wait for the entries of ordinary pods to go", func(rows []witness.Row) bool {
+				return !slices.ContainsFunc(rows, func(r witness.Row) bool { return !strings.HasPrefix(r.Pod, "fixed-") })
+			})
+			e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == len(nodeOwners) }))
+			e.strictly("node-1")
+		})
+	}
+}
+
+// nodeOwners are the entries of a strict node's own, which the witness counts as resting.
+var nodeOwners = []string{"router", "health", "ingress"}
+
+// A DaemonSet's pod is known before it is bound: its entry is there before its node asks.
+func TestStrictNodeDaemonSet(t *testing.T) {
+	t.Parallel()
+	e := startCluster(t)
+	e.startNode("node-1", "--labels="+strictLabel)
+	e.startController("controller", defaultPool...)
+	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{})
+	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
+	labels := map[string]string{"app": "each"}
+	e.create(&appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "each"},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: ordinaryPod("", "another-scheduler", "").Spec},
+		},
+	})
+	var pod string
+	e.await("wait for an entry of the pod, which is not bound", func(rows []witness.Row) bool {
+		for _, r := range rows {
+			if strings.HasPrefix(r.Pod, "each-") && r.Node == "" && len(r.Entries) == 1 {
+				pod = r.Pod
+			}
+		}
+		return pod != ""
+	})
+	e.bind(pod, "node-1")
+	e.awaitPods(pod)
+	e.strictly("node-1")
+}
+
+// A node that turns strict under its pods: they run on, what they have becomes theirs, and the rest
+// is taken out through the agent. Turned back, it is a node like others.
+func TestNodeTurnsStrict(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
+	e.create(statefulSet("fixed", 2))
+	var ordinary []string
+	for i := range 5 {
+		ordinary = append(ordinary, fmt.Sprintf("before-%d", i))
+		e.create(ordinaryPod(ordinary[i], "another-scheduler", "node-1"))
+	}
+	before := e.awaitPods(append(names("fixed", 2), ordinary...)...)
+	label := func(value string) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
+		e.must(e.api.Patch(within(t), node, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"fixedip.io/strict":`+value+`}}}`))))
+	}
+	label(`"true"`)
+	e.awaitNode("node-1", "nothing to be for anybody", func(cn *ciliumv2.CiliumNode) bool {
+		return dynamic(cn) == 0 && len(cn.Status.IPAM.ReleaseIPs) == 0
+	})
+	e.strictly("node-1")
+	e.create(ordinaryPod("after-0", "another-scheduler", "node-1"), ordinaryPod("after-1", "fixedip-scheduler", ""))
+	after := e.awaitPods(append(names("fixed", 2), append(ordinary, "after-0", "after-1")...)...)
+	e.sameAddresses(before, after)
+	for name, r := range before {
+		if after[name].UID != r.UID {
+			t.Errorf("pod %s was restarted", name)
+		}
+	}
+	e.strictly("node-1")
+
+	label("null")
+	e.awaitNode("node-1", "entries for anybody", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 8 })
+	e.deletePods(append(ordinary, "after-0", "after-1")...)
+	e.await("wait for the entries of the pods that are gone to go", func(rows []witness.Row) bool { return len(rows) == 2 })
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == len(nodeOwners) }))
+}
+
+func subset(rows map[string]witness.Row, names ...string) map[string]witness.Row {
+	some := map[string]witness.Row{}
+	for _, n := range names {
+		some[n] = rows[n]
+	}
+	return some
+}
