@@ -253,7 +253,7 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 func (w *Witness) away(owner string) bool {
 	for _, cn := range w.nodes {
 		for _, e := range cn.Spec.IPAM.Pool {
-			if e.Owner == "fixedip.io/away" && strings.HasSuffix(e.Resource, "/"+owner) {
+			if e.Owner == "fixedip.io/away" && strings.HasSuffix(strings.TrimSuffix(e.Resource, "/leaving"), "/"+owner) {
 				return true
 			}
 		}

@@ -150,7 +150,7 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 
 func destroys(s plan.Step) bool {
 	switch s {
-	case plan.DeleteRecord, plan.ReplaceRecord, plan.ReleaseEntries, plan.Bar, plan.ReleaseHome, plan.FinishRecord:
+	case plan.DeleteRecord, plan.ReplaceRecord, plan.ReleaseEntries, plan.Depart, plan.Bar, plan.ReleaseHome, plan.FinishRecord:
 		return true
 	}
 	return false
@@ -302,6 +302,8 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		return client.IgnoreNotFound(err)
 	case plan.ReleaseEntries:
 		return r.release(ctx, key, s, next)
+	case plan.Depart:
+		return r.depart(ctx, key, next)
 	case plan.Bar:
 		return r.bar(ctx, key, next)
 	case plan.ReleaseHome:

@@ -88,6 +88,20 @@ func causeOf(s plan.Situation) metrics.Cause {
 	return metrics.Beside
 }
 
+// depart has the home of addresses say that they are about to leave the node that they are away on.
+func (r *recordReconciler) depart(ctx context.Context, key types.NamespacedName, next plan.Next) error {
+	err := r.writer.Write(ctx, ciliumpool.Request{Node: next.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		return n.Depart(pool.OwnerKey(key.Namespace, key.Name), next.From, next.Addrs)
+	}})
+	switch {
+	case errors.Is(err, pool.ErrUndecided):
+		return fmt.Errorf("%w: %w", err, errSuperseded)
+	case err != nil && !errors.Is(err, ciliumpool.ErrGone):
+		return fmt.Errorf("mark the addresses %v of %s, away on node %s, as leaving it: %w", next.Addrs, key, next.From, err)
+	}
+	return nil
+}
+
 // bar keeps the addresses of an identity from settling on a node that they were moved to.
 func (r *recordReconciler) bar(ctx context.Context, key types.NamespacedName, next plan.Next) error {
 	owner, at := pool.OwnerKey(key.Namespace, key.Name), r.clock.Now()
@@ -103,7 +117,10 @@ func (r *recordReconciler) bar(ctx context.Context, key types.NamespacedName, ne
 // releaseHome lets addresses rest at home that are away no more.
 func (r *recordReconciler) releaseHome(ctx context.Context, key types.NamespacedName, next plan.Next) error {
 	owner, at := pool.OwnerKey(key.Namespace, key.Name), r.clock.Now()
-	err := r.writer.Write(ctx, ciliumpool.Request{Node: next.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	err := r.writer.Write(ctx, ciliumpool.Request{Node: next.Node, Live: true, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		if n.Generation != next.Generation {
+			return nil, fmt.Errorf("CiliumNode %s was written to since: %w", n.Name, errSuperseded)
+		}
 		return n.Return(owner, next.From, next.Addrs, at), nil
 	}})
 	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {

@@ -17,12 +17,12 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// settleTries bounds how often the last step of a move is decided anew because others write to the
-// same pool.
+// settleTries bounds how often a step of a move is decided anew because others write to the same
+// pool.
 const settleTries = 8
 
-// errMoved: the pool was written to since the home was looked at.
-var errMoved = errors.New("the pool has changed since the home of the address was looked at")
+// errMoved: the pool was written to since it was looked at.
+var errMoved = errors.New("the pool has changed since it was looked at")
 
 // move makes the steps of pool.Move that remain, and waits until the plugin's own watch shows the last.
 // What each of them takes away is decided at the API server, and it is looked there once more at the
@@ -44,17 +44,17 @@ func (p *Plugin) move(ctx context.Context, pod *corev1.Pod, c *cycle, claim ledg
 			return fmt.Errorf("announce %s on node %s: %w", address.Join(m.Addrs), m.To, err)
 		}
 	}
-	if m.From != m.Home && m.From != m.To {
-		at := time.Now()
-		err := p.take(ctx, pod, m.From, m.From, func(n pool.Node) ([]pool.Edit, error) { return m.Leave(n, at) })
-		if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
-			return fmt.Errorf("take %s from node %s: %w", address.Join(m.Addrs), m.From, err)
-		}
+	switch m.From {
+	case m.Home:
+		err = p.take(ctx, pod, m.From, m.Home, m.Turn)
+	case m.To:
+		// A move that was about to go on from there stays.
+		err = p.world.write(ctx, m.Home, m.Turn)
+	default:
+		err = p.goOn(ctx, pod, m)
 	}
-	if m.From != m.To {
-		if err := p.take(ctx, pod, m.From, m.Home, m.Turn); err != nil {
-			return fmt.Errorf("have %s, at home on node %s, on node %s instead of %s: %w", address.Join(m.Addrs), m.Home, m.To, m.From, err)
-		}
+	if err != nil {
+		return fmt.Errorf("have %s, at home on node %s, on node %s instead of %s: %w", address.Join(m.Addrs), m.Home, m.To, m.From, err)
 	}
 	if m.To != m.Home {
 		if err := p.world.settle(ctx, m); err != nil {
@@ -63,6 +63,28 @@ func (p *Plugin) move(ctx context.Context, pod *corev1.Pod, c *cycle, claim ledg
 	}
 	loggerFrom(ctx).V(2).Info("Address moved", "pod", klog.KObj(pod), "from", m.From, "to", m.To, "home", m.Home, "ips", m.Addrs)
 	return p.world.await(ctx, claim)
+}
+
+// goOn makes the steps Depart, Leave and Turn, for addresses that leave a node that is not their home.
+func (p *Plugin) goOn(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
+	at := time.Now()
+	for range settleTries {
+		if err := p.world.write(ctx, m.Home, m.Depart); err != nil {
+			return err
+		}
+		home, err := p.world.stored.Get(ctx, m.Home)
+		if err != nil {
+			return err
+		}
+		err = p.take(ctx, pod, m.From, m.From, func(n pool.Node) ([]pool.Edit, error) { return m.Leave(n, at) })
+		if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
+			return err
+		}
+		if err := p.world.writeSame(ctx, home, m.Turn); !errors.Is(err, errMoved) {
+			return err
+		}
+	}
+	return fmt.Errorf("CiliumNode %s is written to all the time: %w", m.Home, errMoved)
 }
 
 // fence is what the API server says of the node that addresses are about to leave.
@@ -113,6 +135,16 @@ func (w *world) write(ctx context.Context, node string, decide func(pool.Node) (
 	return w.pools.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: decide})
 }
 
+// writeSame is write for a pool that has to be unchanged as a whole since it was seen; else errMoved.
+func (w *world) writeSame(ctx context.Context, seen pool.Node, decide func(pool.Node) ([]pool.Edit, error)) error {
+	return w.pools.Write(ctx, ciliumpool.Request{Node: seen.Name, Live: true, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		if n.UID != seen.UID || n.Generation != seen.Generation {
+			return nil, errMoved
+		}
+		return decide(n)
+	}})
+}
+
 // settle gives the addresses to the pod where they have gone. The pool there is looked at first, then
 // the home, and the write happens only if the pool is still the same: whoever moves the addresses on
 // meanwhile marks it before he turns the home.
@@ -129,13 +161,7 @@ func (w *world) settle(ctx context.Context, m pool.Move) error {
 		if err := m.Turned(home); err != nil {
 			return err
 		}
-		err = w.pools.Write(ctx, ciliumpool.Request{Node: m.To, Live: true, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-			if n.UID != there.UID || n.Generation != there.Generation {
-				return nil, errMoved
-			}
-			return m.Settle(n)
-		}})
-		if !errors.Is(err, errMoved) {
+		if err := w.writeSame(ctx, there, m.Settle); !errors.Is(err, errMoved) {
 			return err
 		}
 	}

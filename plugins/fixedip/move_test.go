@@ -198,7 +198,7 @@ func (s *pools) judge() {
 			e, ok := s.nodes[name].Spec.IPAM.Pool[addr.String()]
 			if ok && !strings.HasPrefix(e.Owner, "fixedip.io/") {
 				offering = append(offering, name)
-				if mark := s.nodes["home"].Spec.IPAM.Pool[addr.String()]; name != "home" && mark.Resource != name+"/"+movedOwner {
+				if mark := s.nodes["home"].Spec.IPAM.Pool[addr.String()]; name != "home" && strings.TrimSuffix(mark.Resource, "/leaving") != name+"/"+movedOwner {
 					s.t.Errorf("%s is offered by %s, and its home says %v\n%s", addr, name, mark, strings.Join(s.log, "\n"))
 				}
 			}
@@ -235,7 +235,7 @@ func (s *pools) settled(t *testing.T, node string) {
 		if got := s.nodes[node].Spec.IPAM.Pool[addr.String()].Owner; got != movedOwner {
 			t.Errorf("%s is %q on %s\n%s", addr, got, node, strings.Join(s.log, "\n"))
 		}
-		if got, want := s.nodes["home"].Spec.IPAM.Pool[addr.String()].Resource, node+"/"+movedOwner; node != "home" && got != want {
+		if got, want := strings.TrimSuffix(s.nodes["home"].Spec.IPAM.Pool[addr.String()].Resource, "/leaving"), node+"/"+movedOwner; node != "home" && got != want {
 			t.Errorf("%s at home is %q, want %q\n%s", addr, got, want, strings.Join(s.log, "\n"))
 		}
 	}
@@ -267,8 +267,8 @@ func TestMoveResumed(t *testing.T) {
 		writes int
 	}{
 		"from home": {atHome, "a", 3},
-		"further":   {onA, "b", 4},
-		"home":      {onA, "home", 2},
+		"further":   {onA, "b", 5},
+		"home":      {onA, "home", 3},
 	} {
 		for dies := 1; dies <= leg.writes; dies++ {
 			for _, then := range []string{"home", "a", "b"} {
@@ -326,7 +326,7 @@ func TestMoveTakenBack(t *testing.T) {
 	}
 }
 
-// Two schedulers move one pod to different nodes, and a controller gives its addresses back as if it
+// Two schedulers move one pod here and there, marks that rest are swept away, and a controller gives its addresses back as if it
 // were gone and hands them to another pod at home, request by request in any order, some watches late.
 // At no time do two pools offer an address.
 func TestMovesAtOnce(t *testing.T) {
@@ -346,16 +346,25 @@ func TestMovesAtOnce(t *testing.T) {
 				a.turn = make(chan struct{})
 				running.Go(func() { do(a) })
 			}
-			for _, to := range []string{"b", map[bool]string{true: "home", false: "a"}[seed%2 == 1]} {
-				// Errors are as good as success here: somebody else was faster.
-				begin("to "+to, func(a *actor) {
-					if err := a.goTo(ctx, pod, to); err != nil {
-						s.mu.Lock()
-						s.log = append(s.log, a.name+" gave up: "+err.Error())
-						s.mu.Unlock()
+			for _, name := range []string{"one", "two"} {
+				var ways []string
+				for range 3 {
+					ways = append(ways, []string{"home", "a", "b"}[s.rand.IntN(3)])
+				}
+				begin(name, func(a *actor) {
+					for _, to := range ways {
+						// Errors are as good as success here: somebody else was faster.
+						if err := a.goTo(ctx, pod, to); err != nil {
+							s.note(a.name + " does not go to " + to + ": " + err.Error())
+						}
 					}
 				})
 			}
+			begin("sweep", func(a *actor) {
+				for range 10 {
+					a.sweep(ctx)
+				}
+			})
 			if seed%3 > 0 {
 				begin("release", func(a *actor) { a.giveBack(ctx) })
 			}
@@ -367,6 +376,7 @@ func TestMovesAtOnce(t *testing.T) {
 			}
 			// The next scheduler brings it to an end.
 			s.actors = nil
+			s.process(ctx, "sweep", clients).sweep(ctx)
 			last := s.process(ctx, "last", clients)
 			var errs []error
 			for _, to := range []string{"home", "a", "b"} {
@@ -416,6 +426,25 @@ func (s *pools) drive(done <-chan struct{}) {
 	}
 }
 
+func (s *pools) note(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = append(s.log, line)
+}
+
+// sweep does what the controller does with marks of addresses that have rested, without a cool-down.
+func (a *actor) sweep(ctx context.Context) {
+	for _, node := range []string{"a", "b"} {
+		err := a.world.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) {
+			edits, _ := plan.Rested(n, time.Now(), 0, func(netip.Addr) bool { return false })
+			return edits, nil
+		})
+		if err != nil {
+			a.note("sweep: " + err.Error())
+		}
+	}
+}
+
 // giveBack does what the controller does for a record that is being deleted, and gives the addresses to
 // another pod at home as soon as they are to be had there.
 func (a *actor) giveBack(ctx context.Context) {
@@ -423,7 +452,9 @@ func (a *actor) giveBack(ctx context.Context) {
 	l := a.world.ledger
 	write := func(node string, decide func(pool.Node) ([]pool.Edit, error)) {
 		// What fails is decided anew.
-		_ = a.world.write(ctx, node, decide)
+		if err := a.world.write(ctx, node, decide); err != nil {
+			a.note("release: " + err.Error())
+		}
 	}
 	for range 20 {
 		next := plan.Decide(plan.Situation{Record: record, Held: l.Held(movedOwner), Arriving: l.Arriving(movedOwner), Away: l.Away(movedOwner)})
@@ -431,19 +462,18 @@ func (a *actor) giveBack(ctx context.Context) {
 			switch next.Step {
 			case plan.ReleaseEntries:
 				return n.Release(movedOwner, next.Addrs, time.Now()), nil
+			case plan.Depart:
+				return n.Depart(movedOwner, next.From, next.Addrs)
 			case plan.Bar:
 				return n.Bar(movedOwner, next.Addrs, time.Now()), nil
 			case plan.ReleaseHome:
+				if n.Generation != next.Generation {
+					return nil, errMoved
+				}
 				return n.Return(movedOwner, next.From, next.Addrs, time.Now()), nil
 			}
 			return nil, nil
 		})
-		for _, node := range []string{"a", "b"} {
-			write(node, func(n pool.Node) ([]pool.Edit, error) {
-				edits, _ := plan.Rested(n, time.Now(), 0, func(netip.Addr) bool { return false })
-				return edits, nil
-			})
-		}
 		if next.Step == plan.FinishRecord {
 			write("home", func(n pool.Node) ([]pool.Edit, error) {
 				return n.Claim(movedAddrs, pool.Owned("db", "other-0", "StatefulSet", "other"))

@@ -269,11 +269,11 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 	now := e.awaitRunning(nil, "web-0")
 	home := now["web-0"].Node
 	away := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return n == home })
-	for dies := int64(1); dies <= 4; dies++ {
+	for dies := int64(1); dies <= 5; dies++ {
 		for _, leg := range []struct {
 			to     string
 			writes int64
-		}{{away[0], 3}, {away[1], 4}, {home, 2}} {
+		}{{away[0], 3}, {away[1], 5}, {home, 3}} {
 			name := fmt.Sprintf("to-%s-%d", leg.to, dies)
 			e.await("wait for "+leg.to+" to have no trace of it", func([]witness.Row) bool {
 				owner, exists := e.witness.Owner(leg.to, now["web-0"].Address)

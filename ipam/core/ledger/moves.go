@@ -16,6 +16,10 @@ type Absence struct {
 	// Home is the node whose pool has the marks, At the one that they name.
 	Home, At string
 	Addrs    []netip.Addr
+	// Leaving: the marks say that they are about to leave it.
+	Leaving bool
+	// Generation is the home's, as it was when it said so.
+	Generation int64
 	// Barred: the pool at At marks all of them as released, or there is none. Nobody can come to
 	// have them there by a decision that was made before.
 	Barred bool
@@ -30,9 +34,10 @@ func (l *Ledger) Away(owner string) []Absence {
 		n, _ := l.node(home)
 		for _, a := range addrs {
 			at, _, _ := n.pool.Entries[a].AwayAt()
-			i := slices.IndexFunc(out, func(x Absence) bool { return x.Home == home && x.At == at })
+			leaves := n.pool.Entries[a].Leaves()
+			i := slices.IndexFunc(out, func(x Absence) bool { return x.Home == home && x.At == at && x.Leaving == leaves })
 			if i < 0 {
-				i, out = len(out), append(out, Absence{Home: home, At: at, Barred: true})
+				i, out = len(out), append(out, Absence{Home: home, At: at, Leaving: leaves, Generation: n.pool.Generation, Barred: true})
 			}
 			out[i].Addrs = append(out[i].Addrs, a)
 			if there, known := l.node(at); known {

@@ -75,6 +75,8 @@ const (
 	// ReleaseEntries takes addresses from the identity, those announced for it too. Look at the pod
 	// live before and after.
 	ReleaseEntries
+	// Depart marks at home that addresses are about to leave the node that they were moved to.
+	Depart
 	// Bar marks addresses as released on the node that they were moved to, whether or not they have
 	// arrived.
 	Bar
@@ -86,7 +88,7 @@ const (
 )
 
 func (s Step) String() string {
-	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Bar", "ReleaseHome", "FinishRecord"}[s]
+	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Depart", "Bar", "ReleaseHome", "FinishRecord"}[s]
 }
 
 // Next is what Decide found.
@@ -96,12 +98,14 @@ type Next struct {
 	Spec v1alpha1.FixedIPSpec
 	// Status is the status to write, for UpdateStatus.
 	Status v1alpha1.FixedIPStatus
-	// Node is where entries are to be released, for ReleaseEntries, Bar and ReleaseHome, and Addrs are
+	// Node is where entries are to be released, for ReleaseEntries, Depart, Bar and ReleaseHome, and Addrs are
 	// which: all where there are none.
 	Node  string
 	Addrs []netip.Addr
-	// From is the node that the addresses were away on, for ReleaseHome.
+	// From is the node that the addresses were away on, for Depart and ReleaseHome.
 	From string
+	// Generation is what that of Node has to be, for ReleaseHome.
+	Generation int64
 	// At is when the situation changes by time alone; zero: never.
 	At time.Time
 }
@@ -190,9 +194,11 @@ func beside(s Situation, ips []string) Situation {
 }
 
 // release finds the next step of taking everything from an identity but what it holds on one node,
-// which may be none. An address that was moved is taken where it is, then its way there is barred,
-// and only then is it free to rest at home: whoever was about to bring it there fails. ok is false
-// where nothing is left.
+// which may be none. An address that was moved is taken where it is; then its home says that it leaves,
+// its way there is barred, and only then is it free to rest at home: whoever was about to bring it there
+// fails (see pool.Move). One watch shows all pools, in the order of their writes: what is seen barred
+// while the home is seen to say that it leaves stays so until the home is written to. ok is false where
+// nothing is left.
 func release(s Situation, but string) (next Next, ok bool) {
 	for _, held := range [][]ledger.Holding{s.Held, s.Arriving} {
 		for _, h := range held {
@@ -205,10 +211,12 @@ func release(s Situation, but string) (next Next, ok bool) {
 	for _, a := range s.Away {
 		switch {
 		case a.At == but && !slices.ContainsFunc(a.Addrs, func(x netip.Addr) bool { return !slices.Contains(kept.Addrs, x) }):
+		case !a.Leaving:
+			return Next{Step: Depart, Node: a.Home, From: a.At, Addrs: a.Addrs}, true
 		case !a.Barred:
 			return Next{Step: Bar, Node: a.At, Addrs: a.Addrs}, true
 		default:
-			return Next{Step: ReleaseHome, Node: a.Home, From: a.At, Addrs: a.Addrs}, true
+			return Next{Step: ReleaseHome, Node: a.Home, From: a.At, Addrs: a.Addrs, Generation: a.Generation}, true
 		}
 	}
 	return Next{}, false

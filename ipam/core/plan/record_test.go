@@ -84,10 +84,16 @@ func migrating(node string) v1alpha1.FixedIPSpec {
 	return s
 }
 
-// awayAt says that node-1, the home of the address, has it marked as on another node, and whether that
-// node bars it.
-func awayAt(node string, barred bool) []ledger.Absence {
-	return []ledger.Absence{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Barred: barred}}
+// awayAt says that node-1, the home of the address, has it marked as on another node.
+func awayAt(node string) []ledger.Absence {
+	return []ledger.Absence{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}}
+}
+
+// leavingFrom is awayAt for an address that is about to leave that node, and tells whether that bars it.
+func leavingFrom(node string, barred bool) []ledger.Absence {
+	away := awayAt(node)
+	away[0].Leaving, away[0].Barred = true, barred
+	return away
 }
 
 func on(node string) func(*v1alpha1.FixedIP) {
@@ -205,44 +211,47 @@ func TestDecide(t *testing.T) {
 			plan.Situation{Held: mine, Pod: podOn("node-1"), Workload: withFailover("Migrate")},
 			plan.Next{Step: plan.CreateRecord, Spec: migrating("node-1")}},
 		"an address that moved is followed": {
-			plan.Situation{Record: record(migrates), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Pod: podOn("node-2"), Workload: standing},
+			plan.Situation{Record: record(migrates), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
 			plan.Next{Step: plan.UpdateRecord, Spec: migrating("node-2")}},
 		"and stays": {
-			plan.Situation{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Pod: podOn("node-2"), Workload: standing},
+			plan.Situation{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
 			plan.Next{}},
 		"a claim without a record that moved is recorded where it is": {
-			plan.Situation{Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Pod: podOn("node-2"), Workload: withFailover("Migrate")},
+			plan.Situation{Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: withFailover("Migrate")},
 			plan.Next{Step: plan.CreateRecord, Spec: migrating("node-2")}},
 		"a move under way is left alone": {
-			plan.Situation{Record: record(migrates, reserved), Away: awayAt("node-2", false), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+			plan.Situation{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
 			plan.Next{}},
 		"and so is one whose pod is gone for now": {
-			plan.Situation{Record: record(migrates, reserved), Away: awayAt("node-2", false), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			plan.Situation{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
 			plan.Next{}},
 		"an announcement that was left behind goes": {
 			plan.Situation{Record: record(migrates), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
 		"an absence of the recorded address does not end while the record stands": {
-			plan.Situation{Record: record(migrates), Away: awayAt("node-2", true), Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
+			plan.Situation{Record: record(migrates), Away: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
 		"released: an address that moved is taken where it is": {
-			plan.Situation{Record: record(deleting, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Workload: gone},
+			plan.Situation{Record: record(deleting, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Workload: gone},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
+		"then its home says that it leaves": {
+			plan.Situation{Record: record(deleting, on("node-2")), Away: awayAt("node-2"), Workload: gone},
+			plan.Next{Step: plan.Depart, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"then its way there is barred": {
-			plan.Situation{Record: record(deleting, on("node-2")), Away: awayAt("node-2", false), Workload: gone},
+			plan.Situation{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", false), Workload: gone},
 			plan.Next{Step: plan.Bar, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"then it rests at home": {
-			plan.Situation{Record: record(deleting, on("node-2")), Away: awayAt("node-2", true), Workload: gone},
-			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+			plan.Situation{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", true), Workload: gone},
+			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"what is announced goes before": {
-			plan.Situation{Record: record(deleting), Away: awayAt("node-2", false), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: gone},
+			plan.Situation{Record: record(deleting), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: gone},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
 		"and without a record the same": {
-			plan.Situation{Away: awayAt("node-2", true), Workload: gone},
-			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+			plan.Situation{Away: leavingFrom("node-2", true), Workload: gone},
+			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"but not while the workload stands": {
-			plan.Situation{Away: awayAt("node-2", true), Workload: standing}, plan.Next{}},
+			plan.Situation{Away: leavingFrom("node-2", true), Workload: standing}, plan.Next{}},
 		"deleted while its pod runs where it moved to": {
-			plan.Situation{Record: record(deleting, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2", false), Pod: podOn("node-2"), Workload: standing},
+			plan.Situation{Record: record(deleting, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
 			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 
 		"a pod that was to get another address elsewhere has it": {
@@ -265,8 +274,8 @@ func TestDecide(t *testing.T) {
 			plan.Situation{Record: record(reassigns, deleting), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1"}},
 		"and where it had moved to before": {
-			plan.Situation{Record: record(reassigns, deleting), Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Away: awayAt("node-3", false), Pod: podOn("node-2"), Workload: standing},
-			plan.Next{Step: plan.Bar, Node: "node-3", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+			plan.Situation{Record: record(reassigns, deleting), Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Away: awayAt("node-3"), Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.Depart, Node: "node-1", From: "node-3", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"and the record makes way": {
 			plan.Situation{Record: record(reassigns, deleting), Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
 			plan.Next{Step: plan.FinishRecord}},

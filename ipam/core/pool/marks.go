@@ -44,13 +44,25 @@ func Away(node, owner string) Entry {
 	return Entry{Owner: awayOwner, Resource: node + "/" + owner}
 }
 
+// leaving ends the resource of an away mark whose address is about to leave that node, too. From then
+// on it can't come to be the pod's there any more.
+const leaving = "/leaving"
+
+// Leaving is the mark Away of an address that is about to leave the node.
+func Leaving(node, owner string) Entry {
+	return Entry{Owner: awayOwner, Resource: node + "/" + owner + leaving}
+}
+
+// Leaves tells whether an entry is the mark Leaving.
+func (e Entry) Leaves() bool { return e.Owner == awayOwner && strings.HasSuffix(e.Resource, leaving) }
+
 // AwayAt is the node that the mark of an absent address names, and the owner key of its pod. Both
 // are empty where the mark can't be read: the address is kept all the same.
 func (e Entry) AwayAt() (node, owner string, ok bool) {
 	if e.Owner != awayOwner {
 		return "", "", false
 	}
-	node, owner, _ = strings.Cut(e.Resource, "/")
+	node, owner, _ = strings.Cut(strings.TrimSuffix(e.Resource, leaving), "/")
 	if _, _, pod := SplitOwnerKey(owner); node == "" || !pod {
 		return "", "", true
 	}

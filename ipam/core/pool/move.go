@@ -19,14 +19,18 @@ var (
 // the other two pools say only follows it. The steps, each one write to one pool:
 //
 //	Announce  at To: nobody -> arriving. From here on whoever looks knows where it may go.
+//	Depart    at Home, where that is not From: away at From -> leaving it.
 //	Leave     at From, where that is not the home: the pod's -> released.
-//	Turn      at Home: the pod's, or away at From, -> away at To; or the pod's, where To is home.
+//	Turn      at Home: the pod's, or leaving From, -> away at To; or the pod's, where To is home.
 //	Settle    at To: arriving -> the pod's, once Home was seen to say that it is there.
 //
-// No step offers an address that another pool may still offer: Leave and Turn take it away before
-// Settle gives it. Each is idempotent, and after a crash anywhere the next who moves the pod goes on
-// from what the pools say, to the same node or to another: an announcement binds nobody, and since
-// Leave marks the pool even where it has nothing, a Settle that was decided before it fails.
+// No step offers an address that another pool may still offer. Settle gives it only where its pool is
+// the same as before the home was seen to say "away here". Depart ends that for From, and Leave changes
+// that pool, so that after both nobody can settle there; and Turn is made only where the home is the same
+// as before that Leave was looked after.
+//
+// Each step is idempotent, and after a crash anywhere the next who moves the pod goes on from what the
+// pools say, to the same node or to another: an announcement binds nobody.
 type Move struct {
 	// Owner is the pod as pool entries name it, and Entry the one that gives it an address.
 	Owner string
@@ -77,6 +81,25 @@ func (m Move) Announce(n Node) ([]Edit, error) {
 	return edits, nil
 }
 
+// Depart makes the edits at the home, where that is not From.
+func (m Move) Depart(n Node) ([]Edit, error) { return n.Depart(m.Owner, m.From, m.Addrs) }
+
+// Depart makes the edits at the home that announce that an owner's addresses leave a node that they
+// were moved to.
+func (n Node) Depart(owner, from string, addrs []netip.Addr) ([]Edit, error) {
+	var edits []Edit
+	for _, a := range addrs {
+		switch now := n.Entries[a]; now {
+		case Leaving(from, owner):
+		case Away(from, owner):
+			edits = append(edits, n.Set(a, Leaving(from, owner)))
+		default:
+			return nil, fmt.Errorf("%s on node %s is not marked as away on node %s but as %q %q: %w", a, n.Name, from, now.Owner, now.Resource, ErrUndecided)
+		}
+	}
+	return edits, nil
+}
+
 // Leave makes the edits at From, where that is not the home. An address that is not there gets the
 // mark all the same: who was about to settle it there finds the pool changed.
 func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
@@ -101,7 +124,8 @@ func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
 	return edits, nil
 }
 
-// Turn makes the edits at the home. It decides the move.
+// Turn makes the edits at the home. It decides the move. Where From is not the home, write them only
+// where the home is unchanged as a whole since before From was seen to be left.
 func (m Move) Turn(n Node) ([]Edit, error) {
 	to := Away(m.To, m.Owner)
 	if m.To == m.Home {
@@ -120,8 +144,8 @@ func (m Move) Turn(n Node) ([]Edit, error) {
 			return nil, fmt.Errorf("%s is in no subnet of node %s (%v) any more: %w", a, n.Name, n.PodCIDRs, ErrUndecided)
 		case exists && (now == to || m.To == m.Home && now.Owner == m.Owner):
 			continue
-		case m.From != m.Home && (!exists || now != Away(m.From, m.Owner)):
-			return nil, fmt.Errorf("%s on node %s is not marked as away on node %s but as %q %q: %w", a, n.Name, m.From, now.Owner, now.Resource, ErrUndecided)
+		case m.From != m.Home && (!exists || now != Leaving(m.From, m.Owner)):
+			return nil, fmt.Errorf("%s on node %s is not marked as leaving node %s but as %q %q: %w", a, n.Name, m.From, now.Owner, now.Resource, ErrUndecided)
 		case m.From == m.Home && exists && !released && now.Owner != m.Owner:
 			return nil, takenf("%s on node %s belongs to %q", a, n.Name, now.Owner)
 		case m.From == m.Home && used && user != m.Owner:
@@ -221,11 +245,12 @@ func (n Node) Bar(owner string, addrs []netip.Addr, at time.Time) []Edit {
 }
 
 // Return makes the edits at the home that end the absence of an owner's addresses on another node:
-// they rest at home. An address that is away elsewhere by now is left alone.
+// they rest at home. An address that is elsewhere by now, or is not about to leave, is left alone. Write
+// them only where the home is unchanged as a whole since before the other node was seen to bar them.
 func (n Node) Return(owner, from string, addrs []netip.Addr, at time.Time) []Edit {
 	var edits []Edit
 	for _, a := range addrs {
-		if now, exists := n.Entries[a]; exists && now == Away(from, owner) {
+		if now, exists := n.Entries[a]; exists && now == Leaving(from, owner) {
 			edits = append(edits, n.Set(a, Released(at)))
 		}
 	}

@@ -48,6 +48,12 @@ func TestMoveSteps(t *testing.T) {
 		"nor what another uses":           {step: announce, move: out, used: "db/other-0", err: pool.ErrTaken},
 		"nor beside another address":      {step: announce, move: out, entries: entries{b: mine}, err: pool.ErrTaken},
 
+		"departed":                  {step: pool.Move.Depart, move: on, entries: is(pool.Away("s", owner)), want: is(pool.Leaving("s", owner))},
+		"departed already":          {step: pool.Move.Depart, move: on, entries: is(pool.Leaving("s", owner)), want: is(pool.Leaving("s", owner))},
+		"not departed from home":    {step: pool.Move.Depart, move: on, entries: is(mine), err: pool.ErrUndecided},
+		"nor from elsewhere":        {step: pool.Move.Depart, move: on, entries: is(pool.Away("x", owner)), err: pool.ErrUndecided},
+		"not turned on before that": {step: turn, move: on, entries: is(pool.Away("s", owner)), err: pool.ErrUndecided},
+
 		"left":                            {step: leave, move: on, entries: is(mine), want: is(pool.Released(at))},
 		"left before it arrived":          {step: leave, move: on, entries: is(pool.Arriving(owner)), want: is(pool.Released(at))},
 		"left where it never was":         {step: leave, move: on, want: is(pool.Released(at))},
@@ -67,15 +73,15 @@ func TestMoveSteps(t *testing.T) {
 		"nor what another uses at home":   {step: turn, move: fenced(out, pool.Down), used: "db/other-0", err: pool.ErrTaken},
 		"nor another's":                   {step: turn, move: out, entries: is(other), err: pool.ErrTaken},
 		"nor a dynamic one":               {step: turn, move: out, entries: is(pool.Entry{}), err: pool.ErrTaken},
-		"turned on":                       {step: turn, move: on, entries: is(pool.Away("s", owner)), want: is(pool.Away("t", owner))},
+		"turned on":                       {step: turn, move: on, entries: is(pool.Leaving("s", owner)), want: is(pool.Away("t", owner))},
 		"not on from elsewhere":           {step: turn, move: on, entries: is(pool.Away("x", owner)), err: pool.ErrUndecided},
 		"nor on from home":                {step: turn, move: on, entries: is(mine), err: pool.ErrUndecided},
 		"nor on from rest":                {step: turn, move: on, entries: is(pool.Released(at)), err: pool.ErrUndecided},
 		"nor another's absence":           {step: turn, move: on, entries: is(pool.Away("s", "db/other-0")), err: pool.ErrUndecided},
-		"turned home":                     {step: turn, move: back, entries: is(pool.Away("s", owner)), want: is(mine)},
+		"turned home":                     {step: turn, move: back, entries: is(pool.Leaving("s", owner)), want: is(mine)},
 		"turned home already":             {step: turn, move: back, entries: is(mine), want: is(mine)},
 		"not home from elsewhere":         {step: turn, move: back, entries: is(pool.Away("x", owner)), err: pool.ErrUndecided},
-		"not home beside another address": {step: turn, move: back, entries: entries{a: pool.Away("s", owner), b: mine}, err: pool.ErrTaken},
+		"not home beside another address": {step: turn, move: back, entries: entries{a: pool.Leaving("s", owner), b: mine}, err: pool.ErrTaken},
 
 		"settled":                          {step: settle, move: out, entries: is(pool.Arriving(owner)), want: is(mine)},
 		"settled already":                  {step: settle, move: out, entries: is(mine), want: is(mine)},
@@ -142,10 +148,10 @@ func TestEndOfAbsence(t *testing.T) {
 	const owner = "db/mysql-0"
 	entries := map[netip.Addr]pool.Entry{
 		addr("10.0.1.1"): {Owner: owner}, addr("10.0.1.2"): pool.Arriving(owner), addr("10.0.1.4"): {Owner: "db/other-0"},
-		addr("10.0.1.5"): pool.Away("t", owner), addr("10.0.1.6"): pool.Away("t", "db/other-0"), addr("10.0.1.7"): pool.Away("x", owner),
+		addr("10.0.1.5"): pool.Leaving("t", owner), addr("10.0.1.6"): pool.Leaving("t", "db/other-0"), addr("10.0.1.7"): pool.Leaving("x", owner), addr("10.0.1.8"): pool.Away("t", owner),
 	}
 	var all []netip.Addr
-	for i := byte(1); i < 8; i++ {
+	for i := byte(1); i < 9; i++ {
 		all = append(all, netip.AddrFrom4([4]byte{10, 0, 1, i}))
 	}
 	n := pool.Node{Name: "n", Entries: entries}

@@ -1,0 +1,235 @@
+package framework
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// failingOver is twoNodes with a pod that has a failover policy.
+func failingOver(policy string) func(*scene) {
+	return func(s *scene) {
+		s.node("b", "10.2.0.0/29")
+		s.cordon("b", true)
+		s.node("a", "10.1.0.0/29")
+		s.statefulSet("web", annotated("fixedip.io/failover", policy))
+	}
+}
+
+// swap cordons a, lets pods to b, and has web-0 made anew.
+func swap(s *scene) {
+	s.cordon("b", false)
+	s.cordon("a", true)
+	s.removes("web-0")
+}
+
+// away is what stands at a when web-0 has gone to b.
+func away(s *scene, want *stored) {
+	want.entry("a", "10.1.0.6", "fixedip.io/away", "b/"+s.ns+"/web-0")
+}
+
+// movedToB is what a move of web-0 from its home a to b stores.
+func movedToB(s *scene, want *stored) {
+	away(s, want)
+	want.entry("b", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
+	want.Writes += 3
+}
+
+// uses has the agent of a node say that an address is in use there, by a pod of the row; "": by none.
+func (s *scene) uses(node, addr, pod string) {
+	s.t.Helper()
+	owner := "null"
+	if pod != "" {
+		owner = fmt.Sprintf(`{"owner":%q}`, s.ns+"/"+pod)
+	}
+	cn := &ciliumv2.CiliumNode{}
+	cn.Name = node
+	s.must(s.api.Status().Patch(within(s.t), cn, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"ipam":{"used":{%q:%s}}}}`, addr, owner))))
+}
+
+// ready sets whether a node is ready.
+func (s *scene) ready(node string, status corev1.ConditionStatus) {
+	s.t.Helper()
+	n := &corev1.Node{}
+	n.Name = node
+	s.must(s.api.Status().Patch(within(s.t), n, client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q}]}}`, status))))
+}
+
+// told fails the row unless the message of web-0 has a text in it, and goes on.
+func told(text string, then func(*scene)) func(*scene) {
+	return func(s *scene) {
+		s.t.Helper()
+		var pod corev1.Pod
+		s.must(s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: "web-0"}, &pod))
+		if message := standing(&pod); !strings.Contains(message, text) {
+			s.t.Errorf("web-0 says\n%s\nwant\n%s", message, text)
+		}
+		then(s)
+	}
+}
+
+const unschedulable = "Unschedulable: 0/2 nodes are available: *"
+
+func TestFailover(t *testing.T) {
+	play(t, map[string]row{
+		"Migrate: the address goes with the pod, and stays when its home is back": {
+			movable: true,
+			world:   failingOver("Migrate"),
+			steps: placed(
+				step{before: swap},
+				step{at: preFilter},
+				step{at: preFilter},
+				step{at: reserve},
+				step{at: preBind, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{at: postBind},
+				step{rest: map[string]string{"web-0": "on b"}, before: func(s *scene) {
+					s.cordon("a", false)
+					s.removes("web-0")
+				}},
+				step{at: preFilter},
+				step{at: reserve},
+				step{at: preBind},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Migrate: both addresses go": {
+			families: []string{"IPv4", "IPv6"},
+			movable:  true,
+			world: func(s *scene) {
+				s.node("b", "10.2.0.0/29", "fd00:2::/125")
+				s.cordon("b", true)
+				s.node("a", "10.1.0.0/29", "fd00:1::/125")
+				s.statefulSet("web", annotated("fixedip.io/failover", "Migrate"))
+			},
+			steps: []step{
+				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}, before: swap},
+				{at: preBind, then: func(s *scene, want *stored) {
+					movedToB(s, want)
+					want.entry("a", "fd00:1::7", "fixedip.io/away", "b/"+s.ns+"/web-0")
+					want.entry("b", "fd00:1::7", s.ns+"/web-0", s.ns+"/StatefulSet/web")
+				}},
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}},
+			},
+		},
+		"Migrate: nowhere to go, the pod waits without spinning, until there is": {
+			movable: true,
+			world:   failingOver("Migrate"),
+			steps: placed(
+				step{before: func(s *scene) { s.cordon("a", true); s.removes("web-0") }},
+				step{at: preFilter},
+				step{at: preFilter},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; no other node can take it now", func(s *scene) {
+					calls(3, preFilter)(s)
+					s.cordon("b", false)
+				})},
+				step{at: preBind, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Migrate: not while the agent lists the address as used": {
+			movable: true,
+			world:   failingOver("Migrate"),
+			steps: placed(
+				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a still lists 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", "") })},
+				step{at: preBind, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Migrate: not from a node that is not ready, until it is out of service": {
+			movable: true,
+			world:   failingOver("Migrate"),
+			steps: placed(
+				step{before: func(s *scene) { s.ready("a", corev1.ConditionUnknown); s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is not ready; it waits for that node to come back; its old pod may still run there: node a is not ready; delete the node or taint it node.kubernetes.io/out-of-service",
+					func(s *scene) {
+						s.patch(&corev1.Node{}, "a", `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`)
+					})},
+				step{at: preBind, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Migrate: not where addresses can't live on other nodes": {
+			world: failingOver("Migrate"),
+			steps: placed(
+				step{before: swap},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false", func(s *scene) { s.cordon("a", false) })},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}},
+			),
+		},
+		"Migrate by default, from a node that is gone": {
+			failover: "Migrate",
+			movable:  true,
+			world:    twoNodes,
+			steps: placed(
+				step{before: func(s *scene) {
+					s.cordon("b", false)
+					s.must(s.api.Delete(within(s.t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+					s.removes("web-0")
+				}},
+				step{at: preBind, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Migrate: a write that can't be sent leaves the rest to the next try": {
+			movable: true,
+			world:   failingOver("Migrate"),
+			steps: placed(
+				step{before: swap},
+				step{at: preBind, before: func(s *scene) { s.line.lose(0, unsent, unsent, unsent, unsent, unsent, unsent) },
+					answer: "Error: claim address 10.1.0.6 of node b for pod NS/web-0: have 10.1.0.6, at home on node a, on node b instead of a: not written after 6 tries: *",
+					then: func(s *scene, want *stored) {
+						want.entry("b", "10.1.0.6", "fixedip.io/arriving", s.ns+"/web-0")
+						want.Writes++
+					}},
+				step{at: preBind, then: func(s *scene, want *stored) { movedToB(s, want); want.Writes-- }},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Migrate: a write whose answer was lost is not made again": {
+			movable: true,
+			world:   failingOver("Migrate"),
+			steps: placed(
+				step{before: swap},
+				step{at: preBind, before: func(s *scene) { s.line.lose(unanswered, unanswered, unanswered) }, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Reassign: another address on another node": {
+			world: failingOver("Reassign"),
+			steps: placed(
+				step{before: swap},
+				step{at: preBind, then: claimed("b", "10.2.0.6")},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Wait: says what else could be done": {
+			world: failingOver("Wait"),
+			steps: placed(
+				step{before: swap},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it, or set failover to Reassign, which gives the pod another address", func(s *scene) { s.cordon("a", false) })},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}},
+			),
+		},
+	})
+}
