@@ -39,6 +39,7 @@ type options struct {
 	strictNodes                  string
 	writesPerMinute              int
 	stripManagedFields           bool
+	workloadKinds                []string
 
 	labelSelector   string
 	excludeDBBranch []string
@@ -106,6 +107,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", o.staticPodIPv6, "Fix the IPv6 addresses of the pods that --label-selector matches too")
 
 	fs.BoolVar(&o.dryRun, "dry-run", o.dryRun, "Write nothing and send no events: tell in the log what would be written. It takes no part in the leader election, so that it can run beside a controller that works")
+	fs.StringArrayVar(&o.workloadKinds, "workload-kind", nil, "A kind of workload whose pods may have fixed addresses, beside StatefulSets, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot; may be given several times. The scheduler has to have the same in its FixedIPArgs")
+
 	fs.BoolVar(&o.leaderElection, "enable-leader-election", o.leaderElection, "Let one of several replicas lead")
 	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", o.leaderElectionNamespace, "Namespace of the Leases. Default from the variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
 	fs.StringVar(&o.leaderElectionID, "leader-election-id", o.leaderElectionID, "Name of the leader's Lease")
@@ -173,6 +176,13 @@ func (o *options) config() (controller.Config, error) {
 		return cfg, fmt.Errorf("--label-selector: Invalid value: %q: %w", o.labelSelector, err)
 	}
 	cfg.Adoption = identity.Adoption{Selector: selector, ExcludeDBBranch: o.excludeDBBranch, IPv4Only: !o.ipv6 || !o.staticPodIPv6}
+	for _, s := range o.workloadKinds {
+		kind, err := identity.ParseKind(s)
+		if err != nil {
+			return cfg, fmt.Errorf("--workload-kind: %w", err)
+		}
+		cfg.Workloads = append(cfg.Workloads, kind)
+	}
 	if errs := cfg.Validate(); len(errs) > 0 {
 		return cfg, fmt.Errorf("--%w", errs[0])
 	}

@@ -42,6 +42,7 @@ type adoptReconciler struct {
 	adoption identity.Adoption
 	// failover is the policy of records that say none.
 	failover v1alpha1.Failover
+	kinds    identity.Kinds
 }
 
 func (r *adoptReconciler) setup(mgr manager.Manager) error {
@@ -49,7 +50,7 @@ func (r *adoptReconciler) setup(mgr manager.Manager) error {
 		Named("adopt").
 		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
 			pod := obj.(*corev1.Pod)
-			_, wanted, err := r.adoption.Wants(pod)
+			_, wanted, err := r.adoption.Wants(pod, r.kinds)
 			return err != nil || wanted && len(plan.Adoptable(pod, r.adoption.IPv4Only)) > 0
 		}))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
@@ -62,7 +63,7 @@ func (r *adoptReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	if err := r.cached.Get(ctx, req.NamespacedName, &pod); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	id, wanted, err := r.adoption.Wants(&pod)
+	id, wanted, err := r.adoption.Wants(&pod, r.kinds)
 	if err != nil {
 		r.events.Eventf(&pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; its address is not fixed", err)
 	}

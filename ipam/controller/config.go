@@ -65,6 +65,8 @@ type Config struct {
 	// Failover is what becomes of pods whose node can't take them, of workloads that say nothing. It is
 	// the scheduler that acts on it: this has to be what its arguments say.
 	Failover v1alpha1.Failover
+	// Workloads are the kinds of workloads whose pods may have fixed addresses, beside StatefulSets.
+	Workloads []identity.Kind
 	// Namespace is where the controller keeps its Leases.
 	Namespace string
 	// DryRun tells what would be written, and writes nothing.
@@ -129,6 +131,7 @@ func (c Config) Validate() field.ErrorList {
 	if slices.Contains(c.Adoption.ExcludeDBBranch, "") {
 		errs = append(errs, field.Invalid(field.NewPath("exclude-dbbranch-prefixes"), "", "every label begins with the empty prefix"))
 	}
+	errs = append(errs, identity.ValidateKinds(field.NewPath("workload-kind"), c.Workloads)...)
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
 	}

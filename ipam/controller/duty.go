@@ -113,7 +113,7 @@ func needsEntry(ctx context.Context, from client.Reader, node, namespace, name s
 	if place := identity.Place(&pod); place != "" {
 		return place == node, nil
 	}
-	_, fixed, err := identity.Of(&pod)
+	_, fixed, err := identity.Of(&pod, identity.NewKinds(), identity.NoControllers)
 	return err != nil || !fixed, nil
 }
 

@@ -7,14 +7,13 @@ import (
 	"slices"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -30,6 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 // sweepInterval is how often an identity is looked at without an event, for what events missed.
@@ -37,6 +37,9 @@ const sweepInterval = 5 * time.Minute
 
 // ipIndex finds the FixedIPs that hold an address.
 const ipIndex = "ip"
+
+// workloadIndex finds the FixedIPs of a workload, named as in pool entries.
+const workloadIndex = "workload"
 
 // recordReconciler owns FixedIPs, and the release of the owned entries of pools. A request names
 // an identity: the namespace and the name of its pod, which is also the name of its FixedIP.
@@ -49,8 +52,11 @@ type recordReconciler struct {
 	writer *ciliumpool.Writer
 	cached client.Reader
 	live   client.Client
-	events events.EventRecorder
-	clock  clock.Clock
+	// kinds are those whose pods may have fixed addresses, and workloads the objects of these kinds.
+	kinds     identity.Kinds
+	workloads *workloads.Store
+	events    events.EventRecorder
+	clock     clock.Clock
 	// failover is what the arguments of the scheduler say of identities that say nothing.
 	failover v1alpha1.Failover
 }
@@ -71,6 +77,13 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 	if err != nil {
 		return fmt.Errorf("index FixedIPs by address: %w", err)
 	}
+	err = mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, workloadIndex, func(obj client.Object) []string {
+		o := identity.OwnerOf(obj.(*v1alpha1.FixedIP))
+		return []string{identity.Resource(obj.GetNamespace(), o.GroupKind(), o.Name)}
+	})
+	if err != nil {
+		return fmt.Errorf("index FixedIPs by workload: %w", err)
+	}
 	return builder.ControllerManagedBy(mgr).
 		Named("record").
 		For(&v1alpha1.FixedIP{}).
@@ -82,7 +95,6 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 			return all
 		})).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
-		Watches(&appsv1.StatefulSet{}, handler.EnqueueRequestsFromMapFunc(r.ofWorkload)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
 		Complete(r)
 }
@@ -90,7 +102,7 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 // ofPod asks for the identity of a pod, if it has or had one.
 func (r *recordReconciler) ofPod(_ context.Context, obj client.Object) []reconcile.Request {
 	pod := obj.(*corev1.Pod)
-	_, fixed, err := identity.Of(pod)
+	_, fixed, err := identity.Of(pod, r.kinds, identity.NoControllers)
 	key := pool.OwnerKey(pod.Namespace, pod.Name)
 	if (err != nil || !fixed) && len(r.ledger.Held(key))+len(r.ledger.Away(key))+len(r.ledger.Arriving(key)) == 0 {
 		return nil
@@ -98,35 +110,17 @@ func (r *recordReconciler) ofPod(_ context.Context, obj client.Object) []reconci
 	return identityRequest(key)
 }
 
-// ofWorkload asks for every identity that is kept for a StatefulSet, recorded or only claimed.
-func (r *recordReconciler) ofWorkload(ctx context.Context, obj client.Object) []reconcile.Request {
-	var requests []reconcile.Request
-	var records v1alpha1.FixedIPList
-	if err := r.cached.List(ctx, &records, client.InNamespace(obj.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
-		klog.FromContext(ctx).Error(err, "FixedIPs not listed from the cache; the sweep will find what this event was for", "statefulSet", klog.KObj(obj))
-	}
-	for _, record := range records.Items {
-		if record.Spec.Owner.Name == obj.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&record)})
-		}
-	}
-	for _, owner := range r.ledger.OwnersOf(obj.GetNamespace(), "StatefulSet", obj.GetName()) {
-		requests = append(requests, identityRequest(owner)...)
-	}
-	return requests
-}
-
 // Reconcile makes the next step about one identity.
 func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	s, err := r.situation(ctx, r.cached, req.NamespacedName)
 	if err != nil {
-		return reconcile.Result{}, err
+		return untilKnown(ctx, err)
 	}
 	next := plan.Decide(s)
 	if destroys(next.Step) {
 		// The caches suggest to give something up: ask the API server whether it is so.
 		if s, err = r.situation(ctx, r.live, req.NamespacedName); err != nil {
-			return reconcile.Result{}, err
+			return untilKnown(ctx, err)
 		}
 		next = plan.Decide(s)
 	}
@@ -167,27 +161,30 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 		Failover: r.failover,
 		Now:      r.clock.Now(),
 	}
+	var gk schema.GroupKind
 	var record v1alpha1.FixedIP
 	switch err := from.Get(ctx, key, &record); {
 	case err == nil:
 		s.Record = &record
-		s.Workload.OwnerReference = record.Spec.Owner
+		gk, s.Workload.OwnerReference = identity.OwnerOf(&record).GroupKind(), record.Spec.Owner
 	case !apierrors.IsNotFound(err):
 		return s, fmt.Errorf("read FixedIP %s: %w", key, err)
 	case len(s.Held) > 0:
-		kind, name, ok := r.ledger.WorkloadOf(s.Held[0])
-		if !ok || kind != "StatefulSet" {
-			// Somebody wrote this owner by hand, for a pod that no workload of ours has.
+		label, name, ok := r.ledger.WorkloadOf(s.Held[0])
+		kind, known := r.kinds.Labelled(label)
+		if !ok || !known || kind.Identity != identity.PodName {
+			// Somebody wrote this owner by hand, for a pod that no workload of ours has, or it is the
+			// holder of a slot.
 			return plan.Situation{}, nil
 		}
-		s.Workload.OwnerReference = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: kind, Name: name}
+		gk, s.Workload.OwnerReference = kind.GroupKind(), v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}
 	case len(s.Arriving)+len(s.Away) > 0:
 		// Marks name the pod alone.
 		name, ok := identity.StatefulSetOf(key.Name)
 		if !ok {
 			return plan.Situation{}, nil
 		}
-		s.Workload.OwnerReference = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name}
+		gk, s.Workload.OwnerReference = identity.StatefulSets, v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name}
 	default:
 		return s, nil
 	}
@@ -198,27 +195,7 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	case !apierrors.IsNotFound(err):
 		return s, fmt.Errorf("read pod %s: %w", key, err)
 	}
-	var workload appsv1.StatefulSet
-	switch err := from.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: s.Workload.Name}, &workload); {
-	case err == nil:
-		s.Workload.Exists, s.Workload.UID = true, workload.UID
-		s.Workload.Excludes = excludes(&workload, key.Name)
-		policy, err := identity.Reclaim(workload.Annotations, workload.Spec.Template.Annotations)
-		if err != nil {
-			r.events.Eventf(&workload, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of its pods are kept as before", err)
-		} else {
-			s.Workload.Reclaim = &policy
-		}
-		failover, err := identity.Failover(workload.Annotations, workload.Spec.Template.Annotations)
-		if err != nil {
-			r.events.Eventf(&workload, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its pods wait or move as before", err)
-		} else {
-			s.Workload.Failover = &failover
-		}
-	case !apierrors.IsNotFound(err):
-		return s, fmt.Errorf("read StatefulSet %s/%s: %w", key.Namespace, s.Workload.Name, err)
-	}
-	return s, nil
+	return s, r.workload(ctx, from, gk, key, &s.Workload)
 }
 
 // unheld tells that no FixedIP holds any of the addresses. A claim may have taken an address that
@@ -235,19 +212,6 @@ func (r *recordReconciler) unheld(ctx context.Context, ips []string) error {
 		}
 	}
 	return nil
-}
-
-// excludes tells whether a StatefulSet has fewer replicas than would take in a pod.
-func excludes(workload *appsv1.StatefulSet, podName string) bool {
-	ordinal, ok := identity.Ordinal(podName, workload.Name)
-	if !ok {
-		return false
-	}
-	first := int32(0)
-	if workload.Spec.Ordinals != nil {
-		first = workload.Spec.Ordinals.Start
-	}
-	return ordinal < first || ordinal >= first+ptr.Deref(workload.Spec.Replicas, 1)
 }
 
 // make makes one step.

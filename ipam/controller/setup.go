@@ -1,12 +1,12 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -40,7 +40,6 @@ func CacheOptions(cfg Config) cache.Options {
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
 			&corev1.Node{}:         {Transform: trimNode},
 			&corev1.Pod{}:          {Transform: trimPod},
-			&appsv1.StatefulSet{}:  {Transform: trimStatefulSet},
 		},
 	}
 }
@@ -92,19 +91,6 @@ func trimPodButLabels(obj any) (any, error) {
 	return trimmed, err
 }
 
-// trimStatefulSet keeps of a StatefulSet what identity and situation read.
-func trimStatefulSet(obj any) (any, error) {
-	sts, ok := obj.(*appsv1.StatefulSet)
-	if !ok {
-		return obj, nil
-	}
-	trimmed := &appsv1.StatefulSet{TypeMeta: sts.TypeMeta, ObjectMeta: trimMeta(sts.ObjectMeta)}
-	trimmed.Spec.Replicas = sts.Spec.Replicas
-	trimmed.Spec.Ordinals = sts.Spec.Ordinals
-	trimmed.Spec.Template.Annotations = sts.Spec.Template.Annotations
-	return trimmed, nil
-}
-
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace:         m.Namespace,
@@ -135,6 +121,13 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	kinds := identity.NewKinds(cfg.Workloads...)
+	workloads, err := newWorkloads(mgr, kinds)
+	if err != nil {
+		return err
+	}
+	// Other kinds may not be installed yet, which nothing waits for.
+	watched["statefulsets"] = func() bool { return workloads.Synced(identity.StatefulSets) }
 	l := ledger.New()
 	pools := ciliumpool.New(live)
 	if cfg.StripManagedFields {
@@ -211,15 +204,20 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
 	r := &recordReconciler{
-		ledger: l,
-		writer: writer,
-		cached: mgr.GetClient(),
-		live:   live,
-		events: mgr.GetEventRecorder("fixedip-controller"),
-		clock:  clock.RealClock{},
+		ledger:    l,
+		writer:    writer,
+		cached:    mgr.GetClient(),
+		live:      live,
+		kinds:     kinds,
+		workloads: workloads,
+		events:    mgr.GetEventRecorder("fixedip-controller"),
+		clock:     clock.RealClock{},
 
 		failover: cfg.Failover,
 	}
+	workloads.Tell(func(before, after *identity.Workload) {
+		identities.add(r.ofWorkload(ctx, *cmp.Or(after, before))...)
+	})
 	if err := r.setup(ctx, mgr, identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
 	}
@@ -231,6 +229,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		events:   mgr.GetEventRecorder("fixedip-controller"),
 		adoption: cfg.Adoption,
 		failover: cfg.Failover,
+		kinds:    kinds,
 	}
 	if err := a.setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)

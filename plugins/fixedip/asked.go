@@ -1,20 +1,19 @@
 package fixedip
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
-	toolscache "k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/ipam/store/workloads"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
@@ -23,17 +22,18 @@ import (
 func (c *cycle) asks() bool { return len(c.asked.Families()) > 0 }
 
 // askedBy is what a pod asks for; the zero Asked where it asks for nothing. Errors are written for
-// people. The StatefulSet has to be known: it may carry the annotation, and says where ordinals
-// start.
+// people. The workload has to be known: it may carry the annotation, and says where ordinals start.
 func (p *Plugin) askedBy(pod *corev1.Pod, id identity.Identity) (request.Asked, error) {
-	workload, err := p.workloads.StatefulSets(id.Namespace).Get(id.Owner.Name)
+	workload, err := p.world.workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
 	switch {
-	case apierrors.IsNotFound(err) || err == nil && workload.UID != id.Owner.UID:
-		return request.Asked{}, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; it waits for that", id.Owner.Kind, id.Namespace, id.Owner.Name)
+	case errors.Is(err, workloads.ErrUnknown):
+		return request.Asked{}, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; may it list and watch all of that kind?", id.Owner.Kind, id.Namespace, id.Owner.Name)
 	case err != nil:
-		return request.Asked{}, fmt.Errorf("read StatefulSet %s/%s from the cache: %w", id.Namespace, id.Owner.Name, err)
+		return request.Asked{}, fmt.Errorf("read %s %s/%s from the cache: %w", id.Owner.Kind, id.Namespace, id.Owner.Name, err)
+	case workload == nil || workload.UID != id.Owner.UID:
+		return request.Asked{}, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; it waits for that", id.Owner.Kind, id.Namespace, id.Owner.Name)
 	}
-	asked, _, err := request.Of(pod, workload)
+	asked, _, err := request.Of(pod, *workload, id.Slot)
 	return asked, err
 }
 
@@ -42,7 +42,7 @@ func (p *Plugin) askedBy(pod *corev1.Pod, id identity.Identity) (request.Asked, 
 func (p *Plugin) preFilterAsked(state fwk.CycleState, pod *corev1.Pod, c *cycle) (*framework.PreFilterResult, *fwk.Status) {
 	asked, err := p.askedBy(pod, c.id)
 	if err != nil {
-		return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: workloadOf(c.id)}, c.decided, err.Error())
+		return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: c.id.Resource()}, c.decided, err.Error())
 	}
 	c.asked = asked
 	state.Write(stateKey, c)
@@ -53,7 +53,7 @@ func (p *Plugin) preFilterAsked(state fwk.CycleState, pod *corev1.Pod, c *cycle)
 	for _, f := range asked.Families() {
 		if !slices.Contains(p.families, f) {
 			// No news of a node helps here.
-			return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: workloadOf(c.id)}, c.decided,
+			return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: c.id.Resource()}, c.decided,
 				fmt.Sprintf("asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", asked, f, f))
 		}
 	}
@@ -67,7 +67,7 @@ func (p *Plugin) preFilterAsked(state fwk.CycleState, pod *corev1.Pod, c *cycle)
 	})
 	if len(there) == 0 {
 		// nodeAdded wakes it.
-		return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: workloadOf(c.id)}, c.decided,
+		return nil, p.refuse(pod, cause{owner: c.id.Key(), workload: c.id.Resource()}, c.decided,
 			fmt.Sprintf("asks for %s, which is in the subnets of node %s, which does not exist; it waits for that node to come back", asked, reach[0]))
 	}
 	metrics.Cycle(true)
@@ -119,7 +119,7 @@ func (p *Plugin) causeOf(c *cycle) cause {
 	}
 	return cause{
 		owner:    c.id.Key(),
-		workload: workloadOf(c.id),
+		workload: c.id.Resource(),
 		// The families of asked are among those of the plugin: preFilterAsked refuses others.
 		until: func(node string) bool { return p.world.ledger.Offers(node, p.families, c.asked.Addresses) },
 	}
@@ -129,24 +129,4 @@ func (p *Plugin) causeOf(c *cycle) cause {
 func (p *Plugin) reaches(pod *corev1.Pod, id identity.Identity, node string) bool {
 	asked, err := p.askedBy(pod, id)
 	return err == nil && len(asked.Families()) > 0 && slices.Contains(p.world.ledger.Reach(asked.Addresses), node)
-}
-
-// workloadOf names the workload of an identity in a cause.
-func workloadOf(id identity.Identity) string { return id.Namespace + "/" + id.Owner.Name }
-
-// followWorkloads wakes the pods of StatefulSets that came, or that ask for other addresses now.
-func (w *waiting) followWorkloads(workloads toolscache.SharedIndexInformer) error {
-	changed := func(s *appsv1.StatefulSet) { w.hear(news{workload: s.Namespace + "/" + s.Name}) }
-	_, err := workloads.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { changed(obj.(*appsv1.StatefulSet)) },
-		UpdateFunc: func(before, after any) {
-			if a, b := before.(*appsv1.StatefulSet), after.(*appsv1.StatefulSet); request.Relevant(a, b) {
-				changed(b)
-			}
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watch StatefulSets: %w", err)
-	}
-	return nil
 }

@@ -59,9 +59,9 @@ func (c *cycle) Clone() fwk.StateData { return c }
 // saves work and decides nothing: a nominated node is tried through Filter alone.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*framework.PreFilterResult, *fwk.Status) {
 	decided := p.waiting.now()
-	id, fixed, err := identity.Of(pod)
+	id, fixed, helps, err := p.identityOf(pod)
 	if err != nil {
-		return nil, p.refuse(pod, cause{}, decided, err.Error())
+		return nil, p.refuse(pod, helps, decided, err.Error())
 	}
 	if !fixed {
 		c := &cycle{bystander: true, keptFrom: p.world.keptFrom(pod), decided: decided}

@@ -8,7 +8,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/util"
 
-	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
@@ -27,9 +26,9 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 	if err != nil {
 		return fwk.Queue, err
 	}
-	id, fixed, err := identity.Of(pod)
+	id, fixed, _, err := p.identityOf(pod)
 	if err != nil || !fixed {
-		// The annotation is at fault, which no node mends.
+		// The annotation is at fault, or the owner not seen, which no node mends.
 		return fwk.QueueSkip, nil
 	}
 	r, err := p.world.reservationOf(context.Background(), id)

@@ -35,11 +35,11 @@ func (c *cycle) belongs() string {
 func (p *Plugin) policyOf(c *cycle) v1alpha1.Failover {
 	policy := c.reservation.failover
 	if !c.reservation.recorded {
-		workload, err := p.workloads.StatefulSets(c.id.Namespace).Get(c.id.Owner.Name)
-		if err != nil {
+		workload, err := p.world.workloads.Get(c.id.Owner.GroupKind(), c.id.Namespace, c.id.Owner.Name)
+		if err != nil || workload == nil {
 			return v1alpha1.Wait
 		}
-		if policy, err = identity.Failover(workload.Annotations, workload.Spec.Template.Annotations); err != nil {
+		if policy, err = identity.Failover(workload.Annotations, workload.Template); err != nil {
 			return v1alpha1.Wait
 		}
 	}

@@ -24,7 +24,9 @@ package fixedip
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,13 +34,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	appslisters "k8s.io/client-go/listers/apps/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
@@ -63,7 +65,7 @@ type Plugin struct {
 	handle       framework.Handle
 	world        *world
 	waiting      *waiting
-	workloads    appslisters.StatefulSetLister
+	kinds        identity.Kinds
 	nodes        corelisters.NodeLister
 	families     []address.Family
 	claimTimeout time.Duration
@@ -98,9 +100,15 @@ func Factory() frameworkruntime.PluginFactory {
 			if err != nil {
 				return nil, err
 			}
+			if err := w.followWorkloads(ctx, h.SharedInformerFactory()); err != nil {
+				return nil, err
+			}
 			w.joinSync(h.SharedInformerFactory())
 			metrics.Register(w)
 			shared = w
+		}
+		if !slices.Equal(shared.kinds.All(), identity.NewKinds(args.Workloads...).All()) {
+			return nil, errors.New("workloads: other than those of another profile; write the same in each")
 		}
 		return newPlugin(ctx, args, h, shared)
 	}
@@ -110,6 +118,7 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 	p := &Plugin{
 		handle:       h,
 		world:        w,
+		kinds:        w.kinds,
 		claimTimeout: args.ClaimTimeout.Duration,
 		failover:     v1alpha1.Failover(args.Failover),
 		movable:      args.MovableAddresses,
@@ -130,11 +139,6 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 	}
 	w.subscribe(p.waiting)
 	if err := p.waiting.follow(h.SharedInformerFactory().Core().V1().Pods().Informer()); err != nil {
-		return nil, err
-	}
-	workloads := h.SharedInformerFactory().Apps().V1().StatefulSets()
-	p.workloads = workloads.Lister()
-	if err := p.waiting.followWorkloads(workloads.Informer()); err != nil {
 		return nil, err
 	}
 	nodes := h.SharedInformerFactory().Core().V1().Nodes()

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -57,7 +58,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	}
 	held := w.ledger.Held(id.Key())
 	for _, h := range held {
-		if kind, name, ok := w.ledger.WorkloadOf(h); ok && (kind != id.Owner.Kind || name != id.Owner.Name) {
+		if kind, name, ok := w.ledger.WorkloadOf(h); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
 			return reservation{}, &unreservable{reason: fmt.Sprintf("its name has the address %s on node %s, which is kept for %s %s, and it belongs to %s %s",
 				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)}
 		}
@@ -69,7 +70,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	if fip.DeletionTimestamp != nil {
 		return reservation{}, &unreservable{reason: fmt.Sprintf("its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)}
 	}
-	if o := fip.Spec.Owner; o.Kind != id.Owner.Kind || o.Name != id.Owner.Name {
+	if o := identity.OwnerOf(fip); o.GroupKind() != id.Owner.GroupKind() || o.Name != id.Owner.Name {
 		return reservation{}, &unreservable{reason: fmt.Sprintf("its name has an address (%v) that is kept for %s %s, and it belongs to %s %s; delete FixedIP %s to give that address up",
 			fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name, fip.Name)}
 	}
@@ -91,7 +92,7 @@ func (w *world) keptFrom(pod *corev1.Pod) []string {
 	for _, h := range w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
 		kind, name, ok := w.ledger.WorkloadOf(h)
 		owner := metav1.GetControllerOfNoCopy(pod)
-		if ok && kind != pool.OrdinaryKind && (owner == nil || owner.Kind != kind || owner.Name != name) {
+		if ok && kind != pool.OrdinaryKind && (owner == nil || identity.Label(schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()) != kind || owner.Name != name) {
 			nodes = append(nodes, h.Node)
 		}
 	}

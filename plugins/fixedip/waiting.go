@@ -20,7 +20,7 @@ type cause struct {
 	node string
 	// room: any node with more room than before.
 	room bool
-	// workload: another wish of this StatefulSet, or that it is seen at all.
+	// workload: another wish of this workload, or that it is seen at all. Named as in pool entries.
 	workload string
 	// until: news of a node of which this is true. It is called with the lock of waiting held.
 	until func(node string) bool

@@ -15,10 +15,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/workloads"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
@@ -37,6 +39,9 @@ type world struct {
 	pools    *ciliumpool.Writer
 	stored   *ciliumpool.Pools
 	fixedIPs client.Reader
+	// kinds are those whose pods may have fixed addresses, and workloads the objects of these kinds.
+	kinds     identity.Kinds
+	workloads *workloads.Store
 	// synced tells whether all that stood at the start has been seen. Key: the plural name of the
 	// resource.
 	synced map[string]toolscache.InformerSynced
@@ -81,11 +86,15 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 	w := &world{
 		ledger:   ledger.New(),
 		fixedIPs: watches,
+		kinds:    identity.NewKinds(args.Workloads...),
 		shown:    map[string]chan struct{}{},
 	}
 	w.stored = ciliumpool.New(api)
 	w.pools = ciliumpool.NewWriter(ctx, w.stored, w.ledger.Node)
 	w.pools.Observe(metrics.PoolWrites{})
+	if w.workloads, err = newWorkloads(cfg, w.kinds); err != nil {
+		return nil, err
+	}
 	if err := w.watch(ctx, watches); err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 
 // pod says how a pod that exists stands with its address.
 func (e *explanation) pod() {
-	_, fixed, err := identity.Of(e.Pod)
+	_, fixed, err := identity.Of(e.Pod, identity.NewKinds(), identity.NoControllers)
 	switch {
 	case err != nil:
 		e.wrong("correct the annotation in the pod template", "It can't be told whether it is to have a fixed address: %v", err)

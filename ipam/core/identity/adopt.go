@@ -34,7 +34,10 @@ func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBra
 
 // Wants is the identity of a pod that is to be adopted. What is excluded stays so whatever its
 // annotation says; without an annotation the selector decides.
-func (a Adoption) Wants(pod *corev1.Pod) (id Identity, wanted bool, err error) {
+//
+// A pod of a workload with slots is never wanted: where its scheduler does not hand slots on, each new
+// pod would need another. Those under a ReplicaSet have slots.
+func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool, err error) {
 	branch := pod.Labels[LabelDBBranch]
 	for _, prefix := range a.ExcludeDBBranch {
 		if branch != "" && strings.HasPrefix(branch, prefix) {
@@ -46,7 +49,11 @@ func (a Adoption) Wants(pod *corev1.Pod) (id Identity, wanted bool, err error) {
 	if !asks && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {
 		return Identity{}, false, nil
 	}
-	return Of(pod)
+	id, wanted, err = Of(pod, kinds, NoControllers)
+	if errors.Is(err, ErrUnseen) || id.Slot {
+		return Identity{}, false, nil
+	}
+	return id, wanted, err
 }
 
 // ParseSelector reads a selector of labels: a JSON LabelSelector such as

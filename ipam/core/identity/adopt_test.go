@@ -43,7 +43,7 @@ func TestAdoption(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		id, wanted, err := identity.Adoption{Selector: selector, ExcludeDBBranch: c.exclude}.Wants(c.pod)
+		id, wanted, err := identity.Adoption{Selector: selector, ExcludeDBBranch: c.exclude}.Wants(c.pod, identity.NewKinds())
 		message := ""
 		if err != nil {
 			message = err.Error()

@@ -4,19 +4,22 @@
 package identity
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// AnnotationEnabled on a pod says "true" or "false": whether it has a fixed address. Without it a
-// pod of a StatefulSet has one.
+// AnnotationEnabled on a pod says "true" or "false": whether it has a fixed address. Without it that
+// goes by its kind of workload: a pod of a StatefulSet has one.
 const AnnotationEnabled = "fixedip.io/enabled"
 
 // Owner is the workload that an address is kept for.
@@ -25,29 +28,64 @@ type Owner struct {
 	UID                    types.UID
 }
 
+// OwnerOf is the owner that a record names.
+func OwnerOf(r *v1alpha1.FixedIP) Owner {
+	o := r.Spec.Owner
+	return Owner{APIVersion: o.APIVersion, Kind: o.Kind, Name: o.Name, UID: o.UID}
+}
+
+// GroupKind is the owner's kind, in whatever version.
+func (o Owner) GroupKind() schema.GroupKind {
+	return schema.FromAPIVersionAndKind(o.APIVersion, o.Kind).GroupKind()
+}
+
+// Label is the owner's kind as pool entries name it.
+func (o Owner) Label() string { return Label(o.GroupKind()) }
+
 // Identity is who keeps an address for life. For a StatefulSet it is the pod's name: a pod that
-// comes back under it is the same to its peers.
+// comes back under it is the same to its peers. For a workload with slots it is one of them, and the
+// pod names its holder.
 type Identity struct {
 	Namespace, PodName string
 	Owner              Owner
+	// Slot: the pod's name is not lasting; it has one of the slots of its owner.
+	Slot bool
 }
 
 // Key is the identity as pool entries name it.
 func (i Identity) Key() string { return pool.OwnerKey(i.Namespace, i.PodName) }
 
+// Resource is the identity's workload as pool entries name it.
+func (i Identity) Resource() string { return Resource(i.Namespace, i.Owner.GroupKind(), i.Owner.Name) }
+
 // Entry is the pool entry that gives an address to the identity.
 func (i Identity) Entry() pool.Entry {
-	return pool.Owned(i.Namespace, i.PodName, i.Owner.Kind, i.Owner.Name)
+	return pool.Owned(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
-// Of is the identity of a pod. fixed is false where the pod has no fixed address: it is not of a
-// StatefulSet, it opted out, or it uses the network of its host. An annotation that cannot be read
-// is an error: the pod must not start with an address that its author did not mean.
-func Of(pod *corev1.Pod) (id Identity, fixed bool, err error) {
+// Controllers finds what controls an object that controls a pod: a ReplicaSet, as a rule. seen is
+// false where that object, with that UID, is not known.
+type Controllers func(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, seen bool)
+
+// NoControllers knows none, for those to whom pods with slots are no matter: these are all that a
+// ReplicaSet controls.
+func NoControllers(string, metav1.OwnerReference) (by *metav1.OwnerReference, seen bool) {
+	return nil, false
+}
+
+// ErrUnseen: what controls a pod is not known yet, so that nobody can say whom it belongs to.
+var ErrUnseen = errors.New("not seen yet")
+
+// Of is the identity of a pod. fixed is false where the pod has no fixed address: it is of no kind
+// that has any, it is not meant to have one, or it uses the network of its host. An annotation that
+// cannot be read is an error: the pod must not start with an address that its author did not mean.
+// ErrUnseen is one as well.
+func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fixed bool, err error) {
 	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil || pod.Spec.HostNetwork || !statefulSet(owner) {
+	if owner == nil || pod.Spec.HostNetwork || !kinds.mayOwn(owner) {
 		return Identity{}, false, nil
 	}
+	enabling := ByDefault
 	if v, ok := pod.Annotations[AnnotationEnabled]; ok {
 		enabled, err := strconv.ParseBool(v)
 		if err != nil {
@@ -56,15 +94,43 @@ func Of(pod *corev1.Pod) (id Identity, fixed bool, err error) {
 		if !enabled {
 			return Identity{}, false, nil
 		}
+		enabling = ByAnnotation
+	}
+	// A kind counts if it is enabled as strongly as the pod needs: one that is so by default, or any
+	// where the pod itself says it.
+	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || enabling == ByAnnotation) }
+	if groupKind(owner) == ReplicaSets {
+		if !slices.ContainsFunc(kinds.list, func(k Kind) bool { return k.Identity == Slot && counts(k, true) }) {
+			return Identity{}, false, nil
+		}
+		by, seen := controllers(pod.Namespace, *owner)
+		if !seen {
+			return Identity{}, false, fmt.Errorf("the %s %s of pod %s/%s: %w", owner.Kind, owner.Name, pod.Namespace, pod.Name, ErrUnseen)
+		}
+		if by != nil {
+			// A ReplicaSet hands its pods on to whoever controls it.
+			owner = by
+		}
+	}
+	kind, known := kinds.Of(groupKind(owner))
+	if !counts(kind, known) {
+		return Identity{}, false, nil
 	}
 	return Identity{
 		Namespace: pod.Namespace,
 		PodName:   pod.Name,
 		Owner:     Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID},
+		Slot:      kind.Identity == Slot,
 	}, true, nil
 }
 
-func statefulSet(owner *metav1.OwnerReference) bool {
-	group, _, _ := strings.Cut(owner.APIVersion, "/")
-	return group == "apps" && owner.Kind == "StatefulSet"
+// mayOwn tells whether the controller of a pod is of a kind with fixed addresses, or leads to one.
+func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
+	gk := groupKind(owner)
+	_, known := k.Of(gk)
+	return known || gk == ReplicaSets && k.Slots()
+}
+
+func groupKind(owner *metav1.OwnerReference) schema.GroupKind {
+	return schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
 }

@@ -34,8 +34,21 @@ func ownedBy(apiVersion, kind string) func(*corev1.Pod) {
 
 func TestOf(t *testing.T) {
 	mysql0 := identity.Identity{Namespace: "db", PodName: "mysql-0", Owner: identity.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "sts-1"}}
+	of := func(apiVersion, kind string, slot bool) identity.Identity {
+		id := mysql0
+		id.Owner.APIVersion, id.Owner.Kind, id.Slot = apiVersion, kind, slot
+		return id
+	}
+	deployed := of("apps/v1", "Deployment", true)
+	deployed.Owner.Name, deployed.Owner.UID = "shop", "dep-1"
+	kruise := identity.Kind{APIGroup: "apps.kruise.io", Kind: "StatefulSet", Identity: identity.PodName}
+	deployments := identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}
+	always := deployments
+	always.Enabled = identity.ByDefault
+	replicaSet := ownedBy("apps/v1", "ReplicaSet")
 	for name, c := range map[string]struct {
 		pod     *corev1.Pod
+		kinds   []identity.Kind
 		want    identity.Identity
 		fixed   bool
 		wantErr string
@@ -46,12 +59,44 @@ func TestOf(t *testing.T) {
 		"opted nowhere":          {pod: pod(enabled("nope")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "nope"; write "true" or "false"`},
 		"opted emptily":          {pod: pod(enabled("")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is ""; write "true" or "false"`},
 		"on the host's network":  {pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
-		"of a ReplicaSet":        {pod: pod(ownedBy("apps/v1", "ReplicaSet"))},
-		"of another StatefulSet": {pod: pod(ownedBy("apps.kruise.io/v1beta1", "StatefulSet"))},
+		"of a ReplicaSet":        {pod: pod(replicaSet, enabled("true"))},
+		"of another StatefulSet": {pod: pod(ownedBy("apps.kruise.io/v1beta1", "StatefulSet"), enabled("true"))},
 		"of nobody":              {pod: pod(func(p *corev1.Pod) { p.OwnerReferences = nil })},
 		"of no controller":       {pod: pod(func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil })},
+
+		"StatefulSets by annotation, and none": {pod: pod(), kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: identity.PodName}}},
+		"StatefulSets by annotation, opted in": {pod: pod(enabled("true")), kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: identity.PodName}}, want: mysql0, fixed: true},
+
+		"of a configured kind":                {pod: pod(ownedBy("apps.kruise.io/v1beta1", "StatefulSet"), enabled("true")), kinds: []identity.Kind{kruise}, want: of("apps.kruise.io/v1beta1", "StatefulSet", false), fixed: true},
+		"of a configured kind, not opted in":  {pod: pod(ownedBy("apps.kruise.io/v1beta1", "StatefulSet")), kinds: []identity.Kind{kruise}},
+		"of a configured kind in any version": {pod: pod(ownedBy("apps.kruise.io/v1", "StatefulSet"), enabled("true")), kinds: []identity.Kind{kruise}, want: of("apps.kruise.io/v1", "StatefulSet", false), fixed: true},
+
+		"of a Deployment":                         {pod: pod(replicaSet, enabled("true")), kinds: []identity.Kind{deployments}, want: deployed, fixed: true},
+		"of a Deployment, not opted in":           {pod: pod(replicaSet), kinds: []identity.Kind{deployments}},
+		"of a Deployment by default":              {pod: pod(replicaSet), kinds: []identity.Kind{always}, want: deployed, fixed: true},
+		"of a Deployment, opted out":              {pod: pod(replicaSet, enabled("false")), kinds: []identity.Kind{always}},
+		"of a Deployment, and stable names count": {pod: pod(replicaSet, enabled("true")), kinds: []identity.Kind{kruise}},
+		"of a ReplicaSet of nobody's":             {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-alone" }), kinds: []identity.Kind{deployments}},
+		"of a ReplicaSet by itself": {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-alone" }),
+			kinds: []identity.Kind{{APIGroup: "apps", Kind: "ReplicaSet", Identity: identity.Slot}},
+			want: func() identity.Identity {
+				id := of("apps/v1", "ReplicaSet", true)
+				id.Owner.UID = "rs-alone"
+				return id
+			}(), fixed: true},
+		"of a ReplicaSet that is another by now": {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-before" }), kinds: []identity.Kind{deployments},
+			wantErr: "the ReplicaSet mysql of pod db/mysql-0: not seen yet"},
 	} {
-		got, fixed, err := identity.Of(c.pod)
+		controllers := func(namespace string, of metav1.OwnerReference) (*metav1.OwnerReference, bool) {
+			switch {
+			case namespace != "db" || of.Name != "mysql":
+				return nil, false
+			case of.UID == "sts-1":
+				return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "shop", UID: "dep-1", Controller: ptr.To(true)}, true
+			}
+			return nil, of.UID == "rs-alone"
+		}
+		got, fixed, err := identity.Of(c.pod, identity.NewKinds(c.kinds...), controllers)
 		message := ""
 		if err != nil {
 			message = err.Error()
@@ -59,6 +104,9 @@ func TestOf(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" || fixed != c.fixed || message != c.wantErr {
 			t.Errorf("%s: fixed %v, error %q, (-want +got): %s", name, fixed, message, diff)
 		}
+	}
+	if got, want := of("apps.kruise.io/v1beta1", "StatefulSet", false).Entry(), (pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet.apps.kruise.io/mysql"}); got != want {
+		t.Errorf("entry %+v, want %+v", got, want)
 	}
 	if got, want := mysql0.Entry(), (pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"}); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)

@@ -3,10 +3,11 @@ package request_test
 import (
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
@@ -19,6 +20,7 @@ func TestOf(t *testing.T) {
 		onPod   annotations
 		onSet   annotations
 		start   int32
+		slot    bool
 		want    string
 		wantErr string
 		nothing bool
@@ -55,16 +57,19 @@ func TestOf(t *testing.T) {
 			wantErr: `asks for addresses by annotation fixedip.io/ips, which can't be read: "FD00::1" is not in canonical form; write fd00::1`},
 		"malformed on the StatefulSet": {pod: "web-0", onSet: annotations{ips: ""},
 			wantErr: `asks for addresses by annotation fixedip.io/ips of StatefulSet web, which can't be read: it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it`},
+		"a slot takes any": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.10-10.0.1.19 (annotation fixedip.io/ips)"},
+		"a slot has no ordinal": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, onSet: annotations{by: "ordinal"},
+			wantErr: `asks for addresses by annotation fixedip.io/ips-by of Deployment web, which is "ordinal", and pods of a Deployment have no ordinals; write "set"`},
 		"malformed for Calico too": {pod: "web-0", onPod: annotations{calico: "10.0.1.10"},
 			wantErr: `asks for addresses by annotation cni.projectcalico.org/ipAddrs, which can't be read: it is not a JSON list of addresses; write ["10.240.1.10"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: c.pod, Annotations: c.onPod}}
-			set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", Annotations: c.onSet}}
-			if c.start > 0 {
-				set.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: c.start}
+			set := identity.Workload{GroupKind: schema.GroupKind{Group: "apps", Kind: "StatefulSet"}, Namespace: "db", Name: "web", Annotations: c.onSet, FirstOrdinal: c.start}
+			if c.slot {
+				set.Kind = "Deployment"
 			}
-			asked, ok, err := request.Of(pod, set)
+			asked, ok, err := request.Of(pod, set, c.slot)
 			if message(err) != c.wantErr || ok != (c.wantErr == "" && !c.nothing) || ok && asked.String() != c.want {
 				t.Errorf("asks for %s (%v), error %v; want %+v", asked, ok, err, c)
 			}
@@ -74,19 +79,19 @@ func TestOf(t *testing.T) {
 
 func TestRelevant(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*appsv1.StatefulSet)
+		change func(*identity.Workload)
 		want   bool
 	}{
-		"scaled":             {func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32) }, false},
-		"another annotation": {func(s *appsv1.StatefulSet) { s.Annotations = annotations{"example.com/a": "b"} }, false},
-		"addresses":          {func(s *appsv1.StatefulSet) { s.Annotations = annotations{request.AnnotationIPs: "10.0.1.10"} }, true},
-		"the way to share":   {func(s *appsv1.StatefulSet) { s.Annotations = annotations{request.AnnotationBy: "set"} }, true},
-		"the first ordinal":  {func(s *appsv1.StatefulSet) { s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 1} }, true},
-		"made anew":          {func(s *appsv1.StatefulSet) { s.UID = "2" }, true},
+		"scaled":             {func(w *identity.Workload) { w.Replicas = new(int32) }, false},
+		"another annotation": {func(w *identity.Workload) { w.Annotations = annotations{"example.com/a": "b"} }, false},
+		"addresses":          {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationIPs: "10.0.1.10"} }, true},
+		"the way to share":   {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationBy: "set"} }, true},
+		"the first ordinal":  {func(w *identity.Workload) { w.FirstOrdinal = 1 }, true},
+		"made anew":          {func(w *identity.Workload) { w.UID = "2" }, true},
 	} {
-		before := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{UID: "1"}}
-		after := before.DeepCopy()
-		c.change(after)
+		before := identity.Workload{UID: "1"}
+		after := before
+		c.change(&after)
 		if got := request.Relevant(before, after); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}

@@ -7,6 +7,8 @@ package config
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/core/identity"
 )
 
 // FixedIPArgs are the arguments of the plugin FixedIP.
@@ -32,4 +34,7 @@ type FixedIPArgs struct {
 	// StrictNodes is a label selector. On the nodes that it chooses every pod that the plugin's
 	// scheduler places gets an address of its own, fixed or not; empty: there are none.
 	StrictNodes string
+	// Workloads are the kinds of workloads, beside StatefulSets or instead of what is said of those
+	// otherwise, whose pods may have fixed addresses. All profiles have the same.
+	Workloads []identity.Kind
 }

@@ -49,5 +49,5 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	if _, err := labels.Parse(args.StrictNodes); err != nil {
 		errs = append(errs, field.Invalid(path.Child("strictNodes"), args.StrictNodes, err.Error()))
 	}
-	return errs
+	return append(errs, identity.ValidateKinds(path.Child("workloads"), args.Workloads)...)
 }

@@ -12,6 +12,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/plugins/apis/config"
 )
 
@@ -56,6 +57,11 @@ func SetDefaults(args *FixedIPArgs) {
 	if args.StrictNodes == nil {
 		args.StrictNodes = ptr.To("fixedip.io/strict=true")
 	}
+	for i := range args.Workloads {
+		if args.Workloads[i].Enabled == "" {
+			args.Workloads[i].Enabled = string(identity.ByAnnotation)
+		}
+	}
 }
 
 func addConversions(s *runtime.Scheme) error {
@@ -70,6 +76,9 @@ func addConversions(s *runtime.Scheme) error {
 
 			MovableAddresses: ptr.Deref(in.MovableAddresses, false),
 			StrictNodes:      ptr.Deref(in.StrictNodes, ""),
+		}
+		for _, k := range in.Workloads {
+			out.Workloads = append(out.Workloads, identity.Kind{APIGroup: k.APIGroup, Kind: k.Kind, Identity: identity.Form(k.Identity), Enabled: identity.Enabling(k.Enabled)})
 		}
 		return nil
 	}); err != nil {
@@ -86,6 +95,9 @@ func addConversions(s *runtime.Scheme) error {
 
 			MovableAddresses: &in.MovableAddresses,
 			StrictNodes:      &in.StrictNodes,
+		}
+		for _, k := range in.Workloads {
+			out.Workloads = append(out.Workloads, WorkloadKind{APIGroup: k.APIGroup, Kind: k.Kind, Identity: string(k.Identity), Enabled: string(k.Enabled)})
 		}
 		return nil
 	})

@@ -40,4 +40,23 @@ type FixedIPArgs struct {
 	// places gets an address of its own, fixed or not; empty: there are none. It has to say what the
 	// controller's --strict-nodes says. Default: fixedip.io/strict=true.
 	StrictNodes *string `json:"strictNodes,omitempty"`
+	// workloads are more kinds of workloads whose pods may have fixed addresses. StatefulSets are
+	// among them always; an element for them says otherwise when they do. Every profile has to have
+	// the same, and so has the controller (--workload-kind).
+	Workloads []WorkloadKind `json:"workloads,omitempty"`
+}
+
+// WorkloadKind is a kind of workload whose pods may have fixed addresses.
+type WorkloadKind struct {
+	// apiGroup of the kind, without a version: apps.
+	APIGroup string `json:"apiGroup,omitempty"`
+	// kind of the workload: Deployment.
+	Kind string `json:"kind"`
+	// identity is PodName where a pod comes back under the name that it had, and Slot where names say
+	// nothing: the workload then has a set of addresses, and a new pod takes over that of one that
+	// is gone.
+	Identity string `json:"identity"`
+	// enabled is ByAnnotation where a pod has a fixed address that is annotated fixedip.io/enabled:
+	// "true", and ByDefault where one has that isn't annotated "false". Default: ByAnnotation.
+	Enabled string `json:"enabled,omitempty"`
 }

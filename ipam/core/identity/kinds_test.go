@@ -1,0 +1,111 @@
+package identity_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+func TestParseKind(t *testing.T) {
+	for text, want := range map[string]identity.Kind{
+		"Deployment.apps=Slot":                         {APIGroup: "apps", Kind: "Deployment", Identity: "Slot"},
+		"StatefulSet.apps.kruise.io=PodName:ByDefault": {APIGroup: "apps.kruise.io", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByDefault"},
+		"ReplicationController=Slot":                   {Kind: "ReplicationController", Identity: "Slot"},
+	} {
+		if got, err := identity.ParseKind(text); err != nil || got != want {
+			t.Errorf("%s: %+v, error %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "Deployment.apps", "=Slot", "Deployment.apps="} {
+		if got, err := identity.ParseKind(text); err == nil {
+			t.Errorf("%q is read as %+v", text, got)
+		}
+	}
+}
+
+func TestValidateKinds(t *testing.T) {
+	good := identity.Kind{APIGroup: "apps.kruise.io", Kind: "CloneSet", Identity: "Slot"}
+	for name, c := range map[string]struct {
+		kinds []identity.Kind
+		want  string
+	}{
+		"none":          {},
+		"all that is":   {kinds: []identity.Kind{good, {Kind: "ReplicationController", Identity: "Slot", Enabled: "ByDefault"}, {APIGroup: "apps", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByAnnotation"}}},
+		"a version":     {kinds: []identity.Kind{{APIGroup: "apps/v1", Kind: "Deployment", Identity: "Slot"}}, want: `workloads[0].apiGroup: Invalid value: "apps/v1": must be an API group without its version, such as apps`},
+		"no kind":       {kinds: []identity.Kind{{APIGroup: "apps", Identity: "Slot"}}, want: `workloads[0].kind: Required value: name the kind of the workload, such as Deployment`},
+		"a plural":      {kinds: []identity.Kind{good, {APIGroup: "apps", Kind: "deployments", Identity: "Slot"}}, want: `workloads[1].kind: Invalid value: "deployments": must be a kind in the singular, such as Deployment`},
+		"no identity":   {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C"}}, want: `workloads[0].identity: Required value: write PodName where pods come back under their names, and Slot where they don't`},
+		"another":       {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Name"}}, want: `workloads[0].identity: Unsupported value: "Name": supported values: "PodName", "Slot"`},
+		"not its own":   {kinds: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: "PodName"}}, want: `workloads[0].identity: Invalid value: "PodName": must be Slot for a Deployment`},
+		"nor for names": {kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: "Slot"}}, want: `workloads[0].identity: Invalid value: "Slot": must be PodName for a StatefulSet`},
+		"on every node": {kinds: []identity.Kind{{APIGroup: "apps", Kind: "DaemonSet", Identity: "Slot"}}, want: `workloads[0].kind: Invalid value: "DaemonSet": its pods can't have fixed addresses: neither their names nor their number are lasting`},
+		"enabled how":   {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Slot", Enabled: "true"}}, want: `workloads[0].enabled: Unsupported value: "true": supported values: "ByDefault", "ByAnnotation"`},
+		"named twice":   {kinds: []identity.Kind{good, good}, want: `workloads[1]: Duplicate value: "CloneSet.apps.kruise.io"`},
+	} {
+		got := ""
+		if err := identity.ValidateKinds(field.NewPath("workloads"), c.kinds).ToAggregate(); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// The StatefulSet is always there, and what a list says of it counts.
+func TestNewKinds(t *testing.T) {
+	sts := identity.Kind{APIGroup: "apps", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByDefault"}
+	deployment := identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: "Slot"}
+	byAnnotation := deployment
+	byAnnotation.Enabled = "ByAnnotation"
+	rare := sts
+	rare.Enabled = "ByAnnotation"
+	for name, c := range map[string]struct{ list, want []identity.Kind }{
+		"alone":     {nil, []identity.Kind{sts}},
+		"beside":    {[]identity.Kind{deployment}, []identity.Kind{sts, byAnnotation}},
+		"otherwise": {[]identity.Kind{deployment, rare}, []identity.Kind{rare, byAnnotation}},
+	} {
+		if diff := cmp.Diff(c.want, identity.NewKinds(c.list...).All()); diff != "" {
+			t.Errorf("%s: (-want +got): %s", name, diff)
+		}
+	}
+}
+
+// What a pool entry names is found again, and two kinds of one name are told apart.
+func TestLabel(t *testing.T) {
+	kinds := identity.NewKinds(identity.Kind{APIGroup: "apps.kruise.io", Kind: "StatefulSet", Identity: "PodName"}, identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: "Slot"})
+	for label, want := range map[string]string{"StatefulSet": "apps", "StatefulSet.apps.kruise.io": "apps.kruise.io", "Deployment": "apps"} {
+		if k, ok := kinds.Labelled(label); !ok || k.APIGroup != want || identity.Label(k.GroupKind()) != label {
+			t.Errorf("%s is %+v (%v)", label, k, ok)
+		}
+	}
+	if k, ok := kinds.Labelled("DaemonSet"); ok {
+		t.Errorf("a kind that is not configured is %+v", k)
+	}
+}
+
+func TestExcludes(t *testing.T) {
+	for name, c := range map[string]struct {
+		pod      string
+		replicas *int32
+		first    int32
+		want     bool
+	}{
+		"within":               {"web-2", ptr.To[int32](3), 0, false},
+		"above":                {"web-3", ptr.To[int32](3), 0, true},
+		"below":                {"web-4", ptr.To[int32](3), 5, true},
+		"within what is later": {"web-7", ptr.To[int32](3), 5, false},
+		"number not told":      {"web-7", nil, 0, false},
+		"no ordinal":           {"web-x", ptr.To[int32](0), 0, false},
+	} {
+		w := identity.Workload{GroupKind: schema.GroupKind{Group: "apps", Kind: "StatefulSet"}, Name: "web", Replicas: c.replicas, FirstOrdinal: c.first}
+		if got := w.Excludes(c.pod); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

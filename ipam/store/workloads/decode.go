@@ -1,0 +1,102 @@
+package workloads
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// seen is what a watch keeps of an object: a cluster has many, and most of each is of no use here.
+type seen struct {
+	// ObjectMeta holds the name and the namespace, by which caches know the object.
+	metav1.ObjectMeta
+	workload identity.Workload
+	// controller is who controls it; nil: nobody does.
+	controller *metav1.OwnerReference
+}
+
+// surges are where kinds say how many pods an update may add: Deployment, Argo's Rollout, and
+// OpenKruise's CloneSet.
+var surges = [][]string{
+	{"spec", "strategy", "rollingUpdate", "maxSurge"},
+	{"spec", "strategy", "canary", "maxSurge"},
+	{"spec", "updateStrategy", "maxSurge"},
+}
+
+// decode reads an object as an informer has it: as seen already, typed, or of a kind that only the
+// API server knows.
+func decode(obj any) (*seen, error) {
+	switch o := obj.(type) {
+	case *seen:
+		return o, nil
+	case *appsv1.StatefulSet:
+		s := described(o, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"})
+		s.workload.Template = o.Spec.Template.Annotations
+		s.workload.Replicas = o.Spec.Replicas
+		if o.Spec.Ordinals != nil {
+			s.workload.FirstOrdinal = o.Spec.Ordinals.Start
+		}
+		return s, nil
+	case *appsv1.ReplicaSet:
+		s := described(o, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ReplicaSet"})
+		s.workload.Template = o.Spec.Template.Annotations
+		s.workload.Replicas = o.Spec.Replicas
+		return s, nil
+	case *unstructured.Unstructured:
+		return fromUnstructured(o), nil
+	}
+	return nil, fmt.Errorf("a workload of type %T can't be read", obj)
+}
+
+func described(o metav1.Object, gvk schema.GroupVersionKind) *seen {
+	return &seen{
+		ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()},
+		workload: identity.Workload{
+			GroupKind:   gvk.GroupKind(),
+			APIVersion:  gvk.GroupVersion().String(),
+			Namespace:   o.GetNamespace(),
+			Name:        o.GetName(),
+			UID:         o.GetUID(),
+			Annotations: o.GetAnnotations(),
+		},
+		controller: metav1.GetControllerOf(o),
+	}
+}
+
+// fromUnstructured reads what has the place that it has in a StatefulSet or a Deployment. A field
+// that is of another type there is as if it were not: nobody but the kind's own author could mend it.
+func fromUnstructured(o *unstructured.Unstructured) *seen {
+	s := described(o, o.GroupVersionKind())
+	s.workload.Template, _, _ = unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
+	if n, ok, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); ok {
+		s.workload.Replicas = ptr.To(int32(n))
+	}
+	if n, ok, _ := unstructured.NestedInt64(o.Object, "spec", "ordinals", "start"); ok {
+		s.workload.FirstOrdinal = int32(n)
+	}
+	for _, path := range surges {
+		switch v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...); v := v.(type) {
+		case int64:
+			s.workload.Surge = surge(intstr.FromInt32(int32(v)), s.workload.Replicas)
+		case string:
+			s.workload.Surge = surge(intstr.FromString(v), s.workload.Replicas)
+		}
+	}
+	return s
+}
+
+// surge is a maxSurge in pods, rounded up as the kinds do that have one.
+func surge(max intstr.IntOrString, replicas *int32) int32 {
+	n, err := intstr.GetScaledValueFromIntOrPercent(&max, int(ptr.Deref(replicas, 0)), true)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return int32(n)
+}

@@ -1,0 +1,151 @@
+package workloads
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+type fields = map[string]any
+
+func object(apiVersion, kind, name string, spec fields, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: fields{"apiVersion": apiVersion, "kind": kind, "metadata": fields{"namespace": "db", "name": name, "uid": "uid-" + name}, "spec": spec}}
+	for _, c := range change {
+		c(o)
+	}
+	return o
+}
+
+// What is read of a workload has the same place in kinds of many authors.
+func TestDecode(t *testing.T) {
+	for name, c := range map[string]struct {
+		spec fields
+		want func(*identity.Workload)
+	}{
+		"nothing": {nil, func(*identity.Workload) {}},
+		"replicas, template and ordinals": {
+			fields{"replicas": int64(3), "template": fields{"metadata": fields{"annotations": fields{"a": "b"}}}, "ordinals": fields{"start": int64(5)}},
+			func(w *identity.Workload) {
+				w.Replicas, w.Template, w.FirstOrdinal = ptr.To[int32](3), map[string]string{"a": "b"}, 5
+			}},
+		"a Deployment's surge": {
+			fields{"replicas": int64(3), "strategy": fields{"rollingUpdate": fields{"maxSurge": "25%"}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](3), 1 }},
+		"a Rollout's surge": {
+			fields{"replicas": int64(3), "strategy": fields{"canary": fields{"maxSurge": int64(2)}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](3), 2 }},
+		"a CloneSet's surge": {
+			fields{"replicas": int64(8), "updateStrategy": fields{"maxSurge": "50%"}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](8), 4 }},
+		"fields of other types": {
+			fields{"replicas": "many", "ordinals": "none", "strategy": fields{"rollingUpdate": fields{"maxSurge": "much"}}, "template": []any{}}, func(*identity.Workload) {}},
+	} {
+		want := identity.Workload{GroupKind: schema.GroupKind{Group: "a.b", Kind: "Thing"}, APIVersion: "a.b/v1", Namespace: "db", Name: "web", UID: "uid-web"}
+		c.want(&want)
+		got, err := decode(object("a.b/v1", "Thing", "web", c.spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got.workload); diff != "" {
+			t.Errorf("%s: (-want +got): %s", name, diff)
+		}
+	}
+}
+
+// late is a mapper of an API server that gets its kind later.
+type late struct {
+	meta.RESTMapper
+	installed *atomic.Bool
+}
+
+func (l late) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if !l.installed.Load() {
+		return nil, &meta.NoKindMatchError{GroupKind: gk}
+	}
+	return l.RESTMapper.RESTMapping(gk, versions...)
+}
+
+// A kind that is not installed is not known, which is no reason to think that its workloads are
+// gone; it is found when it is there, and so are those of its workloads that go.
+func TestKindInstalledLater(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	gvk := schema.GroupVersionKind{Group: "a.b", Version: "v1", Kind: "Thing"}
+	things := schema.GroupVersionResource{Group: "a.b", Version: "v1", Resource: "things"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{gvk.GroupVersion()})
+	mapper.Add(gvk, meta.RESTScopeNamespace)
+	web := object("a.b/v1", "Thing", "web", nil, func(o *unstructured.Unstructured) {
+		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "c.d/v1", Kind: "Operator", Name: "top", UID: "uid-top", Controller: ptr.To(true)}})
+	})
+	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{things: "ThingList"}, web)
+	var installed atomic.Bool
+	s := New(api, late{mapper, &installed}, gvk.GroupKind())
+	told := make(chan string, 10)
+	s.Tell(func(before, after *identity.Workload) {
+		switch {
+		case before == nil:
+			told <- "came " + after.Resource()
+		case after == nil:
+			told <- "went " + before.Resource()
+		}
+	})
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Start(ctx) }()
+	if w, err := s.Get(gvk.GroupKind(), "db", "web"); w != nil || !errors.Is(err, ErrUnknown) {
+		t.Errorf("not installed, it is %v, %v", w, err)
+	}
+	installed.Store(true)
+	until := func(what string, so func(w *identity.Workload, err error) bool) {
+		t.Helper()
+		err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(context.Context) (bool, error) { return so(s.Get(gvk.GroupKind(), "db", "web")), nil })
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	until("installed", func(w *identity.Workload, err error) bool {
+		if w == nil && !errors.Is(err, ErrUnknown) {
+			t.Fatalf("while it is not listed, it is %v, %v", w, err)
+		}
+		return w != nil && err == nil
+	})
+	by, seen := s.Controller("db", metav1.OwnerReference{APIVersion: "a.b/v1", Kind: "Thing", Name: "web", UID: "uid-web"})
+	if !seen || by == nil || by.UID != "uid-top" {
+		t.Errorf("it is controlled by %v (%v)", by, seen)
+	}
+	if by, seen := s.Controller("db", metav1.OwnerReference{APIVersion: "a.b/v1", Kind: "Thing", Name: "web", UID: "before"}); seen {
+		t.Errorf("another of its name is controlled by %v", by)
+	}
+	if w, err := s.Live(ctx, gvk.GroupKind(), "db", "web"); err != nil || w == nil || w.UID != "uid-web" {
+		t.Errorf("live it is %v, %v", w, err)
+	}
+	if err := api.Resource(things).Namespace("db").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("deleted", func(w *identity.Workload, err error) bool { return w == nil && err == nil })
+	if w, err := s.Live(ctx, gvk.GroupKind(), "db", "web"); w != nil || err != nil {
+		t.Errorf("deleted, live it is %v, %v", w, err)
+	}
+	for _, want := range []string{"came db/Thing.a.b/web", "went db/Thing.a.b/web"} {
+		select {
+		case got := <-told:
+			if got != want {
+				t.Errorf("told that it %s, want %s", got, want)
+			}
+		case <-ctx.Done():
+			t.Fatalf("not told that it %s", want)
+		}
+	}
+	cancel()
+	<-done
+}
