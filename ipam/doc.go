@@ -4,8 +4,8 @@
 //	api         the FixedIP resource: types, nothing that acts
 //	core        what is decided: addresses, pools, the ledger, identities, plans. Pure: no client,
 //	            no clock, no goroutine; Kubernetes objects are values here
-//	store       what is read and written: CiliumNodes, the ticket for subnets. The only part that
-//	            knows how Cilium spells a pool
+//	store       what is read and written: CiliumNodes, the ticket for subnets, workloads of any
+//	            kind. The only part that knows how Cilium spells a pool
 //	controller  when it is done: the glue to controller-runtime
 //
 // The scheduler plugin (plugins/fixedip) is the other glue beside controller: it uses core and

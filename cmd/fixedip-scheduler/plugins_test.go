@@ -18,6 +18,7 @@ import (
 	schedoptions "k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	theirs "sigs.k8s.io/scheduler-plugins/apis/config"
 
+	"fixedip.io/fixedip/ipam/core/identity"
 	ours "fixedip.io/fixedip/plugins/apis/config"
 )
 
@@ -82,7 +83,7 @@ profiles:
 		}
 		return path
 	}
-	cfg, err := schedoptions.LoadConfigFromFile(klog.Background(), config("ipFamilies: [IPv6]", "permitWaitingTimeSeconds: 7"))
+	cfg, err := schedoptions.LoadConfigFromFile(klog.Background(), config("ipFamilies: [IPv6], workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]", "permitWaitingTimeSeconds: 7"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +94,8 @@ profiles:
 		}
 	}
 	want := map[string]any{
-		"FixedIP":      &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait", StrictNodes: "fixedip.io/strict=true"},
+		"FixedIP": &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait", StrictNodes: "fixedip.io/strict=true",
+			Workloads: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot, Enabled: identity.ByAnnotation}}},
 		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -101,6 +103,7 @@ profiles:
 	}
 	for _, c := range []struct{ fixedIP, coscheduling, want string }{
 		{"ipFamily: IPv4", "", `unknown field "ipFamily"`},
+		{"workloads: [{kind: Deployment, group: apps}]", "", `unknown field "workloads[0].group"`},
 		{"", "permitWaitingTime: 7", `unknown field "permitWaitingTime"`},
 	} {
 		if _, err := schedoptions.LoadConfigFromFile(klog.Background(), config(c.fixedIP, c.coscheduling)); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -37,6 +37,8 @@ type SchedulerOptions struct {
 	SecurePort int
 	// Weight is that of FixedIP's score; 0: as it is by default.
 	Weight int
+	// Workloads are those of the plugin's arguments: YAML on one line.
+	Workloads string
 	// Plugins are enabled beside FixedIP, and Disabled are not, each by name.
 	Plugins, Disabled []string
 	// PluginArgs are the arguments of other plugins than FixedIP. Key: the plugin's name. Value:
@@ -72,6 +74,9 @@ profiles:
       ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
       failover: {{or .Failover "Wait"}}
       movableAddresses: {{.Movable}}
+{{- with .Workloads}}
+      workloads: {{.}}
+{{- end}}
 {{- range $name, $args := .PluginArgs}}
   - name: {{$name}}
     args: {{$args}}

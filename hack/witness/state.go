@@ -39,8 +39,8 @@ func (w *Witness) state(namespace string) []Row {
 	for k := range w.pods {
 		keys[k] = true
 	}
-	for k := range w.records {
-		keys[k] = true
+	for _, r := range w.records {
+		keys[holder(r)] = true
 	}
 	for _, cn := range w.nodes {
 		for _, e := range cn.Spec.IPAM.Pool {
@@ -59,12 +59,38 @@ func (w *Witness) state(namespace string) []Row {
 		if p := w.pods[key]; p != nil {
 			row.UID, row.Node, row.Address, row.Running = string(p.UID), p.Spec.NodeName, addresses(p), live(p)
 		}
-		if r := w.records[key]; r != nil {
+		if r := w.recordOf(key); r != nil {
 			row.Phase = string(r.Status.Phase)
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// recordOf is the FixedIP whose addresses a pod has, nil if there is none.
+func (w *Witness) recordOf(key string) *v1alpha1.FixedIP {
+	if r := w.records[key]; r != nil && !r.Spec.Slot {
+		return r
+	}
+	for _, r := range w.records {
+		if r.Spec.Slot && holder(r) == key {
+			return r
+		}
+	}
+	return nil
+}
+
+// Records are the FixedIPs of a namespace as last seen, by name.
+func (w *Witness) Records(namespace string) []*v1alpha1.FixedIP {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []*v1alpha1.FixedIP
+	for _, key := range slices.Sorted(maps.Keys(w.records)) {
+		if r := w.records[key]; r.Namespace == namespace {
+			found = append(found, r)
+		}
+	}
+	return found
 }
 
 // Pod is a pod as last seen, nil if there is none.

@@ -226,18 +226,21 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 
 func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 	key := fip.Namespace + "/" + fip.Name
+	if before := w.records[key]; before != nil && (gone || holder(before) != holder(fip)) {
+		// A slot that passes to another pod promises nothing to the one before.
+		delete(w.promised, holder(before))
+	}
 	if gone {
 		delete(w.records, key)
-		delete(w.promised, key)
-		if version(fip) < w.suspicions[key].pod {
-			delete(w.suspicions, key)
+		if version(fip) < w.suspicions[holder(fip)].pod {
+			delete(w.suspicions, holder(fip))
 		}
 		return
 	}
 	w.records[key] = fip
 	// A record without addresses promises to keep what the pod will get.
 	if len(fip.Spec.IPs) > 0 {
-		w.promised[key] = strings.Join(fip.Spec.IPs, ",")
+		w.promised[holder(fip)] = strings.Join(fip.Spec.IPs, ",")
 	}
 	for _, ip := range fip.Spec.IPs {
 		for other, o := range w.records {
@@ -303,6 +306,15 @@ func (w *Witness) Placements() []Placement {
 		}
 	}
 	return found
+}
+
+// holder is the namespace/name of the pod that a record is for. It has the record's name, but for a
+// slot, which passes from pod to pod.
+func holder(fip *v1alpha1.FixedIP) string {
+	if fip.Spec.Slot {
+		return fip.Namespace + "/" + fip.Spec.PodName
+	}
+	return fip.Namespace + "/" + fip.Name
 }
 
 func version(obj client.Object) uint64 {

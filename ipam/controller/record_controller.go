@@ -35,6 +35,9 @@ import (
 // sweepInterval is how often an identity is looked at without an event, for what events missed.
 const sweepInterval = 5 * time.Minute
 
+// supersededRetry is how long a step waits whose situation has changed meanwhile.
+const supersededRetry = time.Second
+
 // ipIndex finds the FixedIPs that hold an address.
 const ipIndex = "ip"
 
@@ -128,7 +131,7 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		if errors.Is(err, errSuperseded) || apierrors.IsConflict(err) {
 			// The world has moved on, which the watches will show, or have shown already.
 			klog.FromContext(ctx).V(3).Info("Step superseded", "step", next.Step, "err", err)
-			return reconcile.Result{RequeueAfter: time.Second}, nil
+			return reconcile.Result{RequeueAfter: supersededRetry}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("%s of %s: %w", next.Step, req, err)
 	}
@@ -164,6 +167,9 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	var gk schema.GroupKind
 	var record v1alpha1.FixedIP
 	switch err := from.Get(ctx, key, &record); {
+	case err == nil && record.Spec.Slot:
+		// slotReconciler's.
+		return plan.Situation{}, nil
 	case err == nil:
 		s.Record = &record
 		gk, s.Workload.OwnerReference = identity.OwnerOf(&record).GroupKind(), record.Spec.Owner
@@ -172,6 +178,9 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	case len(s.Held) > 0:
 		label, name, ok := r.ledger.WorkloadOf(s.Held[0])
 		kind, known := r.kinds.Labelled(label)
+		if ok && !known {
+			klog.FromContext(ctx).Info("An entry of the pool is kept for a kind of workload that --workload-kind does not name; it is left alone", "node", s.Held[0].Node, "kind", label)
+		}
 		if !ok || !known || kind.Identity != identity.PodName {
 			// Somebody wrote this owner by hand, for a pod that no workload of ours has, or it is the
 			// holder of a slot.

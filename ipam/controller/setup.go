@@ -136,7 +136,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
 	writer.Observe(metrics.PoolWrites{})
 	writer.Pace(ciliumpool.NewPace(clock.RealClock{}, cfg.WritesPerMinute))
-	nodes, identities, orphans := &feed{}, &feed{}, &feed{}
+	nodes, identities, orphans, slots := &feed{}, &feed{}, &feed{}, &feed{}
 	// The ledger is behind its watch.
 	watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), l, func(node string, change ledger.Change) {
 		nodes.add(nodeRequest(node))
@@ -145,6 +145,9 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		}
 		for _, owner := range change.Owners {
 			identities.add(identityRequest(owner)...)
+		}
+		for _, resource := range change.Workloads {
+			slots.add(slotRequest(kinds, resource)...)
 		}
 	})
 	if err != nil {
@@ -216,7 +219,12 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		failover: cfg.Failover,
 	}
 	workloads.Tell(func(before, after *identity.Workload) {
-		identities.add(r.ofWorkload(ctx, *cmp.Or(after, before))...)
+		w := cmp.Or(after, before)
+		if requests := slotRequest(kinds, w.Resource()); len(requests) > 0 {
+			slots.add(requests...)
+			return
+		}
+		identities.add(r.ofWorkload(ctx, *w)...)
 	})
 	if err := r.setup(ctx, mgr, identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
@@ -233,6 +241,9 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	if err := a.setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)
+	}
+	if err := (&slotReconciler{r}).setup(mgr, slots); err != nil {
+		return fmt.Errorf("set up the controller of slots: %w", err)
 	}
 	return nil
 }

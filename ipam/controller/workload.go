@@ -47,13 +47,7 @@ func newWorkloads(mgr manager.Manager, kinds identity.Kinds) (*workloads.Store, 
 // workload fills in what is known of the owner of an identity. It is gone only where its kind is
 // known and it is not there.
 func (r *recordReconciler) workload(ctx context.Context, from client.Reader, gk schema.GroupKind, key types.NamespacedName, w *plan.Workload) error {
-	get := func(namespace, name string) (*identity.Workload, error) { return r.workloads.Get(gk, namespace, name) }
-	if from == client.Reader(r.live) {
-		get = func(namespace, name string) (*identity.Workload, error) {
-			return r.workloads.Live(ctx, gk, namespace, name)
-		}
-	}
-	found, err := get(key.Namespace, w.Name)
+	found, err := r.read(ctx, from, gk, key.Namespace, w.Name)
 	if err != nil || found == nil {
 		return err
 	}
@@ -69,6 +63,15 @@ func (r *recordReconciler) workload(ctx context.Context, from client.Reader, gk 
 		w.Failover = &failover
 	}
 	return nil
+}
+
+// read reads a workload from its watch, or from the API server where the other reader is that; nil
+// where there is none.
+func (r *recordReconciler) read(ctx context.Context, from client.Reader, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+	if from == client.Reader(r.live) {
+		return r.workloads.Live(ctx, gk, namespace, name)
+	}
+	return r.workloads.Get(gk, namespace, name)
 }
 
 // policy is what a workload says about its addresses; ok is false where its words can't be read, of

@@ -24,17 +24,26 @@ func (c *cycle) asks() bool { return len(c.asked.Families()) > 0 }
 // askedBy is what a pod asks for; the zero Asked where it asks for nothing. Errors are written for
 // people. The workload has to be known: it may carry the annotation, and says where ordinals start.
 func (p *Plugin) askedBy(pod *corev1.Pod, id identity.Identity) (request.Asked, error) {
-	workload, err := p.world.workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
-	switch {
-	case errors.Is(err, workloads.ErrUnknown):
-		return request.Asked{}, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; may it list and watch all of that kind?", id.Owner.Kind, id.Namespace, id.Owner.Name)
-	case err != nil:
-		return request.Asked{}, fmt.Errorf("read %s %s/%s from the cache: %w", id.Owner.Kind, id.Namespace, id.Owner.Name, err)
-	case workload == nil || workload.UID != id.Owner.UID:
-		return request.Asked{}, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; it waits for that", id.Owner.Kind, id.Namespace, id.Owner.Name)
+	workload, err := p.owner(id)
+	if err != nil {
+		return request.Asked{}, err
 	}
 	asked, _, err := request.Of(pod, *workload, id.Slot)
 	return asked, err
+}
+
+// owner is the workload of an identity: it and no other of its name. Errors are written for people.
+func (p *Plugin) owner(id identity.Identity) (*identity.Workload, error) {
+	workload, err := p.world.workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
+	switch {
+	case errors.Is(err, workloads.ErrUnknown):
+		return nil, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; see whether it may list and watch all of that kind", id.Owner.Kind, id.Namespace, id.Owner.Name)
+	case err != nil:
+		return nil, fmt.Errorf("read %s %s/%s from the cache: %w", id.Owner.Kind, id.Namespace, id.Owner.Name, err)
+	case workload == nil || workload.UID != id.Owner.UID:
+		return nil, fmt.Errorf("its %s %s/%s, which may ask for addresses, has not been seen by the scheduler yet; it waits for that", id.Owner.Kind, id.Namespace, id.Owner.Name)
+	}
+	return workload, nil
 }
 
 // preFilterAsked narrows a first placement to the nodes whose subnets have what the pod asks for.
@@ -113,15 +122,25 @@ func (p *Plugin) filterAsked(pod *corev1.Pod, c *cycle, node string) *fwk.Status
 
 // causeOf is what helps a pod of which no address is reserved: what it asks for becomes free on a
 // node, or is asked for otherwise. Without a wish of its own, any room does.
+//
+// A pod of a workload with slots is helped by a free one too, and by that alone where it looks for
+// one.
 func (p *Plugin) causeOf(c *cycle) cause {
-	if !c.asks() {
+	switch {
+	case c.seeks:
+		return cause{owner: c.id.Key(), workload: c.id.Resource(), until: func(node string) bool { return p.slotHelps(c, node) }}
+	case !c.asks() && c.id.Slot:
+		return cause{owner: c.id.Key(), room: true, until: func(node string) bool { return p.slotHelps(c, node) }}
+	case !c.asks():
 		return cause{owner: c.id.Key(), room: true}
 	}
 	return cause{
 		owner:    c.id.Key(),
 		workload: c.id.Resource(),
 		// The families of asked are among those of the plugin: preFilterAsked refuses others.
-		until: func(node string) bool { return p.world.ledger.Offers(node, p.families, c.asked.Addresses) },
+		until: func(node string) bool {
+			return p.world.ledger.Offers(node, p.families, c.asked.Addresses) || c.id.Slot && p.slotHelps(c, node)
+		},
 	}
 }
 

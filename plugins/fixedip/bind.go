@@ -49,9 +49,14 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.claimTimeout, fmt.Errorf("not done within claimTimeout %v", p.claimTimeout))
 	defer cancel()
-	if c.moves(nodeName) {
+	if claim.From != "" && claim.From != claim.Owner {
+		err = p.stillGone(ctx, claim.From)
+	}
+	switch {
+	case err != nil:
+	case c.moves(nodeName):
 		err = p.observedMove(ctx, pod, c, claim)
-	} else {
+	default:
 		err = p.world.observedClaim(ctx, claim, c.id.Entry())
 	}
 	switch {
@@ -61,7 +66,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	case err != nil:
 		return fwk.AsStatus(fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), nodeName, pod.Namespace, pod.Name, err))
 	}
-	if err := p.setMAC(ctx, pod, c.id); err != nil {
+	if err := p.setMAC(ctx, pod, c.id, claim.Addrs); err != nil {
 		return fwk.AsStatus(err)
 	}
 	loggerFrom(ctx).V(2).Info("Address claimed", "pod", klog.KObj(pod), "node", nodeName, "ips", claim.Addrs)
@@ -75,8 +80,15 @@ func (w *world) claim(ctx context.Context, c ledger.Claim, entry pool.Entry) err
 		return nil
 	}
 	err := w.pools.Write(ctx, ciliumpool.Request{
-		Node:   c.Node,
-		Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim(c.Addrs, entry) },
+		Node: c.Node,
+		Decide: func(n pool.Node) ([]pool.Edit, error) {
+			if c.From != "" {
+				return n.TakeOver(c.Addrs, c.From, entry)
+			}
+			return n.Claim(c.Addrs, entry)
+		},
+		// What the agent lists as used decides whether an address can be taken over.
+		Live: c.From != "",
 		// Another scheduler may have claimed another address for the same pod.
 		Whole: true,
 	})

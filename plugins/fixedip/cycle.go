@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -37,10 +38,14 @@ type cycle struct {
 	// it does not belong to: there the agent would give it that address.
 	keptFrom    []string
 	id          identity.Identity
+	uid         types.UID
 	reservation reservation
 	// failover is Migrate or Reassign in a cycle that looks at all nodes although something is
 	// reserved: the node of the reservation can't take the pod.
 	failover v1alpha1.Failover
+	// seeks: the pod has no slot, and is to take one over. free are those that it can take over.
+	seeks bool
+	free  []freeSlot
 	// asked is what the pod asks for where nothing is reserved; the zero value where it does not.
 	asked request.Asked
 	// decided is the moment at which the world was looked at.
@@ -85,8 +90,11 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	case err != nil:
 		return nil, fwk.AsStatus(err)
 	}
-	c := &cycle{id: id, reservation: r, decided: decided}
+	c := &cycle{id: id, uid: pod.UID, reservation: r, decided: decided}
 	if r.node == "" {
+		if id.Slot {
+			return p.preFilterSlot(state, pod, c)
+		}
 		return p.preFilterAsked(state, pod, c)
 	}
 	state.Write(stateKey, c)
@@ -137,13 +145,16 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
 			fmt.Sprintf("node(s) didn't own the pod's address %s, which belongs to node %s", address.Join(r.addrs), r.node))
 	}
+	if c.seeks {
+		return c.filterSlot(name)
+	}
 	if c.asks() {
 		return p.filterAsked(pod, c, name)
 	}
 	for _, f := range p.families {
 		if p.world.ledger.Room(name, f) == 0 {
 			if c.lacked.CompareAndSwap(false, true) {
-				p.waiting.refuse(pod, cause{owner: c.id.Key(), room: true}, c.decided)
+				p.waiting.refuse(pod, p.causeOf(c), c.decided)
 			}
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, noRoom(f))
 		}
@@ -167,6 +178,8 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 	var claim ledger.Claim
 	helps := p.causeOf(c)
 	switch {
+	case c.seeks:
+		claim, err = p.assumeSlot(pod, c, nodeName)
 	case c.moves(nodeName):
 		helps = cause{owner: c.id.Key()}
 		claim, err = p.world.ledger.AssumeMoved(pod.UID, c.id.Key(), nodeName, c.reservation.addrs)
@@ -184,6 +197,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 		return p.refuse(pod, helps, c.decided, "node(s) couldn't give the pod its address: "+err.Error())
 	}
 	p.waiting.settle(pod.UID)
+	p.world.seekers.leave(pod.UID)
 	loggerFrom(ctx).V(4).Info("Address decided", "pod", klog.KObj(pod), "node", nodeName, "ips", claim.Addrs)
 	return nil
 }
@@ -202,8 +216,12 @@ func (p *Plugin) PostBind(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, 
 }
 
 func (p *Plugin) forget(pod *corev1.Pod) {
+	claim, _ := p.world.ledger.Claimed(pod.UID)
 	if node, grew := p.world.ledger.Forget(pod.UID); grew {
 		p.world.tell(news{node: node, room: true})
+	}
+	if claim.From != "" {
+		p.world.tell(news{freed: claim.Node})
 	}
 }
 

@@ -23,6 +23,9 @@ import (
 // help. What is refused by PreFilter is explained there.
 func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
 	c, err := read(state)
+	if err == nil && c.seeks {
+		return nil, fwk.NewStatus(fwk.Unschedulable, p.explainSlots(c, nodes))
+	}
 	if err != nil || c.bystander || c.reservation.node == "" {
 		// Without a state PreFilter has refused the pod, its own or another plugin's.
 		return nil, fwk.NewStatus(fwk.Unschedulable)

@@ -33,6 +33,10 @@ func (c *cycle) belongs() string {
 // goes by the annotations that the record will get its policy from; where those can't be read, or
 // nobody has seen the workload, the pod waits.
 func (p *Plugin) policyOf(c *cycle) v1alpha1.Failover {
+	if c.id.Slot {
+		// What it has it has only just claimed, and not run with yet.
+		return v1alpha1.Wait
+	}
 	policy := c.reservation.failover
 	if !c.reservation.recorded {
 		workload, err := p.world.workloads.Get(c.id.Owner.GroupKind(), c.id.Namespace, c.id.Owner.Name)
@@ -53,6 +57,8 @@ func (p *Plugin) policyOf(c *cycle) v1alpha1.Failover {
 // end of a sentence that says why its node can't; empty where it does go.
 func (p *Plugin) remains(c *cycle, policy v1alpha1.Failover) string {
 	switch {
+	case c.id.Slot:
+		return "; delete the pod to have another in its place"
 	case policy == v1alpha1.Wait && p.movable:
 		return ", or set failover to Migrate"
 	case policy == v1alpha1.Wait:

@@ -9,7 +9,8 @@
 //
 //	PreFilter  finds the pod's reservation, in the pools (the arbiter) or in its FixedIP, and
 //	           narrows the cycle to the node that owns it; or finds which addresses the pod asks
-//	           for, and narrows to the nodes whose subnets have them.
+//	           for, and narrows to the nodes whose subnets have them. A pod whose name is not
+//	           lasting takes over a slot of its workload: see slots.go.
 //	Filter     decides: the owner node alone, or any node with room where nothing is reserved.
 //	PostFilter where the owner node can't take the pod: has the next cycle look at all nodes, if the
 //	           pod's failover policy says so and its predecessor surely does not run any more; or
@@ -67,6 +68,7 @@ type Plugin struct {
 	waiting      *waiting
 	kinds        identity.Kinds
 	nodes        corelisters.NodeLister
+	pods         corelisters.PodLister
 	families     []address.Family
 	claimTimeout time.Duration
 	// failover is for pods whose workload says nothing, movable whether an address may live on another
@@ -101,6 +103,9 @@ func Factory() frameworkruntime.PluginFactory {
 				return nil, err
 			}
 			if err := w.followWorkloads(ctx, h.SharedInformerFactory()); err != nil {
+				return nil, err
+			}
+			if err := w.followHolders(h.SharedInformerFactory().Core().V1().Pods().Informer()); err != nil {
 				return nil, err
 			}
 			w.joinSync(h.SharedInformerFactory())
@@ -138,7 +143,9 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 		return nil, err
 	}
 	w.subscribe(p.waiting)
-	if err := p.waiting.follow(h.SharedInformerFactory().Core().V1().Pods().Informer()); err != nil {
+	pods := h.SharedInformerFactory().Core().V1().Pods()
+	p.pods = pods.Lister()
+	if err := p.waiting.follow(pods.Informer()); err != nil {
 		return nil, err
 	}
 	nodes := h.SharedInformerFactory().Core().V1().Nodes()

@@ -56,6 +56,10 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	if err != nil {
 		return reservation{}, err
 	}
+	if fip != nil && (id.Slot || fip.Spec.Slot) {
+		// A slot is not named after its pod: it is another's by chance, or looked up as a slot.
+		fip = nil
+	}
 	held := w.ledger.Held(id.Key())
 	for _, h := range held {
 		if kind, name, ok := w.ledger.WorkloadOf(h); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
@@ -92,6 +96,11 @@ func (w *world) keptFrom(pod *corev1.Pod) []string {
 	for _, h := range w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
 		kind, name, ok := w.ledger.WorkloadOf(h)
 		owner := metav1.GetControllerOfNoCopy(pod)
+		if owner != nil && owner.Kind == identity.ReplicaSets.Kind && w.workloads != nil {
+			if by, seen := w.workloads.Controller(pod.Namespace, *owner); seen && by != nil {
+				owner = by
+			}
+		}
 		if ok && kind != pool.OrdinaryKind && (owner == nil || identity.Label(schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()) != kind || owner.Name != name) {
 			nodes = append(nodes, h.Node)
 		}

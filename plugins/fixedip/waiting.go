@@ -1,6 +1,7 @@
 package fixedip
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"sync"
@@ -32,13 +33,15 @@ type news struct {
 	room     bool
 	owners   []string
 	workload string
+	// freed is a node on which a slot may be free; nothing else about it has changed.
+	freed string
 }
 
 func (n news) helps(c cause) bool {
 	if c.room && n.room || c.node != "" && c.node == n.node || c.workload != "" && c.workload == n.workload {
 		return true
 	}
-	if c.until != nil && n.node != "" && c.until(n.node) {
+	if node := cmp.Or(n.node, n.freed); c.until != nil && node != "" && c.until(node) {
 		return true
 	}
 	for _, o := range n.owners {

@@ -42,6 +42,8 @@ type world struct {
 	// kinds are those whose pods may have fixed addresses, and workloads the objects of these kinds.
 	kinds     identity.Kinds
 	workloads *workloads.Store
+	// seekers are the pods that look for a free slot.
+	seekers seekers
 	// synced tells whether all that stood at the start has been seen. Key: the plural name of the
 	// resource.
 	synced map[string]toolscache.InformerSynced
@@ -95,6 +97,9 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 	if w.workloads, err = newWorkloads(cfg, w.kinds); err != nil {
 		return nil, err
 	}
+	if err := watches.IndexField(ctx, &v1alpha1.FixedIP{}, workloadIndex, workloadOf); err != nil {
+		return nil, fmt.Errorf("index FixedIPs by workload: %w", err)
+	}
 	if err := w.watch(ctx, watches); err != nil {
 		return nil, err
 	}
@@ -145,7 +150,11 @@ func (w *world) subscribe(s *waiting) {
 
 // recordChanged tells of a FixedIP, and of the room on the nodes where it keeps an address no more.
 func (w *world) recordChanged(fip *v1alpha1.FixedIP, freed []string) {
-	w.tell(news{owners: []string{keyOf(fip)}})
+	n := news{owners: []string{keyOf(fip)}}
+	if fip.Spec.Slot {
+		n.workload = workloadOf(fip)[0]
+	}
+	w.tell(n)
 	for _, node := range freed {
 		w.tell(news{node: node, room: true})
 	}

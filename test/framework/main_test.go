@@ -63,6 +63,7 @@ func run(m *testing.M) (code int, err error) {
 		Binaries: cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane")},
 		Manifests: []string{
 			filepath.Join(manifests, "crd"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "scheduler-rbac.yaml"),
+			filepath.Join("testdata", "flock.yaml"),
 		},
 		// No kubelet renews the leases of the rows' nodes.
 		ControlPlaneArgs: []string{"--node-monitor-grace-period=1h"},

@@ -59,6 +59,8 @@ type scene struct {
 	want   stored
 	// prober owns the pods that ask the plugin how the world looks to a new one. It has none itself.
 	prober *appsv1.StatefulSet
+	// flockUID is that of the workload whose pods have slots, where the row has one.
+	flockUID types.UID
 	// failing is what a point of a pod fails with until further notice. Key: pod and point.
 	failing map[string]string
 	// passed counts the calls of each point of each pod. Key: pod and point.

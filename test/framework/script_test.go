@@ -33,6 +33,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip"
 )
@@ -214,6 +215,7 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 		Failover:     cmp.Or(r.failover, "Wait"),
 
 		MovableAddresses: r.movable,
+		Workloads:        []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
 	}})
 	return prof
 }

@@ -50,6 +50,8 @@ type options struct {
 	movable  bool
 	// controlPlaneArgs are more flags of the control plane.
 	controlPlaneArgs []string
+	// workloads are the scheduler's: YAML on one line.
+	workloads string
 	// noScheduler leaves it to the test to start one.
 	noScheduler bool
 }
@@ -103,7 +105,7 @@ func start(t *testing.T, o options) *env {
 		e.startController("controller", o.controllerArgs...)
 	}
 	if !o.noScheduler {
-		e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Families: o.families, Failover: o.failover, Movable: o.movable})
+		e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Families: o.families, Failover: o.failover, Movable: o.movable, Workloads: o.workloads})
 	}
 	for _, n := range o.nodes {
 		e.must(e.WaitNodeReady(e.whileAllRun(), n))

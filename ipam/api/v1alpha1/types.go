@@ -9,7 +9,7 @@ import (
 const Finalizer = "fixedip.io/pool-entry"
 
 // FixedIP is the record of the addresses that one identity keeps for life. It has the name of the
-// pod. The controller makes it from the claim that the scheduler wrote into a CiliumNode; deleting
+// pod, or, where the workload's pods have no lasting names, that of the workload and an address. The controller makes it from the claim that the scheduler wrote into a CiliumNode; deleting
 // it gives the addresses back once the pod is gone.
 //
 // +kubebuilder:object:root=true
@@ -34,9 +34,11 @@ type FixedIP struct {
 
 // FixedIPSpec is the reservation.
 //
-// The rule on ips stands here and not at the field, where removing the field would pass it by.
+// The rules on ips and slot stand here and not at the fields, where removing a field would pass them by.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.ips) || oldSelf.ips.size() == 0 || (has(self.ips) && oldSelf.ips.all(a, a in self.ips))",fieldPath=".ips",message="an address is immutable once set; delete the FixedIP and its pod to get another address",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="(has(self.slot) && self.slot) == (has(oldSelf.slot) && oldSelf.slot)",fieldPath=".slot",message="immutable",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName || (has(self.slot) && self.slot)",fieldPath=".podName",message="immutable, but for a slot",reason=FieldValueForbidden
 type FixedIPSpec struct {
 	// ips are the addresses, at most one of each family, in canonical form. Once set an address never
 	// changes: delete the FixedIP and then its pod to have another. One of a family that is missing
@@ -59,11 +61,16 @@ type FixedIPSpec struct {
 	// +required
 	Owner OwnerReference `json:"owner"`
 
-	// podName is the pod that has the addresses, in this namespace. It can't be changed.
+	// slot tells that the workload's pods have no lasting names: the addresses are one of its places,
+	// and a new pod takes the place of one that is gone. It can't be changed.
+	// +optional
+	Slot bool `json:"slot,omitempty"`
+
+	// podName is the pod that has the addresses, or had them last, in this namespace. Only that of a
+	// slot can be changed.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable",reason=FieldValueForbidden
 	PodName string `json:"podName"`
 
 	// reclaim says when the addresses go back by themselves. The controller takes it from the

@@ -2,6 +2,7 @@ package identity_test
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -141,13 +142,20 @@ func TestMAC(t *testing.T) {
 	}
 
 	// It must stay what it was in every release to come.
-	first := identity.Identity{Namespace: "db", PodName: "mysql-0"}.MAC()
+	first := identity.Identity{Namespace: "db", PodName: "mysql-0"}.MAC(nil)
 	if want := "f6:47:da:d5:d1:be"; first.String() != want {
 		t.Errorf("the MAC address of db/mysql-0 is %s, want %s", first, want)
 	}
+	// That of a slot goes with its address and not with the pod.
+	slot := func(pod string, addr string) string {
+		return identity.Identity{Namespace: "db", PodName: pod, Slot: true}.MAC([]netip.Addr{netip.MustParseAddr(addr)}).String()
+	}
+	if a, b, c := slot("web-x", "10.0.1.9"), slot("web-y", "10.0.1.9"), slot("web-x", "10.0.1.8"); a != b || a == c {
+		t.Errorf("the MAC addresses of two pods on 10.0.1.9 are %s and %s, that on 10.0.1.8 is %s", a, b, c)
+	}
 	seen := map[string]bool{}
 	for i := range 1000 {
-		mac := identity.Identity{Namespace: "db", PodName: fmt.Sprintf("mysql-%d", i)}.MAC()
+		mac := identity.Identity{Namespace: "db", PodName: fmt.Sprintf("mysql-%d", i)}.MAC(nil)
 		if mac[0]&0x03 != 0x02 {
 			t.Errorf("%s is not a locally administered unicast address", mac)
 		}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,10 +33,15 @@ func WantsMAC(pod *corev1.Pod) (bool, error) {
 }
 
 // MAC is the address of the identity's interface, the same at any time and in any scheduler, since
-// it is worked out from the name alone: nothing has to be stored, and nothing can be lost. It is a
-// locally administered unicast address; 46 of its bits come from a hash.
-func (i Identity) MAC() net.HardwareAddr {
-	sum := sha256.Sum256([]byte("fixedip.io/mac/" + i.Key()))
+// it is worked out from the name alone, or for a slot from the first of its addresses: nothing has to
+// be stored, and nothing can be lost. It is a locally administered unicast address; 46 of its bits
+// come from a hash.
+func (i Identity) MAC(addrs []netip.Addr) net.HardwareAddr {
+	of := i.Key()
+	if i.Slot && len(addrs) > 0 {
+		of = addrs[0].String()
+	}
+	sum := sha256.Sum256([]byte("fixedip.io/mac/" + of))
 	mac := net.HardwareAddr(sum[:6])
 	mac[0] = mac[0]&^0x01 | 0x02
 	return mac

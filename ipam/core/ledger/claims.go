@@ -55,7 +55,7 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 		return Claim{}, err
 	}
 	for _, a := range c.Addrs {
-		if err := l.claimableBy(c.Owner, n, a); err != nil {
+		if err := l.claimableBy(c, n, a); err != nil {
 			return Claim{}, err
 		}
 	}
@@ -70,7 +70,7 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 			continue
 		}
 		if a, ok := l.kept.of(c.Owner, f); ok && kept {
-			if err := l.claimableBy(c.Owner, n, a); err != nil {
+			if err := l.claimableBy(c, n, a); err != nil {
 				return Claim{}, err
 			}
 			c.Addrs = append(c.Addrs, a)
@@ -92,8 +92,8 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 	return c, nil
 }
 
-// claimableBy says why a pod can't claim just this address on a node.
-func (l *Ledger) claimableBy(owner string, n *node, a netip.Addr) error {
+// claimableBy says why a claim can't have just this address on a node.
+func (l *Ledger) claimableBy(c Claim, n *node, a netip.Addr) error {
 	if !n.pool.Home(a) {
 		return fmt.Errorf("%s is not in the subnets of node %s (%s)", a, n.pool.Name, joinSubnets(n.pool.Subnets))
 	}
@@ -104,12 +104,12 @@ func (l *Ledger) claimableBy(owner string, n *node, a netip.Addr) error {
 	switch {
 	case assumed:
 		return fmt.Errorf("%s on node %s is being claimed for %s", a, n.pool.Name, l.claims[by].Owner)
-	case exists && entry.Owner == owner:
-	case exists && !released:
+	case exists && entry.Owner == c.Owner:
+	case exists && !released && (c.From == "" || entry.Owner != c.From):
 		return fmt.Errorf("%s on node %s is %s", a, n.pool.Name, heldBy(entry.Owner))
-	case keeps && keeper.Owner != owner:
+	case keeps && keeper.Owner != c.Owner && keeper.Owner != c.From && (!exists || released):
 		return fmt.Errorf("%s on node %s is kept by FixedIP %s, which was made before; delete one of the two", a, n.pool.Name, keeper.Record)
-	case n.pool.InUse(a) && n.pool.Used[a] != owner:
+	case n.pool.InUse(a) && n.pool.Used[a] != c.Owner:
 		return fmt.Errorf("%s on node %s is still used by %s", a, n.pool.Name, n.pool.Used[a])
 	case n.pool.Withheld(a):
 		return fmt.Errorf("%s on node %s is being taken out of the pool, which the agent there has yet to confirm", a, n.pool.Name)

@@ -33,6 +33,8 @@ type Claim struct {
 	Owner string
 	Node  string
 	Addrs []netip.Addr
+	// From is the owner whose entries the claim takes over; empty where it is nobody's successor.
+	From string
 }
 
 // Ledger is safe for concurrent use. The zero value is not ready: use New.
@@ -53,6 +55,9 @@ type Ledger struct {
 	subnets map[netip.Prefix][]string
 	// lengths are those that subnets have or had. Key: the bits of a prefix.
 	lengths map[int]bool
+	// workloads are the pods that hold addresses for each workload. Key: the resource of entries. Value:
+	// owner → how many of its entries, on all nodes, have that resource; never 0.
+	workloads map[string]map[string]int
 	// claims are in flight: decided by AssumeFrom or AssumeExact, not yet forgotten. Key: the pod's UID, since a pod
 	// of the same name may follow while the claim of the first still stands. Invariant: the
 	// addresses of a claim are in the assumed map of its node under the same UID.
@@ -65,13 +70,14 @@ type Ledger struct {
 // New is an empty ledger.
 func New() *Ledger {
 	return &Ledger{
-		owners:   index{},
-		away:     index{},
-		arriving: index{},
-		subnets:  map[netip.Prefix][]string{},
-		lengths:  map[int]bool{},
-		claims:   map[types.UID]Claim{},
-		kept:     newKept(),
+		owners:    index{},
+		away:      index{},
+		arriving:  index{},
+		subnets:   map[netip.Prefix][]string{},
+		lengths:   map[int]bool{},
+		workloads: map[string]map[string]int{},
+		claims:    map[types.UID]Claim{},
+		kept:      newKept(),
 	}
 }
 
@@ -246,11 +252,17 @@ func (l *Ledger) indexOwners(p pool.Node) {
 		if owner, in := l.named(e); in != nil {
 			in.add(owner, p.Name, a)
 		}
+		if _, _, ok := e.Pod(); ok {
+			l.countWorkload(e.Resource, e.Owner, 1)
+		}
 	}
 }
 
 func (l *Ledger) unindexOwners(name string, p pool.Node) {
 	for _, e := range p.Entries {
+		if _, _, ok := e.Pod(); ok {
+			l.countWorkload(e.Resource, e.Owner, -1)
+		}
 		if owner, in := l.named(e); in != nil {
 			in.remove(owner, name)
 		}
@@ -262,21 +274,7 @@ func (l *Ledger) unindexOwners(name string, p pool.Node) {
 func (l *Ledger) OwnersOf(namespace, kind, name string) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	resource := namespace + "/" + kind + "/" + name
-	var found []string
-	for owner, nodes := range l.owners {
-		if !strings.HasPrefix(owner, namespace+"/") {
-			continue
-		}
-		for node, addrs := range nodes {
-			if n, ok := l.node(node); ok && n.pool.Entries[addrs[0]].Resource == resource {
-				found = append(found, owner)
-				break
-			}
-		}
-	}
-	slices.Sort(found)
-	return found
+	return slices.Sorted(maps.Keys(l.workloads[namespace+"/"+kind+"/"+name]))
 }
 
 // WorkloadOf is the workload that a holding is for, as its entries say.

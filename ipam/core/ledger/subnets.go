@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -126,6 +127,8 @@ type Change struct {
 	// Owners are the pods that gained or lost an address on the node, or that a mark there named or
 	// names, sorted.
 	Owners []string
+	// Workloads are those that the entries of these pods name, sorted.
+	Workloads []string
 }
 
 // concerned is the pod that an entry names, as its owner or in a mark; empty where it names none.
@@ -142,20 +145,22 @@ func concerned(e pool.Entry) string {
 
 // diff compares two versions of a node's pool. Change.Grew and Change.Appeared are not its work.
 func diff(before, after pool.Node) Change {
-	owners := map[string]bool{}
+	owners, workloads := map[string]bool{}, map[string]bool{}
 	note := func(from, in pool.Node) {
 		for a, e := range from.Entries {
 			if owner := concerned(e); owner != "" && (in.Entries[a].Owner != e.Owner || owner != e.Owner && in.Entries[a] != e) {
 				owners[owner] = true
+				if _, _, ok := e.Pod(); ok {
+					workloads[e.Resource] = true
+				}
 			}
 		}
 	}
 	note(before, after)
 	note(after, before)
-	change := Change{Moved: !slices.Equal(before.Subnets, after.Subnets)}
-	for o := range owners {
-		change.Owners = append(change.Owners, o)
+	return Change{
+		Moved:     !slices.Equal(before.Subnets, after.Subnets),
+		Owners:    slices.Sorted(maps.Keys(owners)),
+		Workloads: slices.Sorted(maps.Keys(workloads)),
 	}
-	slices.Sort(change.Owners)
-	return change
 }

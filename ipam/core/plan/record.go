@@ -381,5 +381,5 @@ func runsWith(pod *corev1.Pod, a netip.Addr) bool {
 }
 
 func sameSpec(a, b v1alpha1.FixedIPSpec) bool {
-	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName && a.Reclaim == b.Reclaim && a.Failover == b.Failover
+	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName && a.Slot == b.Slot && a.Reclaim == b.Reclaim && a.Failover == b.Failover
 }

@@ -11,6 +11,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -55,7 +56,7 @@ func Keeps(r *v1alpha1.FixedIP) []Kept {
 			kept = append(kept, Kept{
 				Addr:     a,
 				Node:     r.Spec.NodeName,
-				Entry:    pool.Owned(r.Namespace, r.Spec.PodName, r.Spec.Owner.Kind, r.Spec.Owner.Name),
+				Entry:    pool.Owned(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name),
 				Record:   types.NamespacedName{Namespace: r.Namespace, Name: r.Name},
 				Failover: r.Spec.Failover,
 				Since:    since,

@@ -1,0 +1,40 @@
+package identity_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// The names are those of objects, tell addresses apart, and can be read.
+func TestSlotName(t *testing.T) {
+	long := strings.Repeat("a", 250)
+	seen := map[string]string{}
+	for _, c := range []struct{ workload, addr, want string }{
+		{"web", "10.240.1.254", "web-10-240-1-254"},
+		{"web", "fd00:240::1:a", "web-fd00-240--1-a"},
+		{"web", "fd00::", "web-fd00--0"},
+		{"web", "::1", "web---1"},
+		{"web", "a::b:0:c:d", "web-a--b-0-c-d"},
+		{"web", "a:0:b::c:d", "web-a-0-b--c-d"},
+		{long, "10.240.1.254", ""},
+		{long[:249] + "b", "10.240.1.254", ""},
+		{strings.Repeat("a.", 125) + "a", "fd00:240:1111:2222:3333:4444:5555:6666", ""},
+	} {
+		got := identity.SlotName(c.workload, netip.MustParseAddr(c.addr))
+		if c.want != "" && got != c.want {
+			t.Errorf("%s of %s is %s, want %s", c.addr, c.workload, got, c.want)
+		}
+		if wrong := validation.IsDNS1123Subdomain(got); len(wrong) > 0 {
+			t.Errorf("%s of %s is %s: %v", c.addr, c.workload, got, wrong)
+		}
+		if other, ok := seen[got]; ok {
+			t.Errorf("%s is the name for %s and %s", got, other, c.workload+" "+c.addr)
+		}
+		seen[got] = c.workload + " " + c.addr
+	}
+}

@@ -1,0 +1,98 @@
+package ledger_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
+// Slots are what entries say that name the workload, through all changes of the pools.
+func TestSlots(t *testing.T) {
+	web := func(pod string) pool.Entry { return pool.Entry{Owner: "db/" + pod, Resource: "db/Deployment/web"} }
+	l := ledger.New()
+	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{
+		"10.0.1.6": web("web-x"), "10.0.1.5": web("web-y"), "10.0.1.4": {Owner: "db/shop-x", Resource: "db/Deployment/shop"}, "10.0.1.3": {},
+	}))
+	l.SetNode(node("m", "10.0.2.0/29", map[string]pool.Entry{"10.0.2.6": web("web-x")}))
+	if _, err := l.AssumeSlot("uid", "db/web-z", "db/web-y", "n", v4, []netip.Addr{addr("10.0.1.5")}); err != nil {
+		t.Fatal(err)
+	}
+	slot := func(pod, node, a string) ledger.Slot {
+		return ledger.Slot{Owner: "db/" + pod, Holding: ledger.Holding{Node: node, Addrs: []netip.Addr{addr(a)}}}
+	}
+	claimed := slot("web-y", "n", "10.0.1.5")
+	claimed.Claimed = true
+	check := func(when string, want ...ledger.Slot) {
+		t.Helper()
+		if diff := cmp.Diff(want, l.Slots("db/Deployment/web"), sameAddr); diff != "" {
+			t.Errorf("%s: (-want +got): %s", when, diff)
+		}
+	}
+	check("two nodes", slot("web-x", "m", "10.0.2.6"), claimed, slot("web-x", "n", "10.0.1.6"))
+
+	change := l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.Released(time.Unix(1, 0)), "10.0.1.5": web("web-z")}, "10.0.1.5"))
+	used := slot("web-z", "n", "10.0.1.5")
+	used.User, used.Claimed = "db/old-0", true
+	check("taken over and released", slot("web-x", "m", "10.0.2.6"), used)
+	if want := []string{"db/Deployment/shop", "db/Deployment/web"}; !slices.Equal(change.Workloads, want) {
+		t.Errorf("the change concerns %v, want %v", change.Workloads, want)
+	}
+	l.RemoveNode("n")
+	l.RemoveNode("m")
+	check("no nodes")
+	if left := l.Workloads(); len(left) > 0 {
+		t.Errorf("without entries there are %v", left)
+	}
+}
+
+func TestAssumeSlot(t *testing.T) {
+	gone := pool.Entry{Owner: "db/web-x", Resource: "db/Deployment/web"}
+	entries := map[string]pool.Entry{"10.0.1.6": gone}
+	for name, c := range map[string]struct {
+		node    pool.Node
+		kept    []ledger.Keeping
+		other   bool
+		addr    string
+		wantErr string
+	}{
+		"of a pod that is gone":                    {node: node("n", "10.0.1.0/29", entries), addr: "10.0.1.6"},
+		"whose record does not follow yet":         {node: node("n", "10.0.1.0/29", entries), kept: []ledger.Keeping{{Record: "db/web-10-0-1-6", Owner: "db/web-before", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
+		"that only a record knows":                 {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/web-10-0-1-6", Owner: "db/web-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
+		"not while the agent lists it":             {node: node("n", "10.0.1.0/29", entries, "10.0.1.6"), addr: "10.0.1.6", wantErr: "10.0.1.6 on node n is still used by db/old-0"},
+		"not what another claims":                  {node: node("n", "10.0.1.0/29", entries), other: true, addr: "10.0.1.6", wantErr: "10.0.1.6 on node n is being claimed for db/web-z"},
+		"not what another has taken over":          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/web-z", Resource: gone.Resource}}), addr: "10.0.1.6", wantErr: "10.0.1.6 on node n is held by db/web-z"},
+		"not what is another's by record and free": {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "10.0.1.6 on node n is kept by FixedIP db/shop, which was made before; delete one of the two"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledger.New()
+			l.SetNode(c.node)
+			for _, k := range c.kept {
+				l.SetRecord(k)
+			}
+			if c.other {
+				if _, err := l.AssumeSlot("other", "db/web-z", "db/web-x", "n", v4, []netip.Addr{addr(c.addr)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			claim, err := l.AssumeSlot("uid", "db/web-y", "db/web-x", "n", v4, []netip.Addr{addr(c.addr)})
+			if c.wantErr != "" {
+				if err == nil || err.Error() != c.wantErr {
+					t.Fatalf("error %v, want %s", err, c.wantErr)
+				}
+				return
+			}
+			want := ledger.Claim{Owner: "db/web-y", Node: "n", Addrs: []netip.Addr{addr(c.addr)}, From: "db/web-x"}
+			if diff := cmp.Diff(want, claim, sameAddr); err != nil || diff != "" {
+				t.Fatalf("error %v (-want +got): %s", err, diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,51 @@
+package pool_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func TestTakeOver(t *testing.T) {
+	const subnet = "10.0.1.0/24"
+	gone := pool.Entry{Owner: "db/web-x", Resource: "db/Deployment/web"}
+	next := pool.Entry{Owner: "db/web-y", Resource: "db/Deployment/web"}
+	a, b := netip.MustParseAddr("10.0.1.9"), netip.MustParseAddr("fd00:1::9")
+	released := pool.Released(time.Unix(1, 0))
+	for name, c := range map[string]struct {
+		entries map[netip.Addr]pool.Entry
+		used    map[netip.Addr]string
+		want    []pool.Edit
+		wantErr string
+	}{
+		"from a pod that is gone":      {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next}, {Addr: b, From: &gone, To: &next}}},
+		"with a family that it lacked": {entries: map[netip.Addr]pool.Entry{a: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next}, {Addr: b, To: &next}}},
+		"it stands already":            {entries: map[netip.Addr]pool.Entry{a: next, b: next}},
+		"released meanwhile":           {entries: map[netip.Addr]pool.Entry{a: released, b: gone}, want: []pool.Edit{{Addr: b, From: &gone, To: &next}, {Addr: a, From: &released, To: &next}}},
+		"still listed":                 {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: "db/web-x"}, wantErr: "fd00:1::9 on node n is still used by db/web-x"},
+		"another was faster":           {entries: map[netip.Addr]pool.Entry{a: {Owner: "db/web-z", Resource: gone.Resource}, b: gone}, wantErr: "10.0.1.9 on node n belongs to db/web-z"},
+		"for another workload":         {entries: map[netip.Addr]pool.Entry{a: {Owner: "db/web-x", Resource: "db/Deployment/shop"}, b: gone}, wantErr: "10.0.1.9 on node n is kept for db/Deployment/shop"},
+		"it has another address":       {entries: map[netip.Addr]pool.Entry{a: gone, b: gone, netip.MustParseAddr("10.0.1.8"): next}, wantErr: "db/web-y has 10.0.1.8 on node n already"},
+		"a dynamic entry by now":       {entries: map[netip.Addr]pool.Entry{a: {}, b: gone}, wantErr: "10.0.1.9 on node n is a dynamic entry, which any pod may be using"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix(subnet), netip.MustParsePrefix("fd00:1::/64")}, Entries: c.entries, Used: c.used}
+			got, err := n.TakeOver([]netip.Addr{a, b}, gone.Owner, next)
+			message := ""
+			if err != nil {
+				message = err.Error()
+			}
+			if message != c.wantErr || (err != nil) != errors.Is(err, pool.ErrTaken) {
+				t.Fatalf("error %q, want %q", message, c.wantErr)
+			}
+			if diff := cmp.Diff(c.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package fixedip
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Free are the slots whose pods are gone or going. One that is still in use is waited for; one that
+// is being given back is not a slot any more.
+func TestFreeSlots(t *testing.T) {
+	const addr = "10.0.1.6"
+	entry := func(pod string) pool.Entry { return pool.Owned("db", pod, "Deployment", "web") }
+	record := func(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
+		r := &v1alpha1.FixedIP{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-10-0-1-6", Finalizers: []string{v1alpha1.Finalizer}},
+			Spec: v1alpha1.FixedIPSpec{IPs: []string{addr}, NodeName: "n", Slot: true, PodName: "web-x",
+				Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}},
+		}
+		for _, c := range change {
+			c(r)
+		}
+		return r
+	}
+	living := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-x"}}
+	leaving := living.DeepCopy()
+	leaving.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	free := func(kept string) []freeSlot {
+		return []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, kept: kept}}
+	}
+	for name, c := range map[string]struct {
+		entry   pool.Entry
+		user    string
+		pod     *corev1.Pod
+		record  *v1alpha1.FixedIP
+		claimed bool
+		// asks is the pod that looks; web-y if empty.
+		asks string
+		want []freeSlot
+	}{
+		"its pod is gone":                         {entry: entry("web-x"), record: record(), want: free("")},
+		"its pod is gone, there is no record yet": {entry: entry("web-x"), want: free("")},
+		"its pod lives":                           {entry: entry("web-x"), record: record(), pod: living},
+		"its pod is being deleted":                {entry: entry("web-x"), record: record(), pod: leaving, want: free("db/web-x, which is being deleted, still has it")},
+		"the agent lists it":                      {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still lists it as used by db/web-x")},
+		"a claim for it is in flight":             {entry: entry("web-x"), record: record(), claimed: true},
+		"it is being given back":                  {entry: entry("web-x"), record: record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
+		"it is the pod's own":                     {entry: entry("web-x"), record: record(), asks: "web-x", pod: living},
+		"another workload's":                      {entry: pool.Owned("db", "web-x", "StatefulSet", "web")},
+
+		"its entry is lost":                         {record: record(), want: free("")},
+		"its entry is lost, its pod lives":          {record: record(), pod: living},
+		"its entry is lost, and its pod looks":      {record: record(), pod: living, asks: "web-x", want: free("")},
+		"its entry is lost, the agent lists it":     {record: record(), user: "db/web-x", want: free("10.0.1.6 is an address which db/web-x still uses on n; it can be had when the agent there says that it is out of use")},
+		"its entry is lost, another's is there":     {entry: pool.Owned("db", "shop-x", "Deployment", "shop"), record: record(), want: free("10.0.1.6 is an address which belongs to db/shop-x on n; ask for another or free it")},
+		"its node is gone":                          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", kept: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
+		"a record that is no slot is no business":   {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
+		"a record made beforehand, for no pod yet":  {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free("")},
+		"a record that is another workload's slots": {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			if err := v1alpha1.AddToScheme(scheme); err != nil {
+				t.Fatal(err)
+			}
+			records := fake.NewClientBuilder().WithScheme(scheme).WithIndex(&v1alpha1.FixedIP{}, workloadIndex, func(obj client.Object) []string { return workloadOf(obj) })
+			if c.record != nil {
+				records = records.WithObjects(c.record)
+			}
+			pods := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+			if c.pod != nil {
+				if err := pods.Add(c.pod); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p := &Plugin{world: &world{ledger: ledger.New(), fixedIPs: records.Build()}, pods: corelisters.NewPodLister(pods)}
+			n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+			if c.entry != (pool.Entry{}) {
+				n.Entries[netip.MustParseAddr(addr)] = c.entry
+			}
+			if c.user != "" {
+				n.Used[netip.MustParseAddr(addr)] = c.user
+			}
+			p.world.ledger.SetNode(n)
+			if c.claimed {
+				if _, err := p.world.ledger.AssumeSlot("uid", "db/web-z", "db/web-x", "n", nil, []netip.Addr{netip.MustParseAddr(addr)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			id := identity.Identity{Namespace: "db", PodName: "web-y", Slot: true, Owner: identity.Owner{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}
+			if c.asks != "" {
+				id.PodName = c.asks
+			}
+			got, err := p.freeSlots(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(freeSlot{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package framework
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+)
+
+// flock makes the workload web, whose pods have slots.
+func (s *scene) flock() {
+	s.t.Helper()
+	f := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Flock", "metadata": map[string]any{"namespace": s.ns, "name": "web"}}}
+	s.create(f)
+	s.flockUID = f.GetUID()
+	s.t.Cleanup(func() { s.must(s.api.Delete(context.Background(), f)) })
+}
+
+// joins makes a pod of the flock.
+func (s *scene) joins(name string) {
+	s.t.Helper()
+	s.create(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.ns, Name: name, Annotations: map[string]string{"fixedip.io/enabled": "true"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Flock", Name: "web", UID: s.flockUID, Controller: ptr.To(true)}},
+		},
+		Spec: s.podSpec(),
+	})
+}
+
+// uses has the agent of a node list an address as used by a pod of the row, or by nobody.
+func (s *scene) uses(node, addr, pod string) {
+	s.t.Helper()
+	used := "null"
+	if pod != "" {
+		used = fmt.Sprintf(`{"owner":%q}`, s.ns+"/"+pod)
+	}
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	patch := fmt.Sprintf(`{"status":{"ipam":{"used":{%q:%s}}}}`, addr, used)
+	s.must(s.api.Status().Patch(within(s.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// slotted is what PreBind stores for a pod of the flock: a slot of its own, or one that it takes over.
+func slotted(pod, node, addr string) func(*scene, *stored) {
+	return func(s *scene, want *stored) {
+		want.entry(node, addr, s.ns+"/"+pod, s.ns+"/Flock.example.com/web")
+		want.Writes++
+	}
+}
+
+// flocked are the steps of the first placement of web-x at the top of node a.
+func flocked(then ...step) []step {
+	return append([]step{
+		{at: preBind, pod: "web-x", then: slotted("web-x", "a", "10.1.0.6")},
+		{at: bind, pod: "web-x", then: bound("web-x", "a")},
+		{at: postBind, pod: "web-x"},
+		{rest: map[string]string{"web-x": "on a"}},
+	}, then...)
+}
+
+// slotCordoned is what the scheduler says of a pod whose slot is on a cordoned node, where there is
+// another.
+const slotCordoned = "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable*"
+
+func TestSlots(t *testing.T) {
+	world := func(s *scene) {
+		s.node("b", "10.2.0.0/29")
+		s.cordon("b", true)
+		s.node("a", "10.1.0.0/29")
+		s.flock()
+		s.joins("web-x")
+	}
+	play(t, map[string]row{
+		"a pod takes over the slot of one that is gone": {
+			world: world,
+			steps: flocked(
+				step{before: func(s *scene) { s.cordon("b", false); s.removes("web-x"); s.joins("web-y") }},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a"}},
+			),
+		},
+		"a pod beside one that lives has a slot of its own": {
+			world: world,
+			steps: flocked(
+				step{before: func(s *scene) { s.joins("web-y") }},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.5")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-x": "on a", "web-y": "on a"}},
+			),
+		},
+		"a slot that is still in use is waited for": {
+			world: world,
+			steps: flocked(
+				step{before: func(s *scene) {
+					s.uses("a", "10.1.0.6", "web-x")
+					s.removes("web-x")
+					s.cordon("b", false)
+					s.joins("web-y")
+				}},
+				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (the agent there still lists it as used by NS/web-x)*"},
+					before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a"}},
+			),
+		},
+		"a slot that comes into use before the claim is not taken over": {
+			world: world,
+			steps: flocked(
+				step{before: func(s *scene) { s.removes("web-x"); s.joins("web-y") }},
+				step{at: preBind, pod: "web-y", before: func(s *scene) { s.uses("a", "10.1.0.6", "web-x") },
+					answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a is still used by NS/web-x; it is tried again"},
+				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address*"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a"}},
+			),
+		},
+		"a slot whose node is cordoned is waited for, by one pod": {
+			world: world,
+			steps: flocked(
+				step{before: func(s *scene) { s.cordon("a", true); s.cordon("b", false); s.removes("web-x"); s.joins("web-y") }},
+				step{rest: map[string]string{"web-y": slotCordoned}, before: func(s *scene) { s.joins("web-z") }},
+				step{at: preBind, pod: "web-z", then: slotted("web-z", "b", "10.2.0.6")},
+				step{at: bind, pod: "web-z", then: bound("web-z", "b")},
+				step{rest: map[string]string{"web-y": slotCordoned, "web-z": "on b"}, before: func(s *scene) { s.cordon("a", false) }},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a", "web-z": "on b"}},
+			),
+		},
+		"a slot that was taken over meanwhile is not taken again": {
+			world: world,
+			steps: flocked(
+				step{before: func(s *scene) { s.removes("web-x"); s.joins("web-y") }},
+				// What another scheduler claims for a pod that this one does not know.
+				step{at: preBind, pod: "web-y", before: func(s *scene) {
+					s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-w"}, Spec: func() corev1.PodSpec { p := s.podSpec(); p.SchedulerName = "another"; return p }()})
+					s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-w", s.ns+"/Flock.example.com/web"))
+					s.want.entry("a", "10.1.0.6", s.ns+"/web-w", s.ns+"/Flock.example.com/web")
+				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a belongs to NS/web-w; it is tried again"},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.5")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a"}},
+			),
+		},
+	})
+}

@@ -1,0 +1,340 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// herds are a kind of the test's own, whose pods have stable names. The test itself is its
+// controller.
+const herds = "Herd.example.com=PodName"
+
+// installHerds installs the kind, and lets our programs read it as the manifests say.
+func (e *env) installHerds() {
+	e.t.Helper()
+	e.create(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "herds.example.com"},
+		"spec": map[string]any{
+			"group": "example.com", "scope": "Namespaced",
+			"names": map[string]any{"plural": "herds", "singular": "herd", "kind": "Herd", "listKind": "HerdList"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
+		},
+	}}, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "herds"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.com"}, Resources: []string{"herds"}, Verbs: []string{"get", "list", "watch"}}},
+	}, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "herds"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "herds"},
+		Subjects: []rbacv1.Subject{
+			{Kind: rbacv1.ServiceAccountKind, Namespace: "fixedip-system", Name: "fixedip-scheduler"},
+			{Kind: rbacv1.ServiceAccountKind, Namespace: "fixedip-system", Name: "fixedip-controller"},
+		},
+	})
+}
+
+func herd(name string, replicas int64, annotations map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Herd",
+		"metadata": map[string]any{"namespace": namespace, "name": name, "annotations": annotations},
+		"spec":     map[string]any{"replicas": replicas},
+	}}
+}
+
+// raise makes a herd as soon as the API server serves its kind.
+func (e *env) raise(h *unstructured.Unstructured) {
+	e.t.Helper()
+	for {
+		err := e.api.Create(within(e.t), h)
+		if err == nil {
+			return
+		}
+		if !apierrors.IsNotFound(err) && !apimeta.IsNoMatchError(err) {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// animals are pods of a herd; without one they are nobody's.
+func animals(of *unstructured.Unstructured, names ...string) []client.Object {
+	var pods []client.Object
+	for _, name := range names {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{"fixedip.io/enabled": "true"}},
+			Spec: corev1.PodSpec{
+				SchedulerName:                 "fixedip-scheduler",
+				TerminationGracePeriodSeconds: ptr.To[int64](1),
+				Containers:                    []corev1.Container{{Name: "main", Image: "none"}},
+			},
+		}
+		if of != nil {
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: of.GetAPIVersion(), Kind: of.GetKind(), Name: of.GetName(), UID: of.GetUID(), Controller: ptr.To(true)}}
+		}
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+// awaitGone waits until no pod has any of the names.
+func (e *env) awaitGone(names ...string) {
+	e.t.Helper()
+	e.await(fmt.Sprintf("wait for pods %v to be gone", names), func(rows []witness.Row) bool {
+		for _, name := range names {
+			if e.witness.Pod(namespace, name) != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A kind that nobody but its author knows, and that is installed after our programs have started:
+// its pods keep their addresses by name, a stranger of the name does not get them, fewer replicas
+// and the end of the workload give them back.
+func TestKindWithStableNames(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: append([]string{"--workload-kind=" + herds}, defaultPool...),
+		workloads: "[{apiGroup: example.com, kind: Herd, identity: PodName}]"})
+	e.installHerds()
+	sheep := herd("sheep", 3, map[string]any{"fixedip.io/when-scaled": "Delete"})
+	e.raise(sheep)
+	all := names("sheep", 3)
+	e.create(animals(sheep, all...)...)
+	before := e.awaitRunning(nil, all...)
+
+	e.deletePods(all...)
+	e.awaitGone(all...)
+	e.create(animals(sheep, all...)...)
+	after := e.awaitRunning(before, all...)
+	e.sameAddresses(before, after)
+
+	e.deletePods("sheep-1")
+	e.awaitGone("sheep-1")
+	e.create(animals(nil, "sheep-1")...)
+	e.await("wait for the stranger to run with an address of its own", func(rows []witness.Row) bool {
+		for _, r := range rows {
+			if r.Pod == "sheep-1" && r.Running {
+				return r.Address != after["sheep-1"].Address && r.Node != after["sheep-1"].Node
+			}
+		}
+		return false
+	})
+	e.deletePods("sheep-1")
+	e.awaitGone("sheep-1")
+	e.witness.Forgive(namespace + "/sheep-1")
+	e.create(animals(sheep, "sheep-1")...)
+	e.sameAddresses(after, e.awaitRunning(before, all...))
+
+	e.must(e.api.Patch(within(t), herd("sheep", 0, nil), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":2}}`))))
+	e.deletePods("sheep-2")
+	e.await("wait for sheep-2 to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 2 })
+
+	e.delete(sheep)
+	e.deletePods("sheep-0", "sheep-1")
+	e.await("wait for the herd to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 }))
+}
+
+// deployments are a kind with slots.
+const deployments = "Deployment.apps=Slot"
+
+// withDeployments are options of a cluster in which Deployments may have fixed addresses.
+func withDeployments(nodes ...string) options {
+	return options{nodes: nodes, controllerArgs: append([]string{"--workload-kind=" + deployments}, defaultPool...),
+		workloads: "[{apiGroup: apps, kind: Deployment, identity: Slot}]"}
+}
+
+// deployment makes a Deployment of ours, which puts one pod in surplus while it is updated.
+func deployment(name string, replicas int32, change ...func(*appsv1.Deployment)) *appsv1.Deployment {
+	sts := statefulSet(name, replicas)
+	d := &appsv1.Deployment{ObjectMeta: sts.ObjectMeta, Spec: appsv1.DeploymentSpec{
+		Replicas: ptr.To(replicas), Selector: sts.Spec.Selector, Template: sts.Spec.Template,
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxSurge: ptr.To(intstr.FromInt32(1)), MaxUnavailable: ptr.To(intstr.FromInt32(0))}},
+	}}
+	d.Spec.Template.Annotations = map[string]string{"fixedip.io/enabled": "true"}
+	for _, c := range change {
+		c(d)
+	}
+	return d
+}
+
+func (e *env) patchDeployment(name, patch string) {
+	e.t.Helper()
+	e.must(e.api.Patch(within(e.t), deployment(name, 0), client.RawPatch("application/merge-patch+json", []byte(patch))))
+}
+
+// awaitReplicas waits until so many pods run with their slots, none of them in before, and there are
+// no others; it returns their rows by name.
+func (e *env) awaitReplicas(before map[string]witness.Row, replicas int) map[string]witness.Row {
+	e.t.Helper()
+	found := map[string]witness.Row{}
+	e.await(fmt.Sprintf("wait for %d replicas", replicas), func(rows []witness.Row) bool {
+		clear(found)
+		for _, r := range rows {
+			_, old := before[r.Pod]
+			switch {
+			case r.UID == "":
+			case old || !r.Running || r.Phase != "InUse" || len(r.Entries) != 1:
+				return false
+			default:
+				found[r.Pod] = r
+			}
+		}
+		return len(found) == replicas
+	})
+	return found
+}
+
+// places are "node/address" of rows.
+func places(rows map[string]witness.Row) map[string]bool {
+	set := map[string]bool{}
+	for _, r := range rows {
+		set[r.Node+"/"+r.Address] = true
+	}
+	return set
+}
+
+// slots are "node/address" of the FixedIPs of slots.
+func (e *env) slots() map[string]bool {
+	set := map[string]bool{}
+	for _, r := range e.witness.Records(namespace) {
+		if r.Spec.Slot {
+			set[r.Spec.NodeName+"/"+strings.Join(r.Spec.IPs, ",")] = true
+		}
+	}
+	return set
+}
+
+// awaitSlots waits until a workload has so many slots.
+func (e *env) awaitSlots(want int) map[string]bool {
+	e.t.Helper()
+	e.await(fmt.Sprintf("wait for %d slots", want), func([]witness.Row) bool { return len(e.slots()) == want })
+	return e.slots()
+}
+
+// A Deployment settles at one address more than it has replicas, the one that its updates need for
+// a pod in surplus, and every update from then on finds its addresses among these.
+func TestDeploymentUpdates(t *testing.T) {
+	t.Parallel()
+	e := start(t, withDeployments(threeNodes...))
+	e.create(deployment("shop", 3))
+	pods := e.awaitReplicas(nil, 3)
+	first := places(pods)
+
+	var settled map[string]bool
+	for update := range 3 {
+		e.patchDeployment("shop", fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"example.com/update":"%d"}}}}}`, update))
+		pods = e.awaitReplicas(pods, 3)
+		if settled == nil {
+			settled = e.awaitSlots(4)
+			for place := range first {
+				if !settled[place] {
+					t.Errorf("the update has lost %s; what is left is %v", place, settled)
+				}
+			}
+		}
+		for place := range places(pods) {
+			if !settled[place] {
+				t.Errorf("update %d: a pod is at %s, and the Deployment has %v", update, place, settled)
+			}
+		}
+		if now := e.awaitSlots(4); !maps.Equal(now, settled) {
+			t.Errorf("update %d: the slots are %v, and were %v", update, now, settled)
+		}
+	}
+	for _, r := range e.witness.Records(namespace) {
+		if want := "shop-" + strings.ReplaceAll(r.Spec.IPs[0], ".", "-"); r.Name != want || r.Spec.Owner.Kind != "Deployment" || r.Spec.Owner.Name != "shop" {
+			t.Errorf("FixedIP %s of %s %s, want %s", r.Name, r.Spec.Owner.Kind, r.Spec.Owner.Name, want)
+		}
+	}
+}
+
+// Scaled down a Deployment keeps its slots, or gives back those that it does not need; deleted by
+// hand one goes when its pod does; deleted, the Deployment leaves nothing behind.
+func TestDeploymentSlotsGoBack(t *testing.T) {
+	t.Parallel()
+	e := start(t, withDeployments(threeNodes...))
+	e.create(deployment("shop", 4))
+	four := places(e.awaitReplicas(nil, 4))
+	scale := func(to int) map[string]witness.Row {
+		e.patchDeployment("shop", fmt.Sprintf(`{"spec":{"replicas":%d}}`, to))
+		return e.awaitReplicas(nil, to)
+	}
+	scale(1)
+	e.awaitSlots(4)
+	if again := places(scale(4)); !maps.Equal(again, four) {
+		t.Errorf("scaled down and up it has %v, and had %v", again, four)
+	}
+
+	e.patchDeployment("shop", `{"metadata":{"annotations":{"fixedip.io/when-scaled":"Delete"}}}`)
+	left := scale(1)
+	// One for the replica, one for the pod in surplus of an update.
+	e.awaitSlots(2)
+
+	given := ""
+	for _, r := range e.witness.Records(namespace) {
+		for _, pod := range left {
+			if r.Spec.PodName == pod.Pod {
+				given = pod.Address
+				e.delete(r.DeepCopy())
+			}
+		}
+	}
+	e.await("wait for the FixedIP to be released", func([]witness.Row) bool {
+		for _, r := range e.witness.Records(namespace) {
+			if r.Status.Phase == v1alpha1.PhaseReleasing {
+				return true
+			}
+		}
+		return false
+	})
+	for name := range left {
+		e.deletePods(name)
+	}
+	for _, r := range e.awaitReplicas(left, 1) {
+		if r.Address == given {
+			t.Errorf("pod %s has %s, which was given up", r.Pod, r.Address)
+		}
+	}
+
+	e.delete(deployment("shop", 0), client.PropagationPolicy(metav1.DeletePropagationBackground))
+	e.await("wait for the Deployment to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 }))
+}
+
+// A Deployment whose pods do not ask for it is left alone.
+func TestDeploymentWithoutSlots(t *testing.T) {
+	t.Parallel()
+	e := start(t, withDeployments("node-1"))
+	e.create(deployment("plain", 2, func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil }))
+	e.await("wait for the pods to run", func(rows []witness.Row) bool {
+		running := 0
+		for _, r := range rows {
+			if r.Running && len(r.Entries) == 0 {
+				running++
+			}
+		}
+		return running == 2
+	})
+	if slots := e.slots(); len(slots) > 0 {
+		t.Errorf("it has the slots %v", slots)
+	}
+}
