@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -34,6 +35,11 @@ type duty struct {
 	strict bool
 	// capacity is how many pods the node takes.
 	capacity int64
+	// waiting are the pods that are bound to the node and of which no address is known, as entries
+	// name them.
+	waiting []string
+	// taken are the addresses that pods on the node have, by their statuses: the agent's word is late.
+	taken []netip.Addr
 	// occupants are the pods that have or need an address there.
 	occupants []plan.Occupant
 	// held tells whether a pod on the node has an address.
@@ -66,16 +72,44 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 		stays, err := needsEntry(ctx, r.cached, n.Name, namespace, name)
 		return err != nil || stays
 	}
+	var pods corev1.PodList
+	if err := r.cached.List(ctx, &pods, client.MatchingFields{podPlaceIndex: n.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s from the cache: %w", n.Name, err)
+	}
 	if d.strict {
-		var pods corev1.PodList
-		if err := r.cached.List(ctx, &pods, client.MatchingFields{podPlaceIndex: n.Name}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list the pods of node %s from the cache: %w", n.Name, err)
+		d.occupants, err = r.occupants(ctx, pods.Items)
+		return d, err
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if lacksAddress(pod) {
+			d.waiting = append(d.waiting, pool.OwnerKey(pod.Namespace, pod.Name))
 		}
-		if d.occupants, err = r.occupants(ctx, pods.Items); err != nil {
-			return nil, err
+		if !pod.Spec.HostNetwork && !identity.Ended(pod) {
+			d.taken = append(d.taken, podAddrs(pod)...)
 		}
 	}
 	return d, nil
+}
+
+// lacksAddress tells whether a pod will take an address of its node's pool, as far as its status goes.
+func lacksAddress(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && !identity.Ended(pod) && len(pod.Status.PodIPs) == 0
+}
+
+// without counts the owners that the pool gives no address of their own.
+func without(n pool.Node, owners []string) int {
+	has := map[string]bool{}
+	for _, e := range n.Entries {
+		has[e.Owner] = true
+	}
+	count := 0
+	for _, o := range owners {
+		if !has[o] {
+			count++
+		}
+	}
+	return count
 }
 
 // nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
@@ -216,7 +250,13 @@ func (d *duty) watermark(n pool.Node, f address.Family) plan.Watermark {
 			size += min(address.Size(s), math.MaxInt32)
 		}
 	}
-	return d.cfg.Watermark.ForNode(d.capacity, size)
+	w := d.cfg.Watermark.ForNode(d.capacity, size)
+	// More pods than the watermark at once: the agent tells of them when it has given out what there
+	// is, up to 15 s later, and again for each next portion.
+	if len(d.waiting) > w.Free {
+		w.Free = max(w.Free, without(n, d.waiting))
+	}
+	return w
 }
 
 // first makes the entries of a fresh pool.
@@ -225,6 +265,7 @@ func (d *duty) first(n pool.Node) []pool.Edit {
 		edits, _ := plan.Strict(n, d.occupants, d.kept)
 		return edits
 	}
+	n = d.asTaken(n)
 	var edits []pool.Edit
 	for _, f := range address.Families {
 		if n.HasFamily(f) {
@@ -233,6 +274,18 @@ func (d *duty) first(n pool.Node) []pool.Edit {
 		}
 	}
 	return edits
+}
+
+// asTaken is the node as its agent will report it: with the addresses in use that pods have by now.
+func (d *duty) asTaken(n pool.Node) pool.Node {
+	used := maps.Clone(n.Used)
+	for _, a := range d.taken {
+		if _, ok := used[a]; !ok && used != nil {
+			used[a] = ""
+		}
+	}
+	n.Used = used
+	return n
 }
 
 // edits makes all edits that the pool needs.
@@ -271,6 +324,7 @@ func (d *duty) tell(r *nodeReconciler, n pool.Node) {
 		}
 		return
 	}
+	n = d.asTaken(n)
 	for _, f := range address.Families {
 		if _, short := plan.Fill(n, f, d.watermark(n, f), d.kept); short > 0 && n.HasFamily(f) {
 			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses and subnets %v have none left", short, f, n.PodCIDRs)
@@ -302,8 +356,9 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 		},
 		Marks:   d.marks,
 		Untrack: untrack,
-		// Nobody may have claimed an address for a pod meanwhile that is given one here.
-		Whole: d.strict,
+		// Nobody may have claimed an address for a pod meanwhile that is given one here, or waits for
+		// a dynamic one.
+		Whole: d.strict || len(d.waiting) > d.cfg.Watermark.Free,
 	})
 	if err != nil || len(freed) == 0 {
 		return err

@@ -58,7 +58,8 @@ func podWent(pod *corev1.Pod, q queue) {
 	}
 }
 
-// podCame asks for the pool of a strict node. On others pods take what there is.
+// podCame asks for the pool of a node where a pod waits for an address, and of a strict one for what a
+// pod has got, too.
 func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q queue) {
 	place := identity.Place(pod)
 	if place == "" || pod.Spec.HostNetwork {
@@ -66,7 +67,7 @@ func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q queue) 
 	}
 	var node corev1.Node
 	err := r.cached.Get(ctx, client.ObjectKey{Name: place}, &node)
-	if err != nil || r.cfg.StrictNodes.Matches(labels.Set(node.Labels)) {
+	if err != nil || lacksAddress(pod) || r.cfg.StrictNodes.Matches(labels.Set(node.Labels)) {
 		q.Add(nodeRequest(place))
 	}
 }

@@ -133,6 +133,25 @@ func TestG12Watermarks(t *testing.T) {
 	})
 }
 
+// More pods at once than a pool has free: it grows for those that wait, and not only when the agent
+// says that the others have what there was, which this one never does.
+func TestPoolGrowsForPodsThatWait(t *testing.T) {
+	t.Parallel()
+	e := startCluster(t)
+	e.startNode("node-1", "--update-rate=1h")
+	e.startController("controller", append([]string{"--ip-rate-num=4"}, defaultPool...)...)
+	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
+	var pods []string
+	for _, more := range []int{20, 15} {
+		for range more {
+			name := fmt.Sprintf("burst-%d", len(pods))
+			pods = append(pods, name)
+			e.create(ordinaryPod(name, "nobody", "node-1"))
+		}
+		e.awaitPods(pods...)
+	}
+}
+
 // A controller that comes and goes in the middle of it all brings the handshake to its end.
 func TestShrinkAcrossRestarts(t *testing.T) {
 	t.Parallel()
