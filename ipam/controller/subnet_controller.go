@@ -106,7 +106,10 @@ func (r *subnetReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	}
 	for _, o := range v.orphans {
 		heir, at := rules.Adopter(o, v.heirs, now)
-		adopts = adopts || heir != ""
+		if heir != "" {
+			adopts = true
+			continue
+		}
 		kept, when := rules.GivenUp(o, now)
 		if err := r.giveUp(ctx, o, kept, v); err != nil {
 			return reconcile.Result{}, err
