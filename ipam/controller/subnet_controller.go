@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -63,6 +64,10 @@ type subnetReconciler struct {
 	synced func() bool
 	// looked is when all records were last looked at. It paces and decides nothing.
 	looked time.Time
+	// refused has the nodes that lack a subnet in one family only and could not get it. Key: the name of
+	// the node. Value: the time.Time of the refusal. Their pools change all the time, and not each
+	// change is worth another try.
+	refused sync.Map
 }
 
 // allSubnets is the one request.
@@ -151,6 +156,12 @@ func (r *subnetReconciler) adopt(ctx context.Context, heirs []plan.Heir) error {
 // assign gives a node the subnets that it lacks and the first entries in them. done: the watch will
 // show what became of it.
 func (r *subnetReconciler) assign(ctx context.Context, n pool.Node, first func(pool.Node) []pool.Edit) (result reconcile.Result, done bool, err error) {
+	if at, ok := r.refused.Load(n.Name); ok && len(n.PodCIDRs) > 0 {
+		if wait := exhaustedRetry - r.clock.Since(at.(time.Time)); wait > 0 {
+			return reconcile.Result{RequeueAfter: wait}, false, nil
+		}
+	}
+	r.refused.Delete(n.Name)
 	var node corev1.Node
 	if err := r.cached.Get(ctx, client.ObjectKey{Name: n.Name}, &node); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, false, fmt.Errorf("read node %s: %w", n.Name, err)
@@ -180,9 +191,11 @@ func (r *subnetReconciler) assign(ctx context.Context, n pool.Node, first func(p
 	if given.Overlap.IsValid() {
 		other := r.holderOf(n.Name, given.Overlap)
 		r.warn(ctx, n.Name, "SubnetOverlap", "AssignSubnet", "Subnet %s of spec.podCIDRs of node %s overlaps a subnet of node %s; nothing in it is handed out until one of the two is changed", given.Overlap, n.Name, other)
+		r.refused.Store(n.Name, r.clock.Now())
 		return reconcile.Result{RequeueAfter: exhaustedRetry}, false, nil
 	}
 	if len(given.Exhausted) > 0 {
+		r.refused.Store(n.Name, r.clock.Now())
 		r.warn(ctx, n.Name, "SubnetsExhausted", "AssignSubnet", "No %v subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", given.Exhausted, n.Name)
 		return reconcile.Result{RequeueAfter: exhaustedRetry}, len(given.Subnets) > 0, nil
 	}

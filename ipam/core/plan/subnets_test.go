@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -183,3 +184,31 @@ func TestAssign(t *testing.T) {
 }
 
 func nobody(string) bool { return false }
+
+// BenchmarkAssign is the price of the subnet of one node, in a cluster with ten FixedIPs a node of
+// which one in a hundred nodes is gone. It has to grow no faster than the cluster.
+func BenchmarkAssign(b *testing.B) {
+	for _, nodes := range []int{500, 5000} {
+		rules := plan.SubnetRules{Pools: []address.ClusterPool{{CIDR: subnet("10.0.0.0/8"), MaskSize: 24}}, Policy: plan.Inherit}
+		w := plan.World{Now: clock, Homed: func(n string) bool { return n != "gone" }}
+		for i := range nodes {
+			base := [4]byte{10, byte(i >> 8), byte(i), 0}
+			node := "gone"
+			if i%100 != 0 {
+				node = "node"
+				w.Taken = append(w.Taken, netip.PrefixFrom(netip.AddrFrom4(base), 24))
+			}
+			for j := range 10 {
+				base[3] = byte(200 + j)
+				w.Kept = append(w.Kept, lost(netip.AddrFrom4(base).String(), node))
+			}
+		}
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			for b.Loop() {
+				if given := plan.Assign(plan.Joiner{Name: "node-1"}, rules, w); given.Origin != plan.Inherited || len(given.Kept) != nodes/10 {
+					b.Fatalf("%s, %d kept", given.Origin, len(given.Kept))
+				}
+			}
+		})
+	}
+}
