@@ -180,8 +180,9 @@ func (r *subnetReconciler) assign(ctx context.Context, n pool.Node, first func(p
 	given, err := r.allocator.Assign(ctx, n, j, first)
 	switch {
 	case errors.Is(err, ciliumpool.ErrChanged), errors.Is(err, ciliumpool.ErrGone):
-		// The watch will show who was faster.
-		return reconcile.Result{}, true, nil
+		// Somebody was faster, which the watch will show; or a move under way is in the way, which no
+		// event of this node tells the end of.
+		return reconcile.Result{RequeueAfter: time.Second}, true, nil
 	case err != nil:
 		return reconcile.Result{}, false, fmt.Errorf("assign subnets to node %s: %w", n.Name, err)
 	}
