@@ -69,8 +69,10 @@ type kubelet struct {
 	opts     *options
 	informer cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[podKey]
-	recorder record.EventRecorder
-	events   record.EventBroadcaster
+	// endpoints are the agent's work too, and follow the sandboxes.
+	endpoints *endpoints
+	recorder  record.EventRecorder
+	events    record.EventBroadcaster
 
 	mu sync.Mutex
 	// network is nil until the agent is up; pods that need addresses wait for it.
@@ -84,12 +86,13 @@ type kubelet struct {
 	addAt map[podKey]time.Time
 }
 
-func newKubelet(client kubernetes.Interface, o *options) *kubelet {
+func newKubelet(c *clients, o *options) *kubelet {
+	client := c.kube
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", o.nodeName).String()
 	}))
 	events := record.NewBroadcaster()
-	return &kubelet{
+	k := &kubelet{
 		client:   client,
 		opts:     o,
 		informer: factory.Core().V1().Pods().Informer(),
@@ -100,6 +103,8 @@ func newKubelet(client kubernetes.Interface, o *options) *kubelet {
 		sandboxes: map[podKey]*sandbox{},
 		addAt:     map[podKey]time.Time{},
 	}
+	k.endpoints = newEndpoints(c.cilium.CiliumV2(), o, k.pod)
+	return k
 }
 
 // run works until ctx ends. The pods stay as they are.
@@ -127,6 +132,7 @@ func (k *kubelet) run(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { k.informer.RunWithContext(ctx) })
+	wg.Go(func() { k.endpoints.run(ctx) })
 	for range kubeletWorkers {
 		wg.Go(func() {
 			for k.next(ctx) {
@@ -166,6 +172,7 @@ func (k *kubelet) attachNetwork(n network, restored []restoredPod) {
 	keys := make([]podKey, 0, len(restored))
 	for _, r := range restored {
 		key := keyOf(r.pod)
+		k.endpoints.begin(r.pod, podAddresses(r.pod))
 		k.sandboxes[key] = &sandbox{ips: podAddresses(r.pod), held: r.held, started: startedAt(r.pod)}
 		keys = append(keys, key)
 	}
@@ -274,6 +281,7 @@ func (k *kubelet) create(ctx context.Context, key podKey, pod *corev1.Pod, netwo
 			return k.opts.sandboxRetry, nil
 		}
 		box.ips, box.held = ips, ips
+		k.endpoints.begin(pod, ips)
 	}
 	box.started = startedAt(pod)
 	k.mu.Lock()
@@ -316,6 +324,7 @@ func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time
 	if len(box.held) > 0 {
 		network.del(ctx, box.held)
 	}
+	k.endpoints.end(key)
 	klog.FromContext(ctx).Info("Stopped the pod", "ips", box.ips)
 	return 0
 }

@@ -3,7 +3,7 @@
 // and reported by the code that does it on a real node.
 //
 // It makes nothing up: an address comes from the allocator, or the pod stays in ContainerCreating. It runs no
-// containers; probes, readiness gates and CiliumEndpoints are left out. One process is one node, since the
+// containers; probes and readiness gates are left out. One process is one node, since the
 // allocator's node store is a package global.
 package main
 
@@ -62,7 +62,7 @@ func run(ctx context.Context, o *options) error {
 	}
 	node := newNode(c.kube, o)
 	node.register(ctx)
-	kubelet := newKubelet(c.kube, o)
+	kubelet := newKubelet(c, o)
 	agent := newAgent(c, o)
 
 	group, ctx := errgroup.WithContext(ctx)

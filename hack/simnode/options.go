@@ -14,32 +14,35 @@ import (
 
 // options are the settings of the process, as the command line gives them. It is a startup.Options.
 type options struct {
-	kubeconfig   string
-	nodeName     string
-	nodeIPs      []string
-	ipv4, ipv6   bool
-	updateRate   time.Duration
-	poolPoll     time.Duration
-	maxPods      int64
-	watchDelay   time.Duration
-	sandboxDelay time.Duration
-	sandboxRetry time.Duration
-	stopDelay    time.Duration
-	leaseRenewal time.Duration
-	labels       map[string]string
-	debugAddress string
+	kubeconfig       string
+	nodeName         string
+	nodeIPs          []string
+	ipv4, ipv6       bool
+	updateRate       time.Duration
+	poolPoll         time.Duration
+	maxPods          int64
+	watchDelay       time.Duration
+	sandboxDelay     time.Duration
+	sandboxRetry     time.Duration
+	stopDelay        time.Duration
+	leaseRenewal     time.Duration
+	labels           map[string]string
+	debugAddress     string
+	endpointInterval time.Duration
+	oldAgent         bool
 }
 
 func newOptions() *options {
 	return &options{
-		ipv4:         true,
-		updateRate:   15 * time.Second,
-		poolPoll:     200 * time.Millisecond,
-		maxPods:      110,
-		sandboxDelay: 100 * time.Millisecond,
-		sandboxRetry: 2 * time.Second,
-		stopDelay:    200 * time.Millisecond,
-		leaseRenewal: 3 * time.Second,
+		ipv4:             true,
+		updateRate:       15 * time.Second,
+		poolPoll:         200 * time.Millisecond,
+		maxPods:          110,
+		sandboxDelay:     100 * time.Millisecond,
+		sandboxRetry:     2 * time.Second,
+		stopDelay:        200 * time.Millisecond,
+		leaseRenewal:     3 * time.Second,
+		endpointInterval: 10 * time.Second,
 	}
 }
 
@@ -58,6 +61,8 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.sandboxRetry, "sandbox-retry", o.sandboxRetry, "Time until a failed address request is tried again; a real kubelet takes 10-13s.")
 	fs.DurationVar(&o.stopDelay, "stop-delay", o.stopDelay, "Time that containers take to stop, if the pod's grace period is not shorter.")
 	fs.DurationVar(&o.leaseRenewal, "lease-renewal", o.leaseRenewal, "How often the node says that it lives.")
+	fs.DurationVar(&o.endpointInterval, "endpoint-interval", o.endpointInterval, "How often the agent looks whether the CiliumEndpoints of its pods are there.")
+	fs.BoolVar(&o.oldAgent, "old-agent", o.oldAgent, "Never make a CiliumEndpoint again that somebody else deleted, as agents up to v1.18.")
 	fs.StringToStringVar(&o.labels, "labels", o.labels, "More labels for the node.")
 	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the allocator's state as JSON; empty means off.")
 }
@@ -88,6 +93,7 @@ func (o *options) Validate() error {
 		{"sandbox-retry", o.sandboxRetry, time.Millisecond},
 		{"stop-delay", o.stopDelay, 0},
 		{"lease-renewal", o.leaseRenewal, 100 * time.Millisecond},
+		{"endpoint-interval", o.endpointInterval, 100 * time.Millisecond},
 	} {
 		if d.value < d.least {
 			return fmt.Errorf("--%s=%s: at least %s is needed", d.flag, d.value, d.least)

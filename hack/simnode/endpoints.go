@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/cilium/cilium/api/v1/models"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	typedciliumv2 "github.com/cilium/cilium/pkg/k8s/client/clientset/versioned/typed/cilium.io/v2"
+)
+
+const (
+	endpointWorkers = 4
+	// endpointRetry is the time to the second try of a failed write, which grows up to endpointRetryMax.
+	endpointRetry    = time.Second
+	endpointRetryMax = 30 * time.Second
+)
+
+// endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent
+// (pkg/endpointmanager/endpointsynchronizer.go, v1.19): an endpoint makes its CiliumEndpoint once and remembers
+// its UID; it takes one over that it finds only while it remembers none, and only if the pod is on this node;
+// it writes to it only when it has something new to say; and it deletes it by UID. Identities and everything
+// else that a datapath would say are left out.
+type endpoints struct {
+	client typedciliumv2.CiliumV2Interface
+	opts   *options
+	// pod is the pod of a key as the node sees it now, nil if it is gone.
+	pod   func(podKey) (*corev1.Pod, error)
+	queue workqueue.TypedRateLimitingInterface[podKey]
+
+	mu sync.Mutex
+	// all are the endpoints of the node. Key: the incarnation of the pod. Only the worker that holds a key
+	// changes the endpoint; mu guards the map, and ended.
+	all map[podKey]*endpoint
+}
+
+// endpoint is what the agent remembers of one.
+type endpoint struct {
+	owner  metav1.OwnerReference
+	labels map[string]string
+	status ciliumv2.EndpointStatus
+	// uid is that of its CiliumEndpoint, once it has one.
+	uid types.UID
+	// settled is when it was last written; zero: it is to be found or made first.
+	settled time.Time
+	// ended: the pod's sandbox is gone.
+	ended bool
+}
+
+func newEndpoints(client typedciliumv2.CiliumV2Interface, o *options, pod func(podKey) (*corev1.Pod, error)) *endpoints {
+	return &endpoints{
+		client: client, opts: o, pod: pod,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[podKey](endpointRetry, endpointRetryMax)),
+		all:   map[podKey]*endpoint{},
+	}
+}
+
+// run works until ctx ends. The CiliumEndpoints stay as they are.
+func (e *endpoints) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for range endpointWorkers {
+		wg.Go(func() {
+			for e.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	e.queue.ShutDown()
+	wg.Wait()
+}
+
+// begin gives a pod that has a sandbox its endpoint. One that began before an agent's restart remembers nothing.
+func (e *endpoints) begin(pod *corev1.Pod, ips []net.IP) {
+	key := keyOf(pod)
+	e.mu.Lock()
+	e.all[key] = &endpoint{
+		owner:  metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		labels: pod.Labels,
+		status: e.status(pod, ips),
+	}
+	e.mu.Unlock()
+	e.queue.Add(key)
+}
+
+// end removes the endpoint of a pod whose sandbox is gone.
+func (e *endpoints) end(key podKey) {
+	e.mu.Lock()
+	if ep := e.all[key]; ep != nil {
+		ep.ended = true
+	}
+	e.mu.Unlock()
+	e.queue.Add(key)
+}
+
+func (e *endpoints) status(pod *corev1.Pod, ips []net.IP) ciliumv2.EndpointStatus {
+	pair := &ciliumv2.AddressPair{}
+	for _, ip := range ips {
+		if ip.To4() != nil {
+			pair.IPV4 = ip.String()
+		} else {
+			pair.IPV6 = ip.String()
+		}
+	}
+	return ciliumv2.EndpointStatus{
+		State: string(models.EndpointStateReady),
+		ExternalIdentifiers: &models.EndpointIdentifiers{
+			ContainerID: string(pod.UID), PodName: pod.Namespace + "/" + pod.Name, K8sNamespace: pod.Namespace, K8sPodName: pod.Name,
+		},
+		Networking: &ciliumv2.EndpointNetworking{Addressing: ciliumv2.AddressPairList{pair}, NodeIP: e.opts.nodeIPs[0]},
+	}
+}
+
+func (e *endpoints) next(ctx context.Context) bool {
+	key, stop := e.queue.Get()
+	if stop {
+		return false
+	}
+	defer e.queue.Done(key)
+	e.mu.Lock()
+	ep := e.all[key]
+	ended := ep != nil && ep.ended
+	if ended {
+		delete(e.all, key)
+	}
+	e.mu.Unlock()
+	if ep == nil {
+		return true
+	}
+	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", key.NamespacedName, "uid", key.uid)
+	if ended {
+		e.queue.Forget(key)
+		e.delete(klog.NewContext(ctx, logger), key, ep)
+		return true
+	}
+	if err := e.sync(ctx, key, ep); err != nil {
+		if ctx.Err() == nil {
+			logger.Info("Cannot bring the CiliumEndpoint up to date, trying again", "err", err)
+		}
+		e.queue.AddRateLimited(key)
+		return true
+	}
+	e.queue.Forget(key)
+	e.queue.AddAfter(key, e.opts.endpointInterval)
+	return true
+}
+
+// sync makes, finds or checks the CiliumEndpoint of one endpoint.
+func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
+	client := e.client.CiliumEndpoints(key.Namespace)
+	if !ep.settled.IsZero() {
+		if e.opts.oldAgent {
+			return nil
+		}
+		// The agent asks its informer, which is as old as the API server's cache.
+		_, err := client.Get(ctx, key.Name, metav1.GetOptions{ResourceVersion: "0"})
+		if apierrors.IsNotFound(err) {
+			ep.settled = time.Time{}
+			return fmt.Errorf("it was deleted by somebody else: %w", err)
+		}
+		return err
+	}
+	cep, err := client.Get(ctx, key.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		cep, err = client.Create(ctx, &ciliumv2.CiliumEndpoint{
+			ObjectMeta: metav1.ObjectMeta{Name: key.Name, OwnerReferences: []metav1.OwnerReference{ep.owner}, Labels: ep.labels},
+			Status:     ep.status,
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("create it: %w", err)
+		}
+		ep.uid, ep.settled = cep.UID, time.Now()
+		return nil
+	case err != nil:
+		return fmt.Errorf("read it: %w", err)
+	}
+	if err := e.takeOver(key, ep, cep); err != nil {
+		return err
+	}
+	if !cep.Status.DeepEqual(&ep.status) {
+		patch, err := json.Marshal([]map[string]any{
+			{"op": "test", "path": "/metadata/uid", "value": ep.uid},
+			{"op": "replace", "path": "/status", "value": ep.status},
+		})
+		if err != nil {
+			return err
+		}
+		if _, err := client.Patch(ctx, key.Name, types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("write its status: %w", err)
+		}
+	}
+	ep.settled = time.Now()
+	return nil
+}
+
+// takeOver remembers a CiliumEndpoint that the endpoint did not make, if it may (updateCEPUID). The owner
+// reference stays as it is.
+func (e *endpoints) takeOver(key podKey, ep *endpoint, cep *ciliumv2.CiliumEndpoint) error {
+	if ep.uid == cep.UID {
+		return nil
+	}
+	pod, err := e.pod(key)
+	switch {
+	case err != nil:
+		return err
+	case pod == nil || !slices.Contains(e.opts.nodeIPs, pod.Status.HostIP):
+		return fmt.Errorf("cannot take ownership of CEP that is not local")
+	case ep.uid != "":
+		return fmt.Errorf("could not take ownership of CEP, endpoint UID (%q) did not match CEP UID: %q", ep.uid, cep.UID)
+	}
+	ep.uid = cep.UID
+	return nil
+}
+
+func (e *endpoints) delete(ctx context.Context, key podKey, ep *endpoint) {
+	if ep.uid == "" {
+		return
+	}
+	err := e.client.CiliumEndpoints(key.Namespace).Delete(ctx, key.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &ep.uid}})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && ctx.Err() == nil {
+		klog.FromContext(ctx).Info("Cannot delete the CiliumEndpoint", "err", err)
+	}
+}
