@@ -198,6 +198,15 @@ const (
 	ReasonSubnetAssigned = "SubnetAssigned"
 )
 
+// Conditions of what was found wrong. One that was never found is not there. The time of each is that of
+// its last change, of the reason too.
+const (
+	// ConditionConflict: somebody else has one of the addresses, holds it or offers it.
+	ConditionConflict = "Conflict"
+	// ConditionMismatch: the pod does not run with what is kept for it.
+	ConditionMismatch = "Mismatch"
+)
+
 // FixedIPList is a list of FixedIPs.
 //
 // +kubebuilder:object:root=true

@@ -58,6 +58,9 @@ type Ledger struct {
 	// workloads are the pods that hold addresses for each workload. Key: the resource of entries. Value:
 	// owner → how many of its entries, on all nodes, have that resource; never 0.
 	workloads map[string]map[string]int
+	// strays are the nodes whose pools offer an address that is in none of their own subnets. Key:
+	// the address. Value: the nodes, sorted; never none.
+	strays map[netip.Addr][]string
 	// claims are in flight: decided by AssumeFrom or AssumeExact, not yet forgotten. Key: the pod's UID, since a pod
 	// of the same name may follow while the claim of the first still stands. Invariant: the
 	// addresses of a claim are in the assumed map of its node under the same UID.
@@ -75,6 +78,7 @@ func New() *Ledger {
 		arriving:  index{},
 		subnets:   map[netip.Prefix][]string{},
 		lengths:   map[int]bool{},
+		strays:    map[netip.Addr][]string{},
 		workloads: map[string]map[string]int{},
 		claims:    map[types.UID]Claim{},
 		kept:      newKept(),
@@ -101,6 +105,7 @@ func (l *Ledger) SetNode(p pool.Node) Change {
 	roomBefore := n.rooms()
 	l.unindexOwners(p.Name, n.pool)
 	l.indexOwners(p)
+	l.moveStrays(n.pool, p)
 	before := n.pool.Subnets
 	n.set(p)
 	l.moveSubnets(p.Name, before, p.Subnets)
@@ -118,6 +123,7 @@ func (l *Ledger) RemoveNode(name string) Change {
 	}
 	change := diff(n.pool, pool.Node{Name: name})
 	l.unindexOwners(name, n.pool)
+	l.moveStrays(n.pool, pool.Node{Name: name})
 	l.nodes.Delete(name)
 	l.moveSubnets(name, n.pool.Subnets, nil)
 	return change

@@ -32,6 +32,9 @@ type Situation struct {
 	Workload Workload
 	// Failover is the policy of identities whose record says none.
 	Failover v1alpha1.Failover
+	// Asked tells whether the pod asks for the addresses that were claimed for it: it is to have
+	// these and no others.
+	Asked bool
 	// Now is the time of the decision.
 	Now time.Time
 }
@@ -112,13 +115,14 @@ type Next struct {
 
 // Decide finds the next step.
 //
-// A record is made when the pod is bound, and not before: two claims for one pod are possible (a
-// scheduler died between claim and bind, its successor read an old cache), and the bind decides
-// which of them counts. The other is released. An address is taken from its identity only when the
-// pod is gone too: whoever deletes a StatefulSet and keeps its pods means to keep their addresses.
-// A pod that comes back under the name before the record is deleted has its address. A record whose
-// owner has no UID was made by a person, beforehand: its workload is not gone, it has never been
-// there.
+// A record is made when the pod runs with what was claimed for it, and not before: two claims for
+// one pod are possible (a scheduler died between claim and bind, its successor read an old cache),
+// and the bind decides which of them counts; and an agent may not have seen the claim (see Verify).
+// Where it was asked for, there is nothing to wait for. The other claim is released. An address is
+// taken from its identity only when the pod is gone too: whoever deletes a StatefulSet and keeps its
+// pods means to keep their addresses. A pod that comes back under the name before the record is
+// deleted has its address. A record whose owner has no UID was made by a person, beforehand: its
+// workload is not gone, it has never been there.
 func Decide(s Situation) Next {
 	switch {
 	case s.Record == nil:
@@ -172,7 +176,7 @@ func withoutRecord(s Situation) Next {
 		return Next{}
 	}
 	addrs, ok := onePerFamily(h.Addrs, s.Pod)
-	if !ok {
+	if !ok || !s.Asked && !recordable(addrs, s.Pod) {
 		return Next{}
 	}
 	return Next{Step: CreateRecord, Spec: v1alpha1.FixedIPSpec{
@@ -268,7 +272,7 @@ func standing(s Situation) Next {
 	h, held := heldOn(s.Held, node)
 	if held {
 		// A cluster that has come to have a second family gives it to those that had one.
-		if addrs, ok := onePerFamily(h.Addrs, s.Pod); ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) {
+		if addrs, ok := onePerFamily(h.Addrs, s.Pod); ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) && (s.Asked || recordable(addrs, s.Pod)) {
 			spec.IPs = address.Strings(addrs)
 		}
 		if len(spec.IPs) > 0 && all(h.Addrs, spec.IPs) {

@@ -134,11 +134,23 @@ func TestDecide(t *testing.T) {
 	}{
 		"nothing is known of it": {plan.Situation{}, plan.Next{}},
 
-		"a claim whose pod is bound is recorded": {
-			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+		"a claim whose pod runs with it is recorded": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			plan.Next{Step: plan.CreateRecord, Spec: spec}},
+		"a claim whose pod is bound and has no address yet waits": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
+		"a claim whose pod runs with another address waits": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2"), Workload: standing}, plan.Next{}},
+		"a claim of what was asked for does not wait": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Asked: true, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
+			plan.Next{Step: plan.CreateRecord, Spec: spec}},
+		"a claim in two families waits for both": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::2"), Workload: standing}, plan.Next{}},
+		"a claim in a family that the node does not give is recorded all the same": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+			plan.Next{Step: plan.CreateRecord, Spec: *both}},
 		"of two claims that of the bind is recorded": {
-			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: standing},
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			plan.Next{Step: plan.CreateRecord, Spec: spec}},
 		"a claim whose pod is not bound yet waits": {
 			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: standing}, plan.Next{}},
@@ -186,8 +198,8 @@ func TestDecide(t *testing.T) {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"),
 				Workload: plan.Workload{OwnerReference: otherUID.Owner, Exists: true}},
 			plan.Next{Step: plan.UpdateRecord, Spec: *otherUID}},
-		"a record without addresses takes those of the claim": {
-			plan.Situation{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+		"a record without addresses takes those that the pod was seen with": {
+			plan.Situation{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			plan.Next{Step: plan.UpdateRecord, Spec: spec}},
 		"the same address on another node is followed": {
 			plan.Situation{Record: record(), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
@@ -208,7 +220,7 @@ func TestDecide(t *testing.T) {
 		"what it says can't be read": {
 			plan.Situation{Record: record(migrates), Held: mine, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
 		"a claim is recorded with it": {
-			plan.Situation{Held: mine, Pod: podOn("node-1"), Workload: withFailover("Migrate")},
+			plan.Situation{Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: withFailover("Migrate")},
 			plan.Next{Step: plan.CreateRecord, Spec: migrating("node-1")}},
 		"an address that moved is followed": {
 			plan.Situation{Record: record(migrates), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
@@ -217,7 +229,7 @@ func TestDecide(t *testing.T) {
 			plan.Situation{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
 			plan.Next{}},
 		"a claim without a record that moved is recorded where it is": {
-			plan.Situation{Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: withFailover("Migrate")},
+			plan.Situation{Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2", "10.0.1.6"), Workload: withFailover("Migrate")},
 			plan.Next{Step: plan.CreateRecord, Spec: migrating("node-2")}},
 		"a move under way is left alone": {
 			plan.Situation{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},

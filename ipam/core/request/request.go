@@ -102,6 +102,19 @@ func Of(pod *corev1.Pod, workload identity.Workload, slot bool) (asked Asked, ok
 	return asked, true, nil
 }
 
+// Asks tells whether a pod asks for addresses at all, whatever they are.
+func Asks(pod, workload map[string]string) bool {
+	for _, where := range []struct {
+		annotations map[string]string
+		key         string
+	}{{pod, AnnotationIPs}, {workload, AnnotationIPs}, {pod, AnnotationCalico}} {
+		if _, ok := where.annotations[where.key]; ok {
+			return true
+		}
+	}
+	return false
+}
+
 // lookup finds an annotation on the pod or else on its workload.
 func lookup(pod *corev1.Pod, workload identity.Workload, key string) (text, source string, ok bool) {
 	if text, ok := pod.Annotations[key]; ok {

@@ -1,0 +1,88 @@
+package ledger
+
+import (
+	"net/netip"
+	"slices"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Offering is the nodes whose pools offer an address, sorted: more than one is a mistake, since each
+// of their agents may give it to a pod.
+func (l *Ledger) Offering(a netip.Addr) []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.offering(a)
+}
+
+// OfferedTwice are the addresses of a node's pool that another pool offers too, sorted. It costs
+// nothing worth mentioning for a node whose subnets are its own and that has no address of another's.
+func (l *Ledger) OfferedTwice(name string) []netip.Addr {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	n, ok := l.node(name)
+	if !ok {
+		return nil
+	}
+	var found []netip.Addr
+	twice := func(a netip.Addr) {
+		if e, ok := n.pool.Entries[a]; ok && offers(e) && !slices.Contains(found, a) && len(l.offering(a)) > 1 {
+			found = append(found, a)
+		}
+	}
+	for a := range l.strays {
+		twice(a)
+	}
+	if n.disputedWith != "" {
+		for a := range n.pool.Entries {
+			twice(a)
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found
+}
+
+func (l *Ledger) offering(a netip.Addr) []string {
+	found := slices.Clone(l.strays[a])
+	for subnet, names := range l.subnets {
+		if !subnet.Contains(a) {
+			continue
+		}
+		for _, name := range names {
+			if n, ok := l.node(name); ok && !slices.Contains(found, name) {
+				if e, ok := n.pool.Entries[a]; ok && offers(e) {
+					found = append(found, name)
+				}
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// moveStrays brings the index of strays up to date.
+func (l *Ledger) moveStrays(before, after pool.Node) {
+	for a, e := range before.Entries {
+		if offers(e) && !before.Home(a) {
+			names := slices.DeleteFunc(l.strays[a], func(n string) bool { return n == before.Name })
+			if len(names) == 0 {
+				delete(l.strays, a)
+			} else {
+				l.strays[a] = names
+			}
+		}
+	}
+	for a, e := range after.Entries {
+		if offers(e) && !after.Home(a) {
+			names := append(l.strays[a], after.Name)
+			slices.Sort(names)
+			l.strays[a] = names
+		}
+	}
+}
+
+// offers tells whether an agent may give the address of the entry to somebody: marks offer nothing.
+func offers(e pool.Entry) bool {
+	_, _, pod := e.Pod()
+	return pod || e.Dynamic() || e.Node()
+}
