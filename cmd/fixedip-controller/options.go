@@ -40,6 +40,7 @@ type options struct {
 	writesPerMinute              int
 	stripManagedFields           bool
 	workloadKinds                []string
+	verify                       controller.VerifyConfig
 
 	labelSelector   string
 	excludeDBBranch []string
@@ -69,6 +70,7 @@ func defaults() *options {
 		strictNodes:            "fixedip.io/strict=true",
 		writesPerMinute:        60,
 		stripManagedFields:     true,
+		verify:                 controller.DefaultVerifyConfig(),
 		leaderElection:         true,
 		leaderElectionID:       "cilium-ipam-leader",
 		leaseDuration:          15 * time.Second,
@@ -101,6 +103,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.stripManagedFields, "strip-managed-fields", o.stripManagedFields, "Strip metadata.managedFields from CiliumNodes, which is half of their size")
 	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
 	fs.StringVar(&o.failover, "failover", o.failover, "What becomes of pods whose node can't take them, of workloads that say nothing: Wait, Migrate or Reassign. It has to be what the scheduler's arguments say")
+	addVerifyFlags(fs, &o.verify)
 
 	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "StatefulSet pods of other schedulers whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
@@ -136,6 +139,7 @@ func (o *options) config() (controller.Config, error) {
 		CoolDown:           o.coolDown,
 		Namespace:          o.leaderElectionNamespace,
 		DryRun:             o.dryRun,
+		Verify:             o.verify,
 	}
 	if o.strictNodes != "" {
 		selector, err := labels.Parse(o.strictNodes)

@@ -71,6 +71,8 @@ type Config struct {
 	Namespace string
 	// DryRun tells what would be written, and writes nothing.
 	DryRun bool
+	// Verify says what is done about pods that do not run as they should.
+	Verify VerifyConfig
 }
 
 // subnetRules are what the config says about subnets.
@@ -135,5 +137,5 @@ func (c Config) Validate() field.ErrorList {
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
 	}
-	return errs
+	return append(errs, c.Verify.validate()...)
 }

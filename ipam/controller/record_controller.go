@@ -28,6 +28,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
@@ -204,7 +205,11 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	case !apierrors.IsNotFound(err):
 		return s, fmt.Errorf("read pod %s: %w", key, err)
 	}
-	return s, r.workload(ctx, from, gk, key, &s.Workload)
+	workload, err := r.workload(ctx, from, gk, key, &s.Workload)
+	if workload != nil {
+		s.Asked = s.Pod != nil && request.Asks(s.Pod.Annotations, workload.Annotations)
+	}
+	return s, err
 }
 
 // unheld tells that no FixedIP holds any of the addresses. A claim may have taken an address that
@@ -262,6 +267,7 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		return nil
 	case plan.UpdateStatus:
 		record := s.Record.DeepCopy()
+		// The conditions belong to those that find something.
 		next.Status.Conditions = record.Status.Conditions
 		record.Status = next.Status
 		return r.live.Status().Update(ctx, record)

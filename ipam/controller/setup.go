@@ -34,7 +34,7 @@ func CacheOptions(cfg Config) cache.Options {
 	if cfg.Adoption.Labels() {
 		trimPod = trimPodButLabels
 	}
-	return cache.Options{
+	o := cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
@@ -42,6 +42,10 @@ func CacheOptions(cfg Config) cache.Options {
 			&corev1.Pod{}:          {Transform: trimPod},
 		},
 	}
+	if cfg.Verify.Endpoints {
+		o.ByObject[&ciliumv2.CiliumEndpoint{}] = cache.ByObject{Transform: trimEndpoint}
+	}
+	return o
 }
 
 // trimPod keeps of a pod what identity.Of and plan read.
@@ -54,7 +58,7 @@ func trimPod(obj any) (any, error) {
 		TypeMeta:   pod.TypeMeta,
 		ObjectMeta: trimMeta(pod.ObjectMeta),
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, HostIP: pod.Status.HostIP, StartTime: pod.Status.StartTime},
 	}
 	if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
 		trimmed.Spec.Affinity = pod.Spec.Affinity
@@ -98,6 +102,7 @@ func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 		UID:               m.UID,
 		ResourceVersion:   m.ResourceVersion,
 		Generation:        m.Generation,
+		CreationTimestamp: m.CreationTimestamp,
 		DeletionTimestamp: m.DeletionTimestamp,
 		Annotations:       m.Annotations,
 		OwnerReferences:   m.OwnerReferences,
@@ -137,6 +142,8 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	writer.Observe(metrics.PoolWrites{})
 	writer.Pace(ciliumpool.NewPace(clock.RealClock{}, cfg.WritesPerMinute))
 	nodes, identities, orphans, slots := &feed{}, &feed{}, &feed{}, &feed{}
+	c := newConflictReconciler(l, mgr, live)
+	verified := &feed{}
 	// The ledger is behind its watch.
 	watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), l, func(node string, change ledger.Change) {
 		nodes.add(nodeRequest(node))
@@ -145,10 +152,12 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		}
 		for _, owner := range change.Owners {
 			identities.add(identityRequest(owner)...)
+			verified.add(identityRequest(owner)...)
 		}
 		for _, resource := range change.Workloads {
 			slots.add(slotRequest(kinds, resource)...)
 		}
+		c.poolChanged(node)
 	})
 	if err != nil {
 		return err
@@ -244,6 +253,17 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	if err := (&slotReconciler{r}).setup(mgr, slots); err != nil {
 		return fmt.Errorf("set up the controller of slots: %w", err)
+	}
+	if err := c.setup(ctx, mgr); err != nil {
+		return fmt.Errorf("set up the controller of conflicts: %w", err)
+	}
+	if cfg.Verify.Endpoints {
+		if err := newEndpointReconciler(l, mgr, live, cfg.Verify).setup(ctx, mgr); err != nil {
+			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
+		}
+	}
+	if err := newVerifyReconciler(l, writer, workloads, mgr, live, cfg.Verify).setup(mgr, verified); err != nil {
+		return fmt.Errorf("set up the controller that verifies: %w", err)
 	}
 	return nil
 }

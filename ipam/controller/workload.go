@@ -46,10 +46,10 @@ func newWorkloads(mgr manager.Manager, kinds identity.Kinds) (*workloads.Store, 
 
 // workload fills in what is known of the owner of an identity. It is gone only where its kind is
 // known and it is not there.
-func (r *recordReconciler) workload(ctx context.Context, from client.Reader, gk schema.GroupKind, key types.NamespacedName, w *plan.Workload) error {
+func (r *recordReconciler) workload(ctx context.Context, from client.Reader, gk schema.GroupKind, key types.NamespacedName, w *plan.Workload) (*identity.Workload, error) {
 	found, err := r.read(ctx, from, gk, key.Namespace, w.Name)
 	if err != nil || found == nil {
-		return err
+		return nil, err
 	}
 	w.Exists, w.UID, w.APIVersion = true, found.UID, found.APIVersion
 	w.Excludes = found.Excludes(key.Name)
@@ -62,7 +62,7 @@ func (r *recordReconciler) workload(ctx context.Context, from client.Reader, gk 
 	} else {
 		w.Failover = &failover
 	}
-	return nil
+	return found, nil
 }
 
 // read reads a workload from its watch, or from the API server where the other reader is that; nil

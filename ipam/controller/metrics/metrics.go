@@ -87,7 +87,7 @@ func Register(w World) {
 
 // Collectors are all metrics of the controller's own.
 func Collectors() []prometheus.Collector {
-	return []prometheus.Collector{poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges}
+	return append(verifyCollectors(), poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges)
 }
 
 // Released counts addresses that were taken from an identity.

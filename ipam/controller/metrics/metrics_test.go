@@ -62,20 +62,41 @@ func TestMetrics(t *testing.T) {
 	Reconciled("record", time.Unix(1795000000, 5))
 	PoolWrites{}.Wrote(3)
 	PoolWrites{}.Conflicted()
+	Mismatch("WrongAddress")
+	Restart("evicted")
+	Conflicting(map[string]int{"pods": 1})
+	EndpointRemoved("Stale")
+	EndpointReowned()
+	EndpointMissing()
 
 	want := `
 # HELP fixedip_adoptions_total Pods of other schedulers that were given the address that they ran with.
 # TYPE fixedip_adoptions_total counter
 fixedip_adoptions_total 1
+# HELP fixedip_ciliumendpoints_missing_total Running pods without a CiliumEndpoint whose agent did not make one in time.
+# TYPE fixedip_ciliumendpoints_missing_total counter
+fixedip_ciliumendpoints_missing_total 1
+# HELP fixedip_ciliumendpoints_removed_total CiliumEndpoints that were deleted, or let go of where finalizers held them, by cause.
+# TYPE fixedip_ciliumendpoints_removed_total counter
+fixedip_ciliumendpoints_removed_total{cause="Stale"} 1
+# HELP fixedip_ciliumendpoints_reowned_total CiliumEndpoints of running pods whose owner reference named a former pod and was put right.
+# TYPE fixedip_ciliumendpoints_reowned_total counter
+fixedip_ciliumendpoints_reowned_total 1
 # HELP fixedip_cluster_pool_free_subnets Subnets that a cluster pool has left for nodes.
 # TYPE fixedip_cluster_pool_free_subnets gauge
 fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 60
+# HELP fixedip_conflicting_addresses Addresses that more than one has, holds or offers, by kind: pods, fixedips, pools, stranger (a pod runs with what is kept for another).
+# TYPE fixedip_conflicting_addresses gauge
+fixedip_conflicting_addresses{kind="pods"} 1
 # HELP fixedip_disputed_nodes Nodes whose subnets overlap those of another node. Nothing in them is handed out.
 # TYPE fixedip_disputed_nodes gauge
 fixedip_disputed_nodes 2
 # HELP fixedip_last_reconcile_timestamp_seconds When the controller named was last done with an object, without an error. Every reservation is looked at again within five minutes.
 # TYPE fixedip_last_reconcile_timestamp_seconds gauge
 fixedip_last_reconcile_timestamp_seconds{controller="record"} 1.795e+09
+# HELP fixedip_mismatches_total Pods that were found not to run as is kept for them, by reason; Adopted are first placements whose address was kept.
+# TYPE fixedip_mismatches_total counter
+fixedip_mismatches_total{reason="WrongAddress"} 1
 # HELP fixedip_nodes_without_subnet Nodes that have no subnet in a family that the cluster has pools for. Where it stays above 0 the pools are used up.
 # TYPE fixedip_nodes_without_subnet gauge
 fixedip_nodes_without_subnet{family="IPv4"} 1
@@ -125,6 +146,9 @@ fixedip_reservations{phase="InUse"} 1
 fixedip_reservations{phase="None"} 1
 fixedip_reservations{phase="Releasing"} 0
 fixedip_reservations{phase="Reserved"} 1
+# HELP fixedip_restarts_total Restarts of pods because of a mismatch, by result: evicted, blocked (a PodDisruptionBudget refused it), deferred (as many as allowed were restarting already).
+# TYPE fixedip_restarts_total counter
+fixedip_restarts_total{result="evicted"} 1
 # HELP fixedip_subnet_assignments_total Times that a node was given subnets, by origin: carved (from the cluster pools), brought (by the node itself), returned (to the node that had them before), inherited (by a node that joined), adopted (by one that had others).
 # TYPE fixedip_subnet_assignments_total counter
 fixedip_subnet_assignments_total{origin="adopted"} 0

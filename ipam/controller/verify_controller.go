@@ -1,0 +1,337 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strconv"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/workloads"
+)
+
+// verifyReconciler owns the condition Mismatch of FixedIPs, and the first owner of a pool entry that
+// a pod has got in place of its claim. It restarts pods, within the bounds of its restarter. A
+// request names an identity.
+//
+// Whatever plan.Verify finds in the caches is found once more at the API server before anything is
+// written.
+type verifyReconciler struct {
+	ledger    *ledger.Ledger
+	writer    *ciliumpool.Writer
+	cached    client.Reader
+	live      client.Client
+	workloads *workloads.Store
+	events    events.EventRecorder
+	clock     clock.Clock
+	cfg       VerifyConfig
+	restarter *restarter
+}
+
+func newVerifyReconciler(l *ledger.Ledger, w *ciliumpool.Writer, owners *workloads.Store, mgr manager.Manager, live client.Client, cfg VerifyConfig) *verifyReconciler {
+	c := clock.RealClock{}
+	return &verifyReconciler{
+		ledger: l, writer: w, cached: mgr.GetClient(), live: live, workloads: owners, events: mgr.GetEventRecorder("fixedip-controller"), clock: c, cfg: cfg,
+		restarter: newRestarter(mgr.GetClient(), live, c, cfg),
+	}
+}
+
+func (r *verifyReconciler) setup(mgr manager.Manager, identities *feed) error {
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.FixedIP{}, restartingIndex, restarting)
+	if err != nil {
+		return fmt.Errorf("index FixedIPs by restart: %w", err)
+	}
+	// A workload may have changed its mind about restarts.
+	r.workloads.Tell(func(before, after *identity.Workload) {
+		if before == nil || after == nil || maps.Equal(before.Annotations, after.Annotations) {
+			return
+		}
+		for _, owner := range r.ledger.OwnersOf(after.Namespace, identity.Label(after.GroupKind), after.Name) {
+			identities.add(identityRequest(owner)...)
+		}
+	})
+	b := builder.ControllerManagedBy(mgr).
+		Named("verify").
+		For(&v1alpha1.FixedIP{}).
+		WatchesRawSource(identities.source(nil, func() []reconcile.Request {
+			var all []reconcile.Request
+			for _, owner := range r.ledger.Owners() {
+				all = append(all, identityRequest(owner)...)
+			}
+			return all
+		})).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.kept))
+	if r.cfg.Endpoints {
+		b = b.Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.kept))
+	}
+	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 4}).Complete(r)
+}
+
+// kept asks for the identity of a pod, or of its CiliumEndpoint, if anything is kept for it.
+func (r *verifyReconciler) kept(ctx context.Context, obj client.Object) []reconcile.Request {
+	key := client.ObjectKeyFromObject(obj)
+	if len(r.ledger.Held(pool.OwnerKey(key.Namespace, key.Name))) == 0 {
+		var record v1alpha1.FixedIP
+		if err := r.cached.Get(ctx, key, &record, client.UnsafeDisableDeepCopy); err != nil {
+			return nil
+		}
+	}
+	return []reconcile.Request{{NamespacedName: key}}
+}
+
+// Reconcile verifies one identity.
+func (r *verifyReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	o, again, err := r.observe(ctx, r.cached, req.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	v := plan.Verify(o)
+	if v.Step != plan.Pass {
+		if o, again, err = r.observe(ctx, r.live, req.NamespacedName); err != nil {
+			return reconcile.Result{}, err
+		}
+		v = plan.Verify(o)
+	}
+	var later time.Duration
+	switch v.Step {
+	case plan.AdoptAddress:
+		err = r.adopt(ctx, req.NamespacedName, o, v.Addrs)
+	case plan.TellMismatch:
+		err = r.tell(ctx, o, v.Condition)
+	case plan.RestartPod:
+		later, err = r.restart(ctx, req.NamespacedName, o, v.Condition)
+	}
+	if errors.Is(err, errSuperseded) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		klog.FromContext(ctx).V(3).Info("Step superseded", "step", v.Step, "err", err)
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("%s pod %s: %w", v.Step, req, err)
+	}
+	if o.Pod == nil || (o.Record == nil && len(o.Held) == 0) {
+		return reconcile.Result{}, nil
+	}
+	next := sweepInterval
+	for _, at := range []time.Time{v.At, again} {
+		if !at.IsZero() {
+			next = min(next, max(time.Second, at.Sub(r.clock.Now())))
+		}
+	}
+	if later > 0 {
+		next = min(next, later)
+	}
+	return reconcile.Result{RequeueAfter: next}, nil
+}
+
+// observe gathers what is known of a pod from a reader: the caches, or the API server. again is when
+// a pod that is young now will be old enough to be judged.
+func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key types.NamespacedName) (o plan.Observed, again time.Time, err error) {
+	o = plan.Observed{
+		Held:     r.ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),
+		Endpoint: true,
+		Patience: plan.Patience{Address: r.cfg.RestartAfter, Endpoint: r.cfg.EndpointPatience},
+		Now:      r.clock.Now(),
+	}
+	var record v1alpha1.FixedIP
+	switch err := from.Get(ctx, key, &record); {
+	case err == nil:
+		o.Record = &record
+	case !apierrors.IsNotFound(err):
+		return o, again, fmt.Errorf("read FixedIP %s: %w", key, err)
+	}
+	if o.Record == nil && len(o.Held) == 0 {
+		return o, again, nil
+	}
+	var pod corev1.Pod
+	switch err := from.Get(ctx, key, &pod); {
+	case apierrors.IsNotFound(err):
+		return o, again, nil
+	case err != nil:
+		return o, again, fmt.Errorf("read pod %s: %w", key, err)
+	}
+	owner := metav1.GetControllerOfNoCopy(&pod)
+	if owner == nil || !r.keptFor(o, owner) || optedOut(&pod) {
+		// A pod that only has the name: what is kept is not kept for it.
+		return o, again, nil
+	}
+	o.Pod = &pod
+	var annotations map[string]string
+	gk := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
+	switch workload, err := r.workloads.Get(gk, key.Namespace, owner.Name); {
+	case err != nil:
+		return o, again, err
+	case workload != nil:
+		annotations = workload.Annotations
+	}
+	o.Asked = request.Asks(pod.Annotations, annotations)
+	if o.Policy, err = identity.MismatchPolicy(annotations, pod.Annotations, identity.OnMismatch(r.cfg.OnMismatch)); err != nil {
+		r.events.Eventf(&pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a mismatch is only reported", err)
+	}
+	o.Endpoint, again, err = r.hasEndpoint(ctx, &pod)
+	return o, again, err
+}
+
+// keptFor tells whether what is kept is kept for the pods of a workload.
+func (r *verifyReconciler) keptFor(o plan.Observed, owner *metav1.OwnerReference) bool {
+	if o.Record != nil {
+		return o.Record.Spec.Owner.Kind == owner.Kind && o.Record.Spec.Owner.Name == owner.Name
+	}
+	kind, name, ok := r.ledger.WorkloadOf(o.Held[0])
+	return ok && kind == owner.Kind && name == owner.Name
+}
+
+func optedOut(pod *corev1.Pod) bool {
+	enabled, err := strconv.ParseBool(pod.Annotations[identity.AnnotationEnabled])
+	return err == nil && !enabled
+}
+
+// hasEndpoint tells whether a pod has the CiliumEndpoint that is owed to it: a young pod is owed
+// none, nor is one on a node whose agent has made none for others.
+func (r *verifyReconciler) hasEndpoint(ctx context.Context, pod *corev1.Pod) (has bool, again time.Time, err error) {
+	if !r.cfg.Endpoints || !plan.Runs(pod) {
+		return true, again, nil
+	}
+	var e ciliumv2.CiliumEndpoint
+	switch err := r.cached.Get(ctx, client.ObjectKeyFromObject(pod), &e, client.UnsafeDisableDeepCopy); {
+	case err == nil:
+		return true, again, nil
+	case !apierrors.IsNotFound(err):
+		return true, again, fmt.Errorf("read CiliumEndpoint %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if old := youth(pod, r.cfg.EndpointPatience); r.clock.Now().Before(old) {
+		return true, old, nil
+	}
+	made, err := endpointsOn(ctx, r.cached, pod.Status.HostIP)
+	return !made, again, err
+}
+
+// adopt keeps for a pod what it runs with. The write is looked at again: a pod that has gone
+// meanwhile may have left its address to another, so that the entries are put back as they were.
+func (r *verifyReconciler) adopt(ctx context.Context, key types.NamespacedName, o plan.Observed, addrs []netip.Addr) error {
+	node, owner := o.Pod.Spec.NodeName, pool.OwnerKey(key.Namespace, key.Name)
+	claimed, ok := r.ledger.Node(o.Held[0].Node)
+	if !ok {
+		return fmt.Errorf("node %s has no CiliumNode any more: %w", o.Held[0].Node, errSuperseded)
+	}
+	entry := claimed.Entries[o.Held[0].Addrs[0]]
+	if entry.Owner != owner {
+		return fmt.Errorf("%s is no longer the pod's on node %s: %w", o.Held[0].Addrs[0], o.Held[0].Node, errSuperseded)
+	}
+	for _, a := range addrs {
+		others, err := podsWith(ctx, r.cached, a, key)
+		if err != nil {
+			return err
+		}
+		if len(others) > 0 {
+			r.events.Eventf(o.Pod, others[0], corev1.EventTypeWarning, "AddressTaken", "Verify", "It runs with %s in place of what was claimed for it, and so does pod %s/%s; delete this pod, and it will get its own", a, others[0].Namespace, others[0].Name)
+			return nil
+		}
+	}
+	var made []pool.Edit
+	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		edits, err := n.Adopt(addrs, entry, r.clock.Now())
+		if len(edits) > 0 {
+			made = edits
+		}
+		return edits, err
+	}})
+	switch {
+	case errors.Is(err, pool.ErrTaken):
+		r.events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "AddressTaken", "Verify", "It runs with another address than was claimed for it, which can't be kept: %v; delete the pod, and it will get its own", err)
+		return nil
+	case errors.Is(err, ciliumpool.ErrGone):
+		return fmt.Errorf("adopt %v: %w: %w", addrs, errSuperseded, err)
+	case err != nil:
+		return fmt.Errorf("adopt %v on node %s: %w", addrs, node, err)
+	}
+	var now corev1.Pod
+	switch err := r.live.Get(ctx, key, &now); {
+	case err == nil && now.UID == o.Pod.UID:
+		metrics.Mismatch("Adopted")
+		r.events.Eventf(o.Pod, nil, corev1.EventTypeNormal, "AddressAdopted", "Verify", "It was started before the agent of node %s had seen its claim; the address that it got instead, %v, is kept for it now", node, addrs)
+		klog.FromContext(ctx).Info("Address adopted", "node", node, "addresses", addrs, "entries", len(made))
+		return nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("look at pod %s after %v was adopted for it on node %s: %w", key, addrs, node, err)
+	}
+	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		return n.Undo(made), nil
+	}})
+	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
+		return fmt.Errorf("undo the adoption of %v by pod %s, which is gone, on node %s: %w", addrs, key, node, err)
+	}
+	return fmt.Errorf("pod %s is gone: %w", key, errSuperseded)
+}
+
+// tell writes the condition Mismatch and says the same in events.
+func (r *verifyReconciler) tell(ctx context.Context, o plan.Observed, c metav1.Condition) error {
+	record := o.Record.DeepCopy()
+	record.Status.Conditions = plan.WithCondition(record.Status.Conditions, c)
+	// Update carries the resourceVersion that was read.
+	if err := r.live.Status().Update(ctx, record); err != nil {
+		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", c.Type, record.Namespace, record.Name, err)
+	}
+	klog.FromContext(ctx).Info("Verified", "reason", c.Reason, "message", c.Message)
+	if c.Status == metav1.ConditionFalse {
+		r.restarter.done(client.ObjectKeyFromObject(record))
+		r.events.Eventf(record, o.Pod, corev1.EventTypeNormal, c.Reason, "Verify", "%s", c.Message)
+		return nil
+	}
+	if c.Reason != plan.ReasonRestarting && c.Reason != plan.ReasonRestartBlocked {
+		metrics.Mismatch(c.Reason)
+	}
+	r.events.Eventf(o.Pod, record, corev1.EventTypeWarning, c.Reason, "Verify", "%s", c.Message)
+	r.events.Eventf(record, o.Pod, corev1.EventTypeWarning, c.Reason, "Verify", "%s", c.Message)
+	return nil
+}
+
+// restart evicts the pod and tells how that went.
+func (r *verifyReconciler) restart(ctx context.Context, key types.NamespacedName, o plan.Observed, evicted metav1.Condition) (later time.Duration, err error) {
+	later, err = r.restarter.restart(ctx, key, o.Pod)
+	switch {
+	case errors.Is(err, errBlocked):
+		blocked := evicted
+		blocked.Reason = plan.ReasonRestartBlocked
+		blocked.Message += "; it can't be restarted now: " + err.Error()
+		return blockedRetry, r.tellOnce(ctx, o, blocked)
+	case err != nil || later > 0:
+		return later, err
+	}
+	evicted.Message += "; it was evicted to start again"
+	return 0, r.tell(ctx, o, evicted)
+}
+
+func (r *verifyReconciler) tellOnce(ctx context.Context, o plan.Observed, c metav1.Condition) error {
+	for _, have := range o.Record.Status.Conditions {
+		if have.Type == c.Type && have.Reason == c.Reason && have.Message == c.Message {
+			return nil
+		}
+	}
+	return r.tell(ctx, o, c)
+}
