@@ -1,0 +1,165 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// awaitEndpoint waits until the CiliumEndpoint of a pod is as wanted; nil: there is none.
+func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpoint) bool) *ciliumv2.CiliumEndpoint {
+	e.t.Helper()
+	var cep *ciliumv2.CiliumEndpoint
+	err := wait.PollUntilContextCancel(e.whileAllRun(), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		cep = &ciliumv2.CiliumEndpoint{}
+		switch err := e.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, cep); {
+		case apierrors.IsNotFound(err):
+			cep = nil
+		case err != nil:
+			return false, err
+		}
+		return wanted(cep), nil
+	})
+	if err != nil {
+		e.t.Fatalf("wait for the CiliumEndpoint of %s %s: %v; it is %+v", name, what, err, cep)
+	}
+	return cep
+}
+
+// ownEndpoint waits until a pod has a CiliumEndpoint that is its own, with its address, and another
+// than before.
+func (e *env) ownEndpoint(name string, before types.UID) *ciliumv2.CiliumEndpoint {
+	e.t.Helper()
+	return e.awaitEndpoint("to be its own", name, func(cep *ciliumv2.CiliumEndpoint) bool {
+		p := e.witness.Pod(namespace, name)
+		return cep != nil && p != nil && cep.UID != before && cep.DeletionTimestamp == nil && len(cep.OwnerReferences) == 1 &&
+			cep.OwnerReferences[0].UID == p.UID && endpointAddress(cep) == p.Status.PodIP && p.Status.PodIP != ""
+	})
+}
+
+func endpointAddress(cep *ciliumv2.CiliumEndpoint) string {
+	if cep.Status.Networking == nil || len(cep.Status.Networking.Addressing) != 1 {
+		return ""
+	}
+	return cep.Status.Networking.Addressing[0].IPV4
+}
+
+func endpointBy(name, ip string, owners ...metav1.OwnerReference) *ciliumv2.CiliumEndpoint {
+	return &ciliumv2.CiliumEndpoint{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, OwnerReferences: owners},
+		Status:     ciliumv2.EndpointStatus{Networking: &ciliumv2.EndpointNetworking{Addressing: ciliumv2.AddressPairList{{IPV4: ip}}}},
+	}
+}
+
+// Whatever becomes of a CiliumEndpoint, the pod comes to have its own: with an agent that makes
+// missing ones again, and with one that does not.
+func TestCiliumEndpoints(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	e := startOn(t, options{controllerArgs: append([]string{
+		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--cep-patience=4s", "--cep-termination-timeout=5s", "--restart-after=2s",
+	}, defaultPool...)}, map[string][]string{"node-1": {"--endpoint-interval=1s"}, "node-2": {"--old-agent"}})
+	onNode := func(name, node string) client.Object {
+		s := statefulSet(name, 1)
+		s.Spec.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/hostname": node}
+		return s
+	}
+	young := []string{"missing-0", "stuck-0", "misaddressed-0", "misowned-0", "stale-0"}
+	for _, name := range young {
+		e.create(onNode(name[:len(name)-2], "node-1"))
+	}
+	// Two on the old agent's node, for a node without any is taken for one that makes none.
+	e.create(onNode("old", "node-2"), onNode("witness", "node-2"))
+	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
+		NodeName: "node-2", Containers: []corev1.Container{{Name: "main", Image: "none"}},
+	}}
+	e.create(plain)
+	before := e.awaitRunning(nil, append(young, "old-0", "witness-0")...)
+	for name := range before {
+		e.ownEndpoint(name, "")
+	}
+	e.ownEndpoint("plain", "")
+	removed := func(cause string) {
+		e.awaitMetric(port, "fixedip_ciliumendpoints_removed_total", map[string]string{"cause": cause}, func(v float64) bool { return v > 0 })
+	}
+
+	// Missing. The young agent sees to it, the old one does not.
+	first := e.ownEndpoint("missing-0", "")
+	e.delete(first)
+	e.ownEndpoint("missing-0", first.UID)
+	old, lone := e.ownEndpoint("old-0", ""), e.ownEndpoint("plain", "")
+	e.delete(old)
+	e.delete(lone)
+	e.awaitEventOn("Pod", "plain", "NoCiliumEndpoint", "agents before v1.19 do not make it again")
+	e.awaitCondition("old-0", "Mismatch", metav1.ConditionFalse, "AsReserved", "")
+	e.awaitEventOn("Pod", "old-0", "NoCiliumEndpoint", "other nodes know nothing of it")
+	e.ownEndpoint("old-0", old.UID)
+	if after := e.awaitRunning(nil, "old-0")["old-0"]; after.UID == before["old-0"].UID || after.Address != before["old-0"].Address {
+		t.Errorf("pod old-0 was to start again with its address: it was %+v and is %+v", before["old-0"], after)
+	}
+
+	// Held by a finalizer.
+	stuck := e.ownEndpoint("stuck-0", "")
+	e.must(e.api.Patch(within(t), stuck, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/hold"]}}`))))
+	e.delete(stuck)
+	e.ownEndpoint("stuck-0", stuck.UID)
+	removed("Stuck")
+
+	// Made by somebody else: the agent refuses it, and no other agent would make it again.
+	other := e.ownEndpoint("misaddressed-0", "")
+	e.delete(other)
+	e.create(endpointBy("misaddressed-0", "192.0.2.7"))
+	e.ownEndpoint("misaddressed-0", other.UID)
+	removed("MisAddressed")
+
+	// Of nobody at all.
+	e.create(endpointBy("nobody-0", "192.0.2.8"))
+	e.awaitEndpoint("to go", "nobody-0", func(cep *ciliumv2.CiliumEndpoint) bool { return cep == nil })
+	removed("Orphan")
+
+	// Of a former pod, as which the garbage collector may be first to remove it.
+	former := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "stale-0", UID: "11111111-2222-3333-4444-555555555555"}
+	stale := e.ownEndpoint("stale-0", "")
+	e.delete(stale)
+	e.create(endpointBy("stale-0", "192.0.2.9", former))
+	e.ownEndpoint("stale-0", stale.UID)
+
+	// Its own but for the owner reference. The garbage collector wants it too: who is first is
+	// chance, and it is tried until it was us.
+	former.Name = "misowned-0"
+	for tries := 1; ; tries++ {
+		mis := e.ownEndpoint("misowned-0", "")
+		mine := mis.DeepCopy()
+		mis.OwnerReferences = []metav1.OwnerReference{former}
+		if err := e.api.Patch(within(t), mis, client.MergeFrom(mine)); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if now := e.ownEndpoint("misowned-0", ""); now.UID == mine.UID {
+			break
+		}
+		if tries == 20 {
+			t.Fatal("the garbage collector was faster twenty times")
+		}
+	}
+	e.awaitMetric(port, "fixedip_ciliumendpoints_reowned_total", nil, func(v float64) bool { return v > 0 })
+
+	for name, r := range e.awaitRunning(nil, append(young, "witness-0")...) {
+		if r.UID != before[name].UID {
+			t.Errorf("pod %s was restarted", name)
+		}
+	}
+	if p := e.witness.Pod(namespace, "plain"); p == nil || p.UID != plain.UID {
+		t.Error("a pod without a fixed address was touched")
+	}
+}

@@ -1,0 +1,295 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/component-base/metrics/testutil"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// startOn starts a cluster of nodes that are started with flags of their own.
+func startOn(t *testing.T, o options, nodes map[string][]string) *env {
+	t.Helper()
+	e := start(t, o)
+	for name, args := range nodes {
+		e.startNode(name, args...)
+	}
+	for name := range nodes {
+		e.must(e.WaitNodeReady(e.whileAllRun(), name))
+	}
+	return e
+}
+
+// awaitCondition waits until a condition of a FixedIP has a status and a reason, and a message with
+// the given words.
+func (e *env) awaitCondition(name, kind string, status metav1.ConditionStatus, reason, words string) {
+	e.t.Helper()
+	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
+		c := meta.FindStatusCondition(f.Status.Conditions, kind)
+		return c != nil && c.Status == status && c.Reason == reason && strings.Contains(c.Message, words)
+	})
+}
+
+// awaitEventOn waits for an event on an object with the given words.
+func (e *env) awaitEventOn(kind, name, reason, words string) {
+	e.t.Helper()
+	var have []string
+	err := wait.PollUntilContextCancel(e.whileAllRun(), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		var list eventsv1.EventList
+		if err := e.api.List(ctx, &list); err != nil {
+			return false, err
+		}
+		have = nil
+		for _, ev := range list.Items {
+			if ev.Regarding.Kind == kind && ev.Regarding.Name == name {
+				have = append(have, ev.Reason+": "+ev.Note)
+				if ev.Reason == reason && strings.Contains(ev.Note, words) {
+					return true, nil
+				}
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		e.t.Fatalf("wait for event %s %q on %s %s: %v; it has %q", reason, words, kind, name, err, have)
+	}
+}
+
+// awaitMetric waits until a metric of the controller that serves on the port has a value.
+func (e *env) awaitMetric(port int, name string, labels map[string]string, is func(float64) bool) {
+	e.t.Helper()
+	var last string
+	err := wait.PollUntilContextCancel(e.whileAllRun(), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
+		if err != nil {
+			return false, err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			last = err.Error()
+			return false, nil
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			return false, err
+		}
+		samples := testutil.NewMetrics()
+		if err := testutil.ParseMetrics(string(body), &samples); err != nil {
+			return false, err
+		}
+		for _, s := range samples[name] {
+			matches := true
+			for k, v := range labels {
+				matches = matches && string(s.Metric[testutil.LabelName(k)]) == v
+			}
+			if matches {
+				last = s.Value.String()
+				if is(float64(s.Value)) {
+					return true, nil
+				}
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		e.t.Fatalf("wait for metric %s%v: %v; last %s", name, labels, err, last)
+	}
+}
+
+// A pod whose node's agent has not seen the claim yet gets another address. It is a new pod, so
+// that this is the address that it keeps; what was claimed for it goes back.
+func TestFirstPlacementAdopted(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	e := startOn(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)},
+		map[string][]string{"node-1": {"--watch-delay=4s"}})
+	e.create(statefulSet("web", 3))
+	before := e.awaitRunning(nil, names("web", 3)...)
+	adopted := 0
+	for _, name := range names("web", 3) {
+		e.await("wait for "+name+" to keep what it runs with", func(rows []witness.Row) bool {
+			f := e.witness.Record(namespace, name)
+			return f != nil && slices.Equal(f.Spec.IPs, []string{before[name].Address}) &&
+				slices.Equal(e.witness.Entries(namespace, name), []string{"node-1/" + before[name].Address})
+		})
+		if last := strings.LastIndex(before[name].Address, "."); len(before[name].Address)-last <= 3 {
+			// From the bottom of the subnet, where no claim is made.
+			adopted++
+			e.awaitEventOn("Pod", name, "AddressAdopted", before[name].Address)
+		}
+	}
+	if adopted == 0 {
+		t.Fatalf("no pod got another address than its claim, so that this has tested nothing: %v", before)
+	}
+	e.awaitMetric(port, "fixedip_mismatches_total", map[string]string{"reason": "Adopted"}, func(v float64) bool { return v >= float64(adopted) })
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Fixed == 3 }))
+
+	// An agent that is in time gives them back.
+	e.must(e.Process("node-1").Terminate(within(t)))
+	p := e.startNode("node-1-again", "--node-name=node-1")
+	if !p.Running() {
+		t.Fatal(p.ExitError())
+	}
+	e.deletePods(names("web", 3)...)
+	after := e.awaitRunning(before, names("web", 3)...)
+	e.sameAddresses(before, after)
+}
+
+// A pod that runs with another address than the one kept for it is told, and restarted: one at a
+// time, never against a PodDisruptionBudget, and not where it was said to be left alone. Here the
+// addresses were given to the pods beforehand, and the node's agent learns of each claim too late.
+func TestMismatch(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	e := startOn(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--restart-after=6s", "--max-restarts=1"}, defaultPool...)},
+		map[string][]string{"node-1": {"--watch-delay=4s"}})
+	all := append(names("many", 3), "left-0", "guarded-0")
+	want := map[string]string{}
+	for i, name := range all {
+		want[name] = e.in("node-1", strconv.Itoa(200+i))
+		workload, _, _ := strings.Cut(name, "-")
+		e.create(beforehand(workload, name, want[name]))
+	}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "guard"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "guarded"}}},
+	}
+	e.create(budget)
+	e.create(statefulSet("guarded", 1), statefulSet("many", 3), statefulSet("left", 1, func(s *appsv1.StatefulSet) {
+		s.Annotations = map[string]string{"fixedip.io/on-mismatch": "Report"}
+	}))
+	before := e.awaitRunning(nil, all...)
+	for _, name := range all {
+		// The witness is right: the test has brought this about.
+		defer e.witness.Forgive(namespace + "/" + name)
+		if before[name].Address == want[name] {
+			t.Fatalf("pod %s has its address %s at once, so that this tests nothing", name, want[name])
+		}
+	}
+	e.awaitEventOn("Pod", "many-0", "WrongAddress", fmt.Sprintf("runs with %s on node node-1, and %s is kept for it", before["many-0"].Address, want["many-0"]))
+	e.awaitEventOn("FixedIP", "many-0", "WrongAddress", before["many-0"].Address)
+	e.awaitCondition("guarded-0", "Mismatch", metav1.ConditionTrue, "RestartBlocked", "guard")
+	e.awaitEventOn("Pod", "guarded-0", "RestartBlocked", "disruption budget")
+	e.awaitCondition("left-0", "Mismatch", metav1.ConditionTrue, "WrongAddress", "not restarted, by its policy")
+
+	many := names("many", 3)
+	e.await("wait for many to be put right", func([]witness.Row) bool {
+		restarting, right := 0, 0
+		for _, name := range many {
+			f := e.witness.Record(namespace, name)
+			if f == nil {
+				return false
+			}
+			c := meta.FindStatusCondition(f.Status.Conditions, "Mismatch")
+			if c != nil && c.Status == metav1.ConditionTrue && c.Reason == "Restarting" {
+				restarting++
+			}
+			if p := e.witness.Pod(namespace, name); c != nil && c.Status == metav1.ConditionFalse && p != nil && p.Status.PodIP == want[name] {
+				right++
+			}
+		}
+		if restarting > 1 {
+			t.Errorf("%d pods are restarting at once, and one may", restarting)
+		}
+		return right == len(many)
+	})
+	for name, r := range e.awaitRunning(before, many...) {
+		if r.Address != want[name] {
+			t.Errorf("pod %s was restarted and has %s, not %s", name, r.Address, want[name])
+		}
+	}
+	e.awaitMetric(port, "fixedip_restarts_total", map[string]string{"result": "evicted"}, func(v float64) bool { return v >= 3 })
+	for _, name := range []string{"left-0", "guarded-0"} {
+		if p := e.witness.Pod(namespace, name); p == nil || string(p.UID) != before[name].UID {
+			t.Errorf("pod %s was touched", name)
+		}
+	}
+
+	// The budget is gone, and the other workload has changed its mind.
+	e.delete(budget)
+	e.annotate(statefulSet("left", 1), "fixedip.io/on-mismatch", "Restart")
+	e.deletePods("many-0")
+	for name, r := range e.awaitRunning(before, "left-0", "guarded-0", "many-0") {
+		if r.Address != want[name] {
+			t.Errorf("pod %s was restarted and has %s, not %s", name, r.Address, want[name])
+		}
+		e.awaitCondition(name, "Mismatch", metav1.ConditionFalse, "AsReserved", "")
+	}
+}
+
+// Whoever else has, holds or offers an address: it is told, and it is told when it is over.
+func TestConflicts(t *testing.T) {
+	t.Parallel()
+	port := freePort(t)
+	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)})
+	e.create(statefulSet("web", 1))
+	address := e.awaitRunning(nil, "web-0")["web-0"].Address
+	// The witness sees what this test does by hand.
+	e.provoked = func(violation string) bool { return strings.Contains(violation, address) }
+	one := func(v float64) bool { return v == 1 }
+	none := func(v float64) bool { return v == 0 }
+	kind := func(k string) map[string]string { return map[string]string{"kind": k} }
+
+	// Another FixedIP.
+	second := beforehand("other", "other-0", address)
+	e.create(second)
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "FixedIPs default/other-0 and default/web-0 hold the same address "+address)
+	e.awaitCondition("other-0", "Conflict", metav1.ConditionTrue, "Shared", "hold the same address")
+	e.awaitEventOn("FixedIP", "other-0", "AddressKeptTwice", "hold the same address")
+	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), one)
+	e.delete(second)
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
+	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), none)
+
+	// The pool of another node.
+	stray := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "stray"}}
+	stray.Spec.IPAM.Pool = ipamtypes.AllocationMap{address: {}}
+	e.create(stray)
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "the pools of nodes node-1 and stray offer the same address "+address)
+	e.awaitEventOn("CiliumNode", "stray", "AddressOfferedTwice", address)
+	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pools"), one)
+	e.delete(stray)
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
+
+	// Another pod.
+	twin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "twin"}, Spec: corev1.PodSpec{
+		SchedulerName: "nobody", Containers: []corev1.Container{{Name: "main", Image: "none"}},
+	}}
+	e.create(twin)
+	e.must(e.api.SubResource("binding").Create(within(t), twin, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "twin"}, Target: corev1.ObjectReference{Kind: "Node", Name: "elsewhere"},
+	}))
+	e.must(e.api.Get(within(t), client.ObjectKeyFromObject(twin), twin))
+	twin.Status.Phase, twin.Status.PodIP, twin.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
+	e.must(e.api.Status().Update(within(t), twin))
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "pods default/twin on node elsewhere and default/web-0 on node node-1 run with the same address "+address)
+	e.awaitEventOn("Pod", "twin", "AddressOfAnother", "which is kept for pod default/web-0")
+	e.awaitEventOn("Pod", "web-0", "AddressInUseTwice", "run with the same address")
+	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pods"), one)
+	e.delete(twin, client.GracePeriodSeconds(0))
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
+	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pods"), none)
+}
