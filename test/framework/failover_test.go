@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,18 +38,6 @@ func movedToB(s *scene, want *stored) {
 	away(s, want)
 	want.entry("b", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 	want.Writes += 3
-}
-
-// uses has the agent of a node say that an address is in use there, by a pod of the row; "": by none.
-func (s *scene) uses(node, addr, pod string) {
-	s.t.Helper()
-	owner := "null"
-	if pod != "" {
-		owner = fmt.Sprintf(`{"owner":%q}`, s.ns+"/"+pod)
-	}
-	cn := &ciliumv2.CiliumNode{}
-	cn.Name = node
-	s.must(s.api.Status().Patch(within(s.t), cn, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"ipam":{"used":{%q:%s}}}}`, addr, owner))))
 }
 
 // ready sets whether a node is ready.

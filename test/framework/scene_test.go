@@ -370,3 +370,15 @@ func (s *scene) compare(when string) {
 		s.t.Fatalf("%s: what is stored differs (-want +got):\n%s", when, diff)
 	}
 }
+
+// uses has the agent of a node say that an address is in use there, by a pod of the row; "": by none.
+func (s *scene) uses(node, addr, pod string) {
+	s.t.Helper()
+	owner := "null"
+	if pod != "" {
+		owner = fmt.Sprintf(`{"owner":%q}`, s.ns+"/"+pod)
+	}
+	cn := &ciliumv2.CiliumNode{}
+	cn.Name = node
+	s.must(s.api.Status().Patch(within(s.t), cn, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"ipam":{"used":{%q:%s}}}}`, addr, owner))))
+}

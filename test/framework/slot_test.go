@@ -8,9 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 )
@@ -34,18 +32,6 @@ func (s *scene) joins(name string) {
 		},
 		Spec: s.podSpec(),
 	})
-}
-
-// uses has the agent of a node list an address as used by a pod of the row, or by nobody.
-func (s *scene) uses(node, addr, pod string) {
-	s.t.Helper()
-	used := "null"
-	if pod != "" {
-		used = fmt.Sprintf(`{"owner":%q}`, s.ns+"/"+pod)
-	}
-	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	patch := fmt.Sprintf(`{"status":{"ipam":{"used":{%q:%s}}}}`, addr, used)
-	s.must(s.api.Status().Patch(within(s.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
 // slotted is what PreBind stores for a pod of the flock: a slot of its own, or one that it takes over.

@@ -53,7 +53,7 @@ func TestBadFlags(t *testing.T) {
 		"no name for a Lease":       {[]string{pool, "--leader-election-id=Leader!"}, `--leader-election-id: Invalid value: "Leader!": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`},
 		"no address":                {[]string{pool, "--metrics-bind-address=9470"}, `--metrics-bind-address: Invalid value: "9470": write host:port, such as :9470, or 0`},
 		"no port":                   {[]string{pool, "--health-probe-bind-address=:http"}, `--health-probe-bind-address: Invalid value: ":http": write host:port, such as :9470, or 0`},
-		"no such policy":            {[]string{pool, "--on-mismatch=restart"}, `--on-mismatch: Unsupported value: "restart": supported values: "Restart", "Report"`},
+		"no such answer":            {[]string{pool, "--on-mismatch=restart"}, `--on-mismatch: Unsupported value: "restart": supported values: "Restart", "Report"`},
 		"no restarts":               {[]string{pool, "--max-restarts=0"}, `--max-restarts: Invalid value: 0: must be at least 1; to restart no pods, set on-mismatch to Report`},
 		"no time for agents":        {[]string{pool, "--cep-patience=0s"}, `--cep-patience: Invalid value: "0s": must be at least 1s`},
 		"no such file":              {[]string{pool, "--config=/nowhere.yaml"}, `--config /nowhere.yaml: open /nowhere.yaml: no such file or directory`},
