@@ -158,6 +158,12 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 	}
 	before := n.rooms()
 	n.forget(uid)
+	for other, o := range l.claims {
+		// A pod and the next of its name may both have decided for what the pool gives to the name.
+		if o.Node == c.Node && o.Owner == c.Owner {
+			n.assume(other, o.Addrs)
+		}
+	}
 	return c.Node, n.grewSince(before)
 }
 

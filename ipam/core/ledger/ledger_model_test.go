@@ -393,10 +393,16 @@ func TestModel(t *testing.T) {
 					if slices.Contains(m.heldOn(owner, name), a) && address.Of(a) == families[i] {
 						continue
 					}
-					// Of what is free the lowest, and what rests only when nothing else is left.
+					// Of what is free the lowest in the first subnet that has any, and what rests only when
+					// nothing else is left.
 					choice := m.free(name, families[i])
 					rests := func(a netip.Addr) bool { _, entry := m.nodes[name].Entries[a]; return entry }
-					better := func(b netip.Addr) bool { return !rests(b) && (rests(a) || b.Less(a)) }
+					place := func(a netip.Addr) int {
+						return slices.IndexFunc(m.nodes[name].Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
+					}
+					better := func(b netip.Addr) bool {
+						return !rests(b) && (rests(a) || place(b) < place(a) || place(b) == place(a) && b.Less(a))
+					}
 					if !slices.Contains(choice, a) || slices.ContainsFunc(choice, better) {
 						t.Fatalf("claimed %s on %s for %s: could have %v", a, name, owner, choice)
 					}
