@@ -69,7 +69,7 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 		}
 	}
 	d.stays = func(namespace, name string) bool {
-		stays, err := needsEntry(ctx, r.cached, n.Name, namespace, name)
+		stays, err := needsEntry(ctx, r.cached, r.kinds, n.Name, namespace, name)
 		return err != nil || stays
 	}
 	var pods corev1.PodList
@@ -132,7 +132,7 @@ func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node,
 // needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or
 // about to be placed. One with an identity has an entry that is kept, and ordinary ones are in its
 // way.
-func needsEntry(ctx context.Context, from client.Reader, node, namespace, name string) (bool, error) {
+func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, node, namespace, name string) (bool, error) {
 	var pod corev1.Pod
 	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod)
 	if apierrors.IsNotFound(err) {
@@ -147,7 +147,7 @@ func needsEntry(ctx context.Context, from client.Reader, node, namespace, name s
 	if place := identity.Place(&pod); place != "" {
 		return place == node, nil
 	}
-	_, fixed, err := identity.Of(&pod, identity.NewKinds(), identity.NoControllers)
+	_, fixed, err := identity.Of(&pod, kinds, identity.NoControllers)
 	return err != nil || !fixed, nil
 }
 
@@ -220,7 +220,7 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 	d.gone = map[string]bool{}
 	for _, e := range plan.Vacant(n, d.stays) {
 		namespace, name, _ := e.Pod()
-		stays, err := needsEntry(ctx, r.live, n.Name, namespace, name)
+		stays, err := needsEntry(ctx, r.live, r.kinds, n.Name, namespace, name)
 		if err != nil {
 			return err
 		}

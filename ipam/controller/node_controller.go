@@ -50,6 +50,8 @@ type nodeReconciler struct {
 	events  events.EventRecorder
 	clock   clock.Clock
 	cfg     Config
+	// kinds are those whose pods may have fixed addresses.
+	kinds identity.Kinds
 	// recordsSeen tells whether the ledger knows what all FixedIPs keep: before that nothing may be
 	// filled.
 	recordsSeen toolscache.InformerSynced

@@ -209,6 +209,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		events:      mgr.GetEventRecorder("fixedip-controller"),
 		clock:       clock.RealClock{},
 		cfg:         cfg,
+		kinds:       kinds,
 		untracked:   map[string]string{},
 		recordsSeen: watched["fixedips"],
 	}
