@@ -253,8 +253,12 @@ func (d *duty) watermark(n pool.Node, f address.Family) plan.Watermark {
 	w := d.cfg.Watermark.ForNode(d.capacity, size)
 	// More pods than the watermark at once: the agent tells of them when it has given out what there
 	// is, up to 15 s later, and again for each next portion.
-	if len(d.waiting) > w.Free {
-		w.Free = max(w.Free, without(n, d.waiting))
+	if waiting := without(n, d.waiting); waiting > 0 {
+		if len(n.Used) == 0 {
+			// What the node has taken for itself has not been told yet.
+			waiting += len(pool.NodeOwners)
+		}
+		w.Free = max(w.Free, waiting)
 	}
 	return w
 }
@@ -358,7 +362,7 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 		Untrack: untrack,
 		// Nobody may have claimed an address for a pod meanwhile that is given one here, or waits for
 		// a dynamic one.
-		Whole: d.strict || len(d.waiting) > d.cfg.Watermark.Free,
+		Whole: d.strict || len(d.waiting) > 0,
 	})
 	if err != nil || len(freed) == 0 {
 		return err
