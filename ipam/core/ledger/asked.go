@@ -73,7 +73,6 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 		return fmt.Sprintf("which no pod can have: it is an end of the subnet %s of node %s; ask for another", subnet, name)
 	}
 	entry, exists := n.pool.Entries[a]
-	_, released := entry.ReleasedAt()
 	_, _, pod := entry.Pod()
 	_, away, _ := entry.AwayAt()
 	by, assumed := n.assumed[a]
@@ -87,7 +86,9 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 		return fmt.Sprintf("which belongs to %s on %s; ask for another or free it", entry.Owner, name)
 	case exists && away != "":
 		return fmt.Sprintf("which belongs to %s, away on another node than %s; ask for another or free it", away, name)
-	case exists && !released:
+	case resting(entry):
+		return fmt.Sprintf("which was released on %s and rests; it can be had when it has cooled down", name)
+	case exists && !entry.Reusable():
 		return fmt.Sprintf("which is kept on %s for %q; ask for another", name, entry.Owner)
 	case assumed:
 		return fmt.Sprintf("which is being claimed for %s on %s; ask for another or free it", l.claims[by].Owner, name)

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
@@ -98,16 +99,17 @@ func (l *Ledger) claimableBy(c Claim, n *node, a netip.Addr) error {
 		return fmt.Errorf("%s is not in the subnets of node %s (%s)", a, n.pool.Name, joinSubnets(n.pool.Subnets))
 	}
 	entry, exists := n.pool.Entries[a]
-	_, released := entry.ReleasedAt()
 	by, assumed := n.assumed[a]
 	keeper, keeps := l.kept.keeper(a)
 	switch {
 	case assumed:
 		return fmt.Errorf("%s on node %s is being claimed for %s", a, n.pool.Name, l.claims[by].Owner)
 	case exists && entry.Owner == c.Owner:
-	case exists && !released && (c.From == "" || entry.Owner != c.From):
+	case resting(entry):
+		return fmt.Errorf("%s on node %s was released and rests; it can be had when it has cooled down", a, n.pool.Name)
+	case exists && !entry.Reusable() && (c.From == "" || entry.Owner != c.From):
 		return fmt.Errorf("%s on node %s is %s", a, n.pool.Name, heldBy(entry.Owner))
-	case keeps && keeper.Owner != c.Owner && keeper.Owner != c.From && (!exists || released):
+	case keeps && keeper.Owner != c.Owner && keeper.Owner != c.From && (!exists || entry.Reusable()):
 		return fmt.Errorf("%s on node %s is kept by FixedIP %s, which was made before; delete one of the two", a, n.pool.Name, keeper.Record)
 	case n.pool.InUse(a) && n.pool.Used[a] != c.Owner:
 		return fmt.Errorf("%s on node %s is still used by %s", a, n.pool.Name, n.pool.Used[a])
@@ -176,6 +178,12 @@ func (l *Ledger) claimable(nodeName string) (*node, error) {
 		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; nothing in them is handed out until one of the two is changed", nodeName, n.disputedWith)
 	}
 	return n, nil
+}
+
+// resting tells whether an entry is of a released address that nobody may have yet.
+func resting(e pool.Entry) bool {
+	_, released := e.ReleasedAt()
+	return released && !e.Reusable()
 }
 
 func heldBy(owner string) string {

@@ -89,7 +89,7 @@ func (n *node) count() {
 			}
 		}
 		for a, e := range n.pool.Entries {
-			if _, released := e.ReleasedAt(); !released || !n.idle(a) {
+			if !e.Reusable() || !n.idle(a) {
 				taken(a)
 			}
 		}

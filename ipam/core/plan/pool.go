@@ -75,8 +75,9 @@ func Fill(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool
 }
 
 // Rested makes the edits that remove the entries of released addresses that have cooled down, so
-// that they are free again. An address that the agent still lists, or that a pod on the node still
-// has, goes on resting. next is when the next one will have cooled down; zero where none rests.
+// that they are free again. An address that a pod on the node still has goes on resting, and one that
+// the agent still lists starts anew: it cools down once the agent has let go of it. next is when the
+// next one will have cooled down; zero where none rests.
 func Rested(n pool.Node, now time.Time, coolDown time.Duration, inUse func(netip.Addr) bool) (edits []pool.Edit, next time.Time) {
 	for a, e := range n.Entries {
 		at, released := e.ReleasedAt()
@@ -90,7 +91,14 @@ func Rested(n pool.Node, now time.Time, coolDown time.Duration, inUse func(netip
 			}
 			continue
 		}
-		if n.InUse(a) || inUse(a) {
+		if inUse(a) {
+			continue
+		}
+		if n.InUse(a) {
+			// Without a cool-down there is nothing to start anew, and a write would follow the other.
+			if coolDown > 0 {
+				edits = append(edits, n.Set(a, pool.Released(now)))
+			}
 			continue
 		}
 		edit, _ := n.Drop(a)

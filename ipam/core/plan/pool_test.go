@@ -123,15 +123,26 @@ func TestRested(t *testing.T) {
 		"10.0.1.6": {Owner: "db/mysql-0"},
 	}, "10.0.1.3")
 	edits, next := plan.Rested(n, now, time.Minute, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
-	if want := []string{"10.0.1.1", "10.0.1.5"}; !equal(edited(edits), want) {
-		t.Errorf("removed %v, want %v", edited(edits), want)
+	if want := []string{"10.0.1.1", "10.0.1.3", "10.0.1.5"}; !equal(edited(edits), want) {
+		t.Errorf("edited %v, want %v", edited(edits), want)
 	}
 	for _, e := range edits {
+		if e.Addr == addr("10.0.1.3") {
+			// The agent still lists it: it cools down from now on.
+			if *e.To != pool.Released(now) {
+				t.Errorf("%+v does not start anew", e)
+			}
+			continue
+		}
 		if e.To != nil || e.From == nil || *e.From != n.Entries[e.Addr] {
 			t.Errorf("edit %+v does not remove what it saw", e)
 		}
 	}
 	if want := now.Add(time.Second); !next.Equal(want) {
 		t.Errorf("next %v, want %v", next, want)
+	}
+	// Without a cool-down there is nothing to start anew.
+	if edits, _ := plan.Rested(n, now, 0, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
+		t.Errorf("without a cool-down %v is edited, and the agent still lists 10.0.1.3", edited(edits))
 	}
 }

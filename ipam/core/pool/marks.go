@@ -9,8 +9,11 @@ import (
 // no namespace has, so that no pod's name ever equals it.
 const (
 	// releasedOwner marks an address that was taken from its pod and rests before it may be had by
-	// another. The resource is the time of the release.
+	// another. The resource is the time of the release, and whether the agent did not list the
+	// address then.
 	releasedOwner = "fixedip.io/released"
+	// unlisted ends the resource of an address that the agent did not list when it was released.
+	unlisted = " unlisted"
 	// awayOwner marks, at its home, an address whose entry is in the pool of another node. The
 	// resource names that node and the pod: "node/namespace/name".
 	awayOwner = "fixedip.io/away"
@@ -25,13 +28,28 @@ func Released(at time.Time) Entry {
 	return Entry{Owner: releasedOwner, Resource: at.UTC().Format(time.RFC3339)}
 }
 
+// ReleasedUnlisted is Released for an address that the agent did not list as used at that time. Its
+// word is late, so that it may have given the address to a pod that was gone before it said so.
+// Silence proves nothing about such an address: it is nobody's until it has cooled down.
+func ReleasedUnlisted(at time.Time) Entry {
+	e := Released(at)
+	e.Resource += unlisted
+	return e
+}
+
+// Reusable tells whether the entry is of a released address that another pod may have as soon as the
+// agent no longer lists it, where no other is left.
+func (e Entry) Reusable() bool {
+	return e.Owner == releasedOwner && !strings.HasSuffix(e.Resource, unlisted)
+}
+
 // ReleasedAt is the time of the release of an entry that rests. An unreadable time counts as the
 // zero time: the address has rested long enough.
 func (e Entry) ReleasedAt() (time.Time, bool) {
 	if e.Owner != releasedOwner {
 		return time.Time{}, false
 	}
-	at, err := time.Parse(time.RFC3339, e.Resource)
+	at, err := time.Parse(time.RFC3339, strings.TrimSuffix(e.Resource, unlisted))
 	if err != nil {
 		return time.Time{}, true
 	}

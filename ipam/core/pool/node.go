@@ -58,8 +58,8 @@ func (n Node) InUse(a netip.Addr) bool {
 	return ok
 }
 
-// Reusable lists the released addresses of a family that the agent no longer lists as used, the
-// one that rests longest first.
+// Reusable lists the released addresses of a family that the agent listed as used when they were
+// released and no longer lists, the one that rests longest first.
 func (n Node) Reusable(f address.Family) []netip.Addr {
 	type resting struct {
 		addr netip.Addr
@@ -67,7 +67,7 @@ func (n Node) Reusable(f address.Family) []netip.Addr {
 	}
 	var found []resting
 	for a, e := range n.Entries {
-		if at, ok := e.ReleasedAt(); ok && address.Of(a) == f && !n.InUse(a) && !n.Withheld(a) && n.Home(a) {
+		if at, _ := e.ReleasedAt(); e.Reusable() && address.Of(a) == f && !n.InUse(a) && !n.Withheld(a) && n.Home(a) {
 			found = append(found, resting{a, at})
 		}
 	}
@@ -121,11 +121,10 @@ func (n Node) OwnedBy(owner string, f address.Family) (found netip.Addr, ok bool
 }
 
 // Unused tells whether nobody has the address or may have it, as far as the pool goes: it has no
-// entry or a released one, the agent does not list it, and does not keep it back.
+// entry or a reusable one, the agent does not list it, and does not keep it back.
 func (n Node) Unused(a netip.Addr) bool {
 	e, exists := n.Entries[a]
-	_, released := e.ReleasedAt()
-	return n.Home(a) && (!exists || released) && !n.InUse(a) && !n.Withheld(a)
+	return n.Home(a) && (!exists || e.Reusable()) && !n.InUse(a) && !n.Withheld(a)
 }
 
 // Lowest is the address of a family that an ordinary pod takes next: the lowest one without an

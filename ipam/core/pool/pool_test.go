@@ -74,6 +74,7 @@ func TestClaim(t *testing.T) {
 		Entries: map[netip.Addr]pool.Entry{
 			addr("10.0.1.1"): {}, addr("fd00::2"): mine, addr("10.0.1.3"): {Owner: "db/other-0"},
 			addr("10.0.1.4"): pool.Released(time.Unix(1, 0)), addr("10.0.1.5"): pool.Released(time.Unix(1, 0)), addr("10.0.1.6"): {Owner: "router"},
+			addr("10.0.1.9"): pool.ReleasedUnlisted(time.Unix(1, 0)),
 		},
 		Used: map[netip.Addr]string{addr("10.0.1.5"): "db/other-1", addr("10.0.1.7"): "db/other-2", addr("10.0.1.8"): "db/mysql-0"},
 	}
@@ -89,6 +90,7 @@ func TestClaim(t *testing.T) {
 		"one that rests":           {[]string{"10.0.1.4"}, 1, false},
 		"one that it still uses":   {[]string{"10.0.1.8"}, 1, false},
 		"one that rests and works": {[]string{"10.0.1.5"}, 0, true},
+		"one that may work":        {[]string{"10.0.1.9"}, 0, true},
 		"one that is used":         {[]string{"10.0.1.7"}, 0, true},
 		"a dynamic one":            {[]string{"10.0.1.1"}, 0, true},
 		"another pod's":            {[]string{"10.0.1.3"}, 0, true},

@@ -34,7 +34,6 @@ func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 	var edits []Edit
 	for _, a := range addrs {
 		now, exists := n.Entries[a]
-		_, released := now.ReleasedAt()
 		user, used := n.Used[a]
 		switch {
 		case exists && now.Owner == entry.Owner:
@@ -43,7 +42,7 @@ func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 			return nil, takenf("%s is in no subnet of node %s any more, which has %s", a, n.Name, cmp.Or(strings.Join(n.PodCIDRs, ", "), "none"))
 		case exists && now.Dynamic():
 			return nil, takenf("%s on node %s is a dynamic entry, which any pod may be using", a, n.Name)
-		case exists && !released:
+		case exists && !now.Reusable():
 			return nil, takenf("%s on node %s belongs to %s", a, n.Name, now.Owner)
 		case used && user != entry.Owner:
 			return nil, takenf("%s on node %s is used by %s", a, n.Name, user)
@@ -73,7 +72,11 @@ func (n Node) Release(owner string, addrs []netip.Addr, at time.Time) []Edit {
 	for a, e := range n.Entries {
 		arriving, _ := e.ArrivingFor()
 		if (e.Owner == owner || arriving == owner) && (len(addrs) == 0 || slices.Contains(addrs, a)) {
-			edits = append(edits, n.Set(a, Released(at)))
+			mark := Released(at)
+			if !n.InUse(a) {
+				mark = ReleasedUnlisted(at)
+			}
+			edits = append(edits, n.Set(a, mark))
 		}
 	}
 	return edits
