@@ -41,6 +41,7 @@ type options struct {
 	stripManagedFields           bool
 	workloadKinds                []string
 	verify                       controller.VerifyConfig
+	finalizerDeadline            time.Duration
 
 	labelSelector   string
 	excludeDBBranch []string
@@ -71,6 +72,7 @@ func defaults() *options {
 		writesPerMinute:        60,
 		stripManagedFields:     true,
 		verify:                 controller.DefaultVerifyConfig(),
+		finalizerDeadline:      10 * time.Minute,
 		leaderElection:         true,
 		leaderElectionID:       "cilium-ipam-leader",
 		leaseDuration:          15 * time.Second,
@@ -104,6 +106,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
 	fs.StringVar(&o.failover, "failover", o.failover, "What becomes of pods whose node can't take them, of workloads that say nothing: Wait, Migrate or Reassign. It has to be what the scheduler's arguments say")
 	addVerifyFlags(fs, &o.verify)
+	fs.DurationVar(&o.finalizerDeadline, "finalizer-deadline", o.finalizerDeadline, "How long after its deletion a FixedIP goes at the latest, even where its address could not be taken out of the pool")
 
 	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "StatefulSet pods of other schedulers whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
@@ -137,6 +140,7 @@ func (o *options) config() (controller.Config, error) {
 		WritesPerMinute:    o.writesPerMinute,
 		StripManagedFields: o.stripManagedFields,
 		CoolDown:           o.coolDown,
+		FinalizerDeadline:  o.finalizerDeadline,
 		Namespace:          o.leaderElectionNamespace,
 		DryRun:             o.dryRun,
 		Verify:             o.verify,

@@ -112,12 +112,17 @@ type ControllerOptions struct {
 	Lease Lease
 	// Args are its other flags: the cluster pools at least.
 	Args []string
+	// Kubeconfig is another way to the API server than the controller's own; for tests with a proxy.
+	Kubeconfig string
 }
 
 // StartController starts a controller. The name tells replicas apart.
 func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) (*cluster.Process, error) {
+	if o.Kubeconfig == "" {
+		o.Kubeconfig = c.Kubeconfig(cluster.Controller)
+	}
 	args := append([]string{
-		"--kubeconfig=" + c.Kubeconfig(cluster.Controller),
+		"--kubeconfig=" + o.Kubeconfig,
 		"--leader-election-namespace=fixedip-system",
 		"--leader-election-lease-duration=" + o.Lease.Duration.String(),
 		"--leader-election-renew-deadline=" + o.Lease.Renew.String(),

@@ -67,6 +67,9 @@ type Config struct {
 	Failover v1alpha1.Failover
 	// Workloads are the kinds of workloads whose pods may have fixed addresses, beside StatefulSets.
 	Workloads []identity.Kind
+	// FinalizerDeadline is how long after its deletion a FixedIP goes at the latest, even where its
+	// entry could not be taken out of the pool.
+	FinalizerDeadline time.Duration
 	// Namespace is where the controller keeps its Leases.
 	Namespace string
 	// DryRun tells what would be written, and writes nothing.
@@ -134,6 +137,9 @@ func (c Config) Validate() field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("exclude-dbbranch-prefixes"), "", "every label begins with the empty prefix"))
 	}
 	errs = append(errs, identity.ValidateKinds(field.NewPath("workload-kind"), c.Workloads)...)
+	if c.FinalizerDeadline <= 0 {
+		errs = append(errs, field.Invalid(field.NewPath("finalizer-deadline"), c.FinalizerDeadline.String(), "must be more than 0: what is tried has to have time"))
+	}
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
 	}

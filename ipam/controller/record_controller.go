@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -30,7 +30,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
-	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 // sweepInterval is how often an identity is looked at without an event, for what events missed.
@@ -58,11 +57,19 @@ type recordReconciler struct {
 	live   client.Client
 	// kinds are those whose pods may have fixed addresses, and workloads the objects of these kinds.
 	kinds     identity.Kinds
-	workloads *workloads.Store
+	workloads workloadStore
 	events    events.EventRecorder
 	clock     clock.Clock
 	// failover is what the arguments of the scheduler say of identities that say nothing.
 	failover v1alpha1.Failover
+	// poolsSeen tells whether the ledger has all pools that stood at the start: before that nothing
+	// can be said of anybody.
+	poolsSeen toolscache.InformerSynced
+	// leaving is told of nodes on which addresses of deleted FixedIPs go back.
+	leaving  *feed
+	underway *underway
+	// deadline is that of releaseReconciler.
+	deadline time.Duration
 }
 
 // identityRequest is the request for the pod that an entry belongs to, if it belongs to one.
@@ -91,7 +98,7 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 	return builder.ControllerManagedBy(mgr).
 		Named("record").
 		For(&v1alpha1.FixedIP{}).
-		WatchesRawSource(identities.source(nil, func() []reconcile.Request {
+		WatchesRawSource(identities.source(r.poolsSeen, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, owner := range r.ledger.Named() {
 				all = append(all, identityRequest(owner)...)
@@ -99,19 +106,26 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 			return all
 		})).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 32}).
 		Complete(r)
 }
 
 // ofPod asks for the identity of a pod, if it has or had one.
-func (r *recordReconciler) ofPod(_ context.Context, obj client.Object) []reconcile.Request {
+func (r *recordReconciler) ofPod(ctx context.Context, obj client.Object) []reconcile.Request {
 	pod := obj.(*corev1.Pod)
 	_, fixed, err := identity.Of(pod, r.kinds, identity.NoControllers)
 	key := pool.OwnerKey(pod.Namespace, pod.Name)
-	if (err != nil || !fixed) && len(r.ledger.Held(key))+len(r.ledger.Away(key))+len(r.ledger.Arriving(key)) == 0 {
+	marks := len(r.ledger.Held(key)) + len(r.ledger.Away(key)) + len(r.ledger.Arriving(key))
+	if (err != nil || !fixed) && marks == 0 && !r.recorded(ctx, pod) {
 		return nil
 	}
 	return identityRequest(key)
+}
+
+// recorded tells whether a pod has a FixedIP: one without a workload may, and lack its entry.
+func (r *recordReconciler) recorded(ctx context.Context, pod *corev1.Pod) bool {
+	var record v1alpha1.FixedIP
+	return r.cached.Get(ctx, client.ObjectKeyFromObject(pod), &record, client.UnsafeDisableDeepCopy) == nil
 }
 
 // Reconcile makes the next step about one identity.
@@ -121,7 +135,11 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		return untilKnown(ctx, err)
 	}
 	next := plan.Decide(s)
-	if destroys(next.Step) {
+	if node := returnsOn(s, next); node != "" {
+		r.leaving.addAfter(gathering, nodeRequest(node))
+		return reconcile.Result{RequeueAfter: sweepInterval}, nil
+	}
+	if destroys(next.Step) || next.Step == plan.ProjectEntries {
 		// The caches suggest to give something up: ask the API server whether it is so.
 		if s, err = r.situation(ctx, r.live, req.NamespacedName); err != nil {
 			return untilKnown(ctx, err)
@@ -148,9 +166,10 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 
 func destroys(s plan.Step) bool {
 	switch s {
-	case plan.DeleteRecord, plan.ReplaceRecord, plan.ReleaseEntries, plan.Depart, plan.Bar, plan.ReleaseHome, plan.FinishRecord:
+	case plan.DeleteRecord, plan.ReplaceRecord, plan.ReleaseEntries, plan.Depart, plan.Bar, plan.ReleaseHome:
 		return true
 	}
+	// FinishRecord: a record that is being deleted stays so, and to see it off takes nothing from anybody.
 	return false
 }
 
@@ -164,6 +183,7 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 		Away:     r.ledger.Away(owner),
 		Failover: r.failover,
 		Now:      r.clock.Now(),
+		Deadline: r.deadline,
 	}
 	var gk schema.GroupKind
 	var record v1alpha1.FixedIP
@@ -179,15 +199,14 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	case len(s.Held) > 0:
 		label, name, ok := r.ledger.WorkloadOf(s.Held[0])
 		kind, known := r.kinds.Labelled(label)
-		if ok && !known {
-			klog.FromContext(ctx).Info("An entry of the pool is kept for a kind of workload that --workload-kind does not name; it is left alone", "node", s.Held[0].Node, "kind", label)
-		}
-		if !ok || !known || kind.Identity != identity.PodName {
-			// Somebody wrote this owner by hand, for a pod that no workload of ours has, or it is the
-			// holder of a slot.
+		if ok && known && kind.Identity != identity.PodName {
+			// It is the holder of a slot.
 			return plan.Situation{}, nil
 		}
-		gk, s.Workload.OwnerReference = kind.GroupKind(), v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}
+		if ok && known && kind.GroupKind() != identity.StatefulSets {
+			gk, s.Workload.OwnerReference = kind.GroupKind(), v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}
+		}
+		// Otherwise whose it is shows when the pod was read.
 	case len(s.Arriving)+len(s.Away) > 0:
 		// Marks name the pod alone.
 		name, ok := identity.StatefulSetOf(key.Name)
@@ -205,9 +224,28 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	case !apierrors.IsNotFound(err):
 		return s, fmt.Errorf("read pod %s: %w", key, err)
 	}
+	if s.Record == nil && s.Workload.Name == "" {
+		resource := r.ledger.ResourceOf(s.Held[0])
+		owner, ok := plan.Claimant(key.Name, resource, s.Pod)
+		if !ok {
+			return plan.Situation{}, nil
+		}
+		gk, s.Workload.OwnerReference = identity.StatefulSets, owner
+		s.Guessed = !plan.Names(resource, owner)
+	}
+	places, err := r.places(ctx, s.Record)
+	if err != nil {
+		return s, err
+	}
+	s.Places = places
+	if s.Workload.Kind == podKind {
+		r.ofItself(&s)
+		return s, nil
+	}
 	workload, err := r.workload(ctx, from, gk, key, &s.Workload)
 	if workload != nil {
 		s.Asked = s.Pod != nil && request.Asks(s.Pod.Annotations, workload.Annotations)
+		s.Workload.OptsOut = s.Workload.OptsOut || s.Pod != nil && identity.OptsOut(s.Pod.Annotations)
 	}
 	return s, err
 }
@@ -226,6 +264,26 @@ func (r *recordReconciler) unheld(ctx context.Context, ips []string) error {
 		}
 	}
 	return nil
+}
+
+// podKind is the kind of workload of a pod that has none.
+const podKind = "Pod"
+
+// ofItself describes the workload of an identity that is a pod of its own.
+func (r *recordReconciler) ofItself(s *plan.Situation) {
+	if s.Pod == nil {
+		return
+	}
+	s.Workload.Exists, s.Workload.UID = true, s.Pod.UID
+	policy, err := identity.PodReclaim(s.Pod.Annotations)
+	if err != nil {
+		r.events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its address is kept as before", err)
+		if s.Record != nil {
+			return
+		}
+		policy = identity.NamedReclaim()
+	}
+	s.Workload.Reclaim = &policy
 }
 
 // make makes one step.
@@ -267,14 +325,16 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		return nil
 	case plan.UpdateStatus:
 		record := s.Record.DeepCopy()
-		// The conditions belong to those that find something.
-		next.Status.Conditions = record.Status.Conditions
 		record.Status = next.Status
-		return r.live.Status().Update(ctx, record)
+		if err := r.live.Status().Update(ctx, record); err != nil {
+			return err
+		}
+		r.tellObstacles(s.Record, next.Status.Conditions)
+		return nil
+	case plan.ProjectEntries:
+		return r.project(ctx, key, s, next)
 	case plan.DeleteRecord:
-		r.events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Reclaimed", "DeleteRecord", "Its pod is gone, and so is %s %s or the replica; address %v goes back", s.Workload.Kind, s.Workload.Name, s.Record.Spec.IPs)
-		err := r.live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
-		return client.IgnoreNotFound(err)
+		return deleteRecord(ctx, r.live, r.events, s)
 	case plan.ReplaceRecord:
 		r.events.Eventf(s.Pod, nil, corev1.EventTypeNormal, "Reassigned", "ReplaceRecord", "It has other addresses on node %s; address %v, which was on node %s, goes back", s.Pod.Spec.NodeName, s.Record.Spec.IPs, s.Record.Spec.NodeName)
 		err := r.live.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
@@ -288,9 +348,18 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 	case plan.ReleaseHome:
 		return r.releaseHome(ctx, key, next)
 	case plan.FinishRecord:
-		record := s.Record.DeepCopy()
-		record.Finalizers = slices.DeleteFunc(record.Finalizers, func(f string) bool { return f == v1alpha1.Finalizer })
-		return client.IgnoreNotFound(r.live.Update(ctx, record))
+		if r.underway.has(pool.OwnerKey(key.Namespace, key.Name)) {
+			// It is asked for again.
+			return nil
+		}
+		return finish(ctx, r.live, s.Record)
 	}
 	return fmt.Errorf("unknown step %v", next.Step)
+}
+
+// deleteRecord deletes the FixedIP of a situation, provided that it is the one that was read.
+func deleteRecord(ctx context.Context, api client.Client, events events.EventRecorder, s plan.Situation) error {
+	events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Reclaimed", "DeleteRecord", "Its pod is gone, and %s %s is gone, has no such replica or opted out; address %v goes back", s.Workload.Kind, s.Workload.Name, s.Record.Spec.IPs)
+	err := api.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
+	return client.IgnoreNotFound(err)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -141,7 +142,24 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
 	writer.Observe(metrics.PoolWrites{})
 	writer.Pace(ciliumpool.NewPace(clock.RealClock{}, cfg.WritesPerMinute))
-	nodes, identities, orphans, slots := &feed{}, &feed{}, &feed{}, &feed{}
+	nodes, identities, leaving, orphans, slots := &feed{}, &feed{}, &feed{}, &feed{}, &feed{}
+	r := &recordReconciler{
+		ledger: l,
+		writer: writer,
+		cached: mgr.GetClient(),
+		live:   live,
+
+		kinds:     kinds,
+		workloads: workloads,
+
+		events: mgr.GetEventRecorder("fixedip-controller"),
+		clock:  clock.RealClock{},
+
+		leaving:  leaving,
+		underway: &underway{owners: map[string]bool{}},
+		deadline: cfg.FinalizerDeadline,
+		failover: cfg.Failover,
+	}
 	c := newConflictReconciler(l, mgr, live)
 	verified := &feed{}
 	// The ledger is behind its watch.
@@ -149,6 +167,9 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		nodes.add(nodeRequest(node))
 		if change.Moved {
 			orphans.add(allSubnets)
+		}
+		if change.Appeared || change.Moved {
+			identities.add(r.homecoming(ctx, node)...)
 		}
 		for _, owner := range change.Owners {
 			identities.add(identityRequest(owner)...)
@@ -216,18 +237,6 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := n.setup(ctx, mgr, nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
-	r := &recordReconciler{
-		ledger:    l,
-		writer:    writer,
-		cached:    mgr.GetClient(),
-		live:      live,
-		kinds:     kinds,
-		workloads: workloads,
-		events:    mgr.GetEventRecorder("fixedip-controller"),
-		clock:     clock.RealClock{},
-
-		failover: cfg.Failover,
-	}
 	workloads.Tell(func(before, after *identity.Workload) {
 		w := cmp.Or(after, before)
 		if requests := slotRequest(kinds, w.Resource()); len(requests) > 0 {
@@ -236,6 +245,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		}
 		identities.add(r.ofWorkload(ctx, *w)...)
 	})
+	r.poolsSeen = watched["ciliumnodes"]
 	if err := r.setup(ctx, mgr, identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
 	}
@@ -265,6 +275,22 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	if err := newVerifyReconciler(l, writer, workloads, mgr, live, cfg.Verify).setup(mgr, verified); err != nil {
 		return fmt.Errorf("set up the controller that verifies: %w", err)
+	}
+	back := &releaseReconciler{
+		writer:    writer,
+		live:      live,
+		events:    r.events,
+		clock:     r.clock,
+		cached:    r.cached,
+		situation: r.situation,
+		absences:  &absences{clock: r.clock, seen: map[absence]time.Time{}},
+		owners:    l.OwnersOn,
+		underway:  r.underway,
+		done:      identities,
+		deadline:  cfg.FinalizerDeadline,
+	}
+	if err := back.setup(mgr, leaving); err != nil {
+		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
 	return nil
 }
@@ -301,11 +327,20 @@ func (f *feed) add(requests ...reconcile.Request) {
 	}
 }
 
+// addAfter hands a request to the queue after a while; one that waits there already keeps its time.
+func (f *feed) addAfter(d time.Duration, r reconcile.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.queue != nil {
+		f.queue.AddAfter(r, d)
+	}
+}
+
 // source starts the feed with all that the ledger knows by then, once it is ready; nil: it is.
 func (f *feed) source(ready toolscache.InformerSynced, all func() []reconcile.Request) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if ready != nil && !toolscache.WaitForCacheSync(ctx.Done(), ready) {
-			return fmt.Errorf("stopped before all FixedIPs were listed: %w", context.Cause(ctx))
+			return fmt.Errorf("stopped before all that stood had been seen: %w", context.Cause(ctx))
 		}
 		f.mu.Lock()
 		f.queue = queue

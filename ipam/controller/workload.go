@@ -27,6 +27,13 @@ import (
 // it has just begun, or its API is not installed.
 const unknownRetry = 5 * time.Second
 
+// workloadStore knows workloads: from their watches, and at the API server. Of what is not there both
+// say nil.
+type workloadStore interface {
+	Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
+	Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
+}
+
 // newWorkloads makes the store of the workloads, which the manager runs.
 func newWorkloads(mgr manager.Manager, kinds identity.Kinds) (*workloads.Store, error) {
 	api, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
@@ -53,6 +60,7 @@ func (r *recordReconciler) workload(ctx context.Context, from client.Reader, gk 
 	}
 	w.Exists, w.UID, w.APIVersion = true, found.UID, found.APIVersion
 	w.Excludes = found.Excludes(key.Name)
+	w.OptsOut = identity.OptsOut(found.Template)
 	if policy, ok := r.policy(found); ok {
 		w.Reclaim = &policy
 	}
@@ -68,6 +76,9 @@ func (r *recordReconciler) workload(ctx context.Context, from client.Reader, gk 
 // read reads a workload from its watch, or from the API server where the other reader is that; nil
 // where there is none.
 func (r *recordReconciler) read(ctx context.Context, from client.Reader, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+	if l, ok := from.(look); ok {
+		return l.workload(ctx, r.workloads, gk, namespace, name)
+	}
 	if from == client.Reader(r.live) {
 		return r.workloads.Live(ctx, gk, namespace, name)
 	}

@@ -19,6 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
@@ -69,6 +70,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		return nil, p.refuse(pod, helps, decided, err.Error())
 	}
 	if !fixed {
+		if reason := p.world.optsOut(ctx, pod); reason != "" {
+			return nil, p.refuse(pod, cause{owner: pool.OwnerKey(pod.Namespace, pod.Name)}, decided, reason)
+		}
 		c := &cycle{bystander: true, keptFrom: p.world.keptFrom(pod), decided: decided}
 		state.Write(stateKey, c)
 		if len(c.keptFrom) == 0 && !p.meetsStrict(pod, nodes) {

@@ -108,6 +108,30 @@ func (w *world) keptFrom(pod *corev1.Pod) []string {
 	return nodes
 }
 
+// optsOut says why a pod without a fixed address waits that had one before and opted out: the agent
+// goes by its name and would give it that one again. The controller takes the address back while no
+// pod has it; what is kept for a while or for good does not have to be waited for.
+func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
+	if !identity.OptsOut(pod.Annotations) {
+		return ""
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	for _, h := range w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
+		kind, name, ok := w.ledger.WorkloadOf(h)
+		if !ok || owner == nil || owner.Kind != kind || owner.Name != name {
+			continue
+		}
+		fip, err := w.fixedIP(ctx, pod.Namespace, pod.Name)
+		if err != nil {
+			continue
+		}
+		if fip == nil || fip.DeletionTimestamp != nil || fip.Spec.Reclaim.WhenDeleted != v1alpha1.Retain && fip.Spec.Reclaim.TTL.Duration == 0 {
+			return fmt.Sprintf("its former address (%s on node %s) is being released, since it opted out (annotation %s); it is placed when that is done", address.Join(h.Addrs), h.Node, identity.AnnotationEnabled)
+		}
+	}
+	return ""
+}
+
 // fromPools takes what the record names, where there are several: on the preferred node, or wherever.
 // Without a record what was moved comes first, then the first holding. Several are what a scheduler
 // left behind that died between claim and bind, or while it moved an address.

@@ -165,6 +165,10 @@ const (
 	PhaseReleasing Phase = "Releasing"
 )
 
+// ConditionProjected: every address of the record has its entry in the pool of a node, so that nobody
+// else can have it. Where not, the message says what is in the way, and who.
+const ConditionProjected = "Projected"
+
 // FixedIPStatus is what the controller last saw.
 type FixedIPStatus struct {
 	// phase is the state in one word.

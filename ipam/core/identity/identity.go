@@ -134,3 +134,10 @@ func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
 func groupKind(owner *metav1.OwnerReference) schema.GroupKind {
 	return schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
 }
+
+// OptsOut tells whether annotations, of a pod or of the template that pods are made from, say that
+// there is to be no fixed address. What can't be read says nothing.
+func OptsOut(annotations map[string]string) bool {
+	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
+	return err == nil && !enabled
+}

@@ -26,11 +26,25 @@ func DefaultReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain}
 }
 
+// NamedReclaim is the policy of a pod without a workload that says nothing: somebody wrote its
+// address down for its name, and it is his to take back.
+func NamedReclaim() v1alpha1.ReclaimPolicy {
+	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
+}
+
 // Reclaim reads the policy from the annotations of a workload and of its pod template; the
 // workload's own come first. An error names the annotation and the value; no part of the policy is
 // to be used then.
 func Reclaim(workload, template map[string]string) (v1alpha1.ReclaimPolicy, error) {
-	policy := DefaultReclaim()
+	return reclaim(DefaultReclaim(), workload, template)
+}
+
+// PodReclaim reads the policy of a pod without a workload from its annotations, as Reclaim does.
+func PodReclaim(pod map[string]string) (v1alpha1.ReclaimPolicy, error) {
+	return reclaim(NamedReclaim(), pod, nil)
+}
+
+func reclaim(policy v1alpha1.ReclaimPolicy, workload, template map[string]string) (v1alpha1.ReclaimPolicy, error) {
 	lookup := func(key string) (string, bool) {
 		if v, ok := workload[key]; ok {
 			return v, true

@@ -293,3 +293,31 @@ func (l *Ledger) WorkloadOf(h Holding) (kind, name string, ok bool) {
 	}
 	return n.pool.Entries[h.Addrs[0]].Workload()
 }
+
+// ResourceOf is what the entries of a holding say that they are for, in whatever words.
+func (l *Ledger) ResourceOf(h Holding) string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	n, ok := l.node(h.Node)
+	if !ok || len(h.Addrs) == 0 {
+		return ""
+	}
+	return n.pool.Entries[h.Addrs[0]].Resource
+}
+
+// OwnersOn are the pods that hold an address on a node, sorted.
+func (l *Ledger) OwnersOn(name string) []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	n, ok := l.node(name)
+	if !ok {
+		return nil
+	}
+	found := map[string]bool{}
+	for _, e := range n.pool.Entries {
+		if _, _, pod := e.Pod(); pod {
+			found[e.Owner] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}

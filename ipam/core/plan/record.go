@@ -35,8 +35,15 @@ type Situation struct {
 	// Asked tells whether the pod asks for the addresses that were claimed for it: it is to have
 	// these and no others.
 	Asked bool
+	// Guessed: nobody has written down whose the entries are, and there is no record.
+	Guessed bool
+	// Places are the homes of the addresses that the record names; none while it is being deleted.
+	Places []Place
 	// Now is the time of the decision.
 	Now time.Time
+	// Deadline is how long after its deletion a record goes at the latest that no pool knows any more;
+	// 0: it waits for its pod.
+	Deadline time.Duration
 }
 
 // Workload is the owner of an identity.
@@ -51,6 +58,8 @@ type Workload struct {
 	Failover *v1alpha1.Failover
 	// Excludes tells whether it exists and has fewer replicas than would take in the identity.
 	Excludes bool
+	// OptsOut tells whether it exists and makes pods without fixed addresses.
+	OptsOut bool
 }
 
 // Step is the one thing to do next about an identity.
@@ -68,6 +77,8 @@ const (
 	UpdateRecord
 	// UpdateStatus brings the status of the FixedIP up to date.
 	UpdateStatus
+	// ProjectEntries writes the entries of recorded addresses that no pool has.
+	ProjectEntries
 	// DeleteRecord deletes the FixedIP of a workload that is gone. Look at the workload and the
 	// pod live before.
 	DeleteRecord
@@ -91,7 +102,7 @@ const (
 )
 
 func (s Step) String() string {
-	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Depart", "Bar", "ReleaseHome", "FinishRecord"}[s]
+	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "ProjectEntries", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Depart", "Bar", "ReleaseHome", "FinishRecord"}[s]
 }
 
 // Next is what Decide found.
@@ -101,8 +112,9 @@ type Next struct {
 	Spec v1alpha1.FixedIPSpec
 	// Status is the status to write, for UpdateStatus.
 	Status v1alpha1.FixedIPStatus
-	// Node is where entries are to be released, for ReleaseEntries, Depart, Bar and ReleaseHome, and Addrs are
-	// which: all where there are none.
+	// Node is where entries are to be released, for ReleaseEntries, Depart, Bar and ReleaseHome, and Addrs
+	// are which: all where there are none. For ProjectEntries they say which entries are to be written,
+	// and where.
 	Node  string
 	Addrs []netip.Addr
 	// From is the node that the addresses were away on, for Depart and ReleaseHome.
@@ -122,7 +134,8 @@ type Next struct {
 // taken from its identity only when the pod is gone too: whoever deletes a StatefulSet and keeps its
 // pods means to keep their addresses. A pod that comes back under the name before the record is
 // deleted has its address. A record whose owner has no UID was made by a person, beforehand: its
-// workload is not gone, it has never been there.
+// workload is not gone, it has never been there. The same goes for one that comes from a backup and
+// is here before its workload: nobody has written its status yet.
 func Decide(s Situation) Next {
 	switch {
 	case s.Record == nil:
@@ -136,6 +149,9 @@ func Decide(s Situation) Next {
 // reclaimable tells whether the addresses of a standing record are to go back, by its policy.
 func reclaimable(s Situation, policy v1alpha1.ReclaimPolicy) bool {
 	switch {
+	case s.Workload.OptsOut && (s.Pod == nil || identity.OptsOut(s.Pod.Annotations)):
+		// Treated as deleted, except that a pod without a fixed address may be there already.
+		return policy.WhenDeleted != v1alpha1.Retain && !mayHave(s.Pod, s.Held)
 	case s.Pod != nil:
 		return false
 	case !s.Workload.Exists:
@@ -163,8 +179,37 @@ func expire(s Situation, ttl time.Duration) Next {
 	return next
 }
 
+// mayHave tells whether a pod may have any of the addresses that its name holds.
+func mayHave(pod *corev1.Pod, held []ledger.Holding) bool {
+	h, ok := heldOn(held, boundTo(pod))
+	return ok && !Spares(pod, h.Addrs)
+}
+
+// Overdue tells whether a record should have been gone by now.
+func Overdue(s Situation) bool {
+	return s.Record.DeletionTimestamp != nil && s.Deadline > 0 && !s.Now.Before(s.Record.DeletionTimestamp.Add(s.Deadline))
+}
+
+// namedBy are the addresses that a record names.
+func namedBy(r *v1alpha1.FixedIP) []netip.Addr {
+	var addrs []netip.Addr
+	for _, k := range Keeps(r) {
+		addrs = append(addrs, k.Addr)
+	}
+	return addrs
+}
+
 func withoutRecord(s Situation) Next {
 	switch {
+	case s.Workload.OptsOut:
+		if s.Guessed || mayHave(s.Pod, s.Held) || s.Pod != nil && !identity.OptsOut(s.Pod.Annotations) {
+			return Next{}
+		}
+		next, _ := release(s, "")
+		return next
+	case !s.Workload.Exists && s.Guessed:
+		// A person wrote them, for whoever comes under the name.
+		return Next{}
 	case !s.Workload.Exists && s.Pod == nil:
 		next, _ := release(s, "")
 		return next
@@ -231,15 +276,28 @@ func releasing(s Situation) Next {
 	case !slices.Contains(s.Record.Finalizers, v1alpha1.Finalizer):
 		return Next{}
 	}
-	node := boundTo(s.Pod)
 	// What the pod does not hold on its node is none of its business. What it does hold there goes
 	// when it is gone, unless nothing of it is this record's: then the pod has other addresses, and
-	// gets a record of those.
-	if next, ok := release(s, node); ok {
+	// gets a record of those. Where it runs without what it holds, that goes at once.
+	node, holds := boundTo(s.Pod), mayHave(s.Pod, s.Held)
+	but := ""
+	if holds {
+		but = node
+	}
+	if next, ok := release(s, but); ok {
 		return next
 	}
-	if node != "" && !replaced(s) {
+	switch {
+	case node == "" || replaced(s):
+	case holds:
 		return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: s.Pod.UID})
+	case !Spares(s.Pod, namedBy(s.Record)) && !Overdue(s):
+		// The node may be gone, and the pod may stay for ever.
+		next := status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: s.Pod.UID})
+		if s.Deadline > 0 {
+			next.At = s.Record.DeletionTimestamp.Add(s.Deadline)
+		}
+		return next
 	}
 	return Next{Step: FinishRecord}
 }
@@ -264,8 +322,13 @@ func replaced(s Situation) bool {
 func standing(s Situation) Next {
 	node := boundTo(s.Pod)
 	spec := s.Record.Spec
-	if s.Workload.Exists {
+	switch {
+	case s.Workload.Exists:
 		spec.Owner.UID = s.Workload.UID
+	case s.Record.Status.Phase == "" && s.Pod == nil:
+		// Nobody has seen this one before, and its workload is not here: it comes from a backup, and
+		// the UID from another life. A workload that comes takes it over.
+		spec.Owner.UID = ""
 	}
 	spec.Reclaim = ptr.Deref(s.Workload.Reclaim, spec.Reclaim)
 	spec.Failover = ptr.Deref(s.Workload.Failover, spec.Failover)
@@ -282,11 +345,47 @@ func standing(s Situation) Next {
 		// The subnet has another node now. What moves alone follows its pod.
 		spec.NodeName = s.Held[0].Node
 	}
+	if spec.NodeName == "" && node == "" {
+		spec.NodeName = placed(s.Held, spec.IPs)
+	}
 	if !sameSpec(spec, s.Record.Spec) || !slices.Contains(s.Record.Finalizers, v1alpha1.Finalizer) {
 		return Next{Step: UpdateRecord, Spec: spec}
 	}
-	if reclaimable(s, spec.Reclaim) {
-		return expire(s, spec.Reclaim.TTL.Duration)
+	reclaims := reclaimable(s, spec.Reclaim)
+	var expiry Next
+	if reclaims {
+		if expiry = expire(s, spec.Reclaim.TTL.Duration); expiry.Step == DeleteRecord {
+			return expiry
+		}
+	}
+	// What is kept for a pod that may come back has to stand in a pool as well.
+	at, addrs, in := projection(s)
+	if in == nil && len(addrs) > 0 {
+		return Next{Step: ProjectEntries, Node: at, Addrs: addrs}
+	}
+	next := settled(s, spec, h, held, reclaims, expiry)
+	if in != nil {
+		next.At = earlier(next.At, s.Now.Add(lookAgain))
+	}
+	return next
+}
+
+// lookAgain is how often it is looked whether what is in the way of an entry has gone: most of it
+// goes without an event for the identity.
+const lookAgain = 10 * time.Second
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// settled is what is left to do about a standing record whose spec is up to date.
+func settled(s Situation, spec v1alpha1.FixedIPSpec, h ledger.Holding, held, reclaims bool, expiry Next) Next {
+	node := boundTo(s.Pod)
+	if reclaims {
+		return expiry
 	}
 	if cmp.Or(spec.Failover, s.Failover) == v1alpha1.Reassign && replaced(s) {
 		return Next{Step: ReplaceRecord}
@@ -308,8 +407,11 @@ func standing(s Situation) Next {
 	return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved})
 }
 
+// status brings the status to phase, pod and time of want, and the conditions up to date.
 func status(s Situation, want v1alpha1.FixedIPStatus) Next {
-	if have := s.Record.Status; have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) {
+	want.Conditions = conditions(s)
+	have := s.Record.Status
+	if have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) && sameConditions(have.Conditions, want.Conditions) {
 		return Next{}
 	}
 	return Next{Step: UpdateStatus, Status: want}

@@ -1,0 +1,331 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+const (
+	// gathering is how long the first address that goes back on a node waits for others: a workload
+	// that is deleted gives back many at about the same time, and every agent is told of every write.
+	// An address should be free of its owner within a second (G3), and the looks at the API server
+	// and the write need the rest of it.
+	gathering = 400 * time.Millisecond
+	// liveCalls bounds the calls to the API server for one node that are under way at once.
+	liveCalls = 10
+	// releaseRetry bounds the pause between two tries on one node.
+	releaseRetry = 30 * time.Second
+)
+
+// releaseReconciler takes addresses back: it deletes the FixedIPs whose time has come, and frees the
+// entries of those that are deleted. A request names a node: all that go back there go in one write.
+// Which those are it reads from the ledger and the caches anew each time, and looks at the API server
+// before and after the write, since what is given up can't be had back.
+//
+// The addresses rest in the pool under a mark that no pod matches; nodeReconciler removes the mark
+// when they have cooled down and the agent has let go of them. recordReconciler sees the record off
+// when the pools show that nothing names its pod any more.
+type releaseReconciler struct {
+	writer *ciliumpool.Writer
+	live   client.Client
+	events events.EventRecorder
+	clock  clock.Clock
+	cached client.Reader
+	// situation is what a reader knows of an identity.
+	situation func(ctx context.Context, from client.Reader, key types.NamespacedName) (plan.Situation, error)
+	absences  *absences
+	// owners are the pods that hold an address on a node.
+	owners func(node string) []string
+	// deadline is how long after the deletion of a record its finalizer goes at the latest where the
+	// pool can't be written.
+	deadline time.Duration
+	underway *underway
+	// done asks for identities whose release has come to an end.
+	done *feed
+}
+
+// underway are the identities whose addresses are being taken back: between the looks before and
+// after the write. Their records stay until then. A scheduler claims nothing for a pod whose record
+// is on its way out, so that whoever is bound in between can only count on what was taken.
+type underway struct {
+	mu sync.Mutex
+	// owners are the identities. Key: as pools name them.
+	owners map[string]bool
+}
+
+func (u *underway) set(owners iter.Seq[string], is bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for o := range owners {
+		if is {
+			u.owners[o] = true
+		} else {
+			delete(u.owners, o)
+		}
+	}
+}
+
+func (u *underway) has(owner string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.owners[owner]
+}
+
+func (r *releaseReconciler) setup(mgr manager.Manager, nodes *feed) error {
+	return builder.ControllerManagedBy(mgr).
+		Named("release").
+		// What is on its way out at the start, recordReconciler finds.
+		WatchesRawSource(nodes.source(nil, func() []reconcile.Request { return nil })).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 32,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](gathering, releaseRetry),
+		}).
+		Complete(r)
+}
+
+// Reconcile takes back what goes back on one node.
+func (r *releaseReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	node := req.Name
+	leaving, err := r.leaving(ctx, node)
+	if err != nil || len(leaving) == 0 {
+		return reconcile.Result{}, err
+	}
+	pods, err := r.podsOn(ctx, node)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.confirm(ctx, node, leaving, pods); err != nil {
+		return reconcile.Result{}, err
+	}
+	r.underway.set(maps.Keys(leaving), true)
+	err = r.release(ctx, node, leaving, pods)
+	r.underway.set(maps.Keys(leaving), false)
+	for owner := range leaving {
+		r.done.add(identityRequest(owner)...)
+	}
+	metrics.Reconciled("release", r.clock.Now())
+	switch {
+	case errors.Is(err, ciliumpool.ErrGone):
+		// With the node the entries are gone, as the ledger will learn.
+		return reconcile.Result{}, nil
+	case err != nil:
+		err = fmt.Errorf("take back addresses on node %s: %w", node, err)
+		return reconcile.Result{}, errors.Join(err, r.tell(ctx, leaving, err))
+	}
+	return reconcile.Result{}, nil
+}
+
+// leaving are the FixedIPs whose addresses go back on the node, as the caches show it: those that are
+// deleted and those that are to be. Key: the owner in the pool.
+func (r *releaseReconciler) leaving(ctx context.Context, node string) (map[string]*v1alpha1.FixedIP, error) {
+	leaving := map[string]*v1alpha1.FixedIP{}
+	for _, owner := range r.owners(node) {
+		for _, req := range identityRequest(owner) {
+			s, err := r.situation(ctx, r.cached, req.NamespacedName)
+			if err != nil {
+				return nil, err
+			}
+			if returnsOn(s, plan.Decide(s)) == node {
+				leaving[owner] = s.Record
+			}
+		}
+	}
+	return leaving, nil
+}
+
+// returnsOn is the node on which releaseReconciler is to take addresses back as the next step about an
+// identity; empty: that is not the next step.
+func returnsOn(s plan.Situation, next plan.Next) string {
+	switch {
+	case s.Record == nil || len(s.Held) == 0 || len(s.Arriving)+len(s.Away) > 0:
+		// What was moved goes back in an order of its own.
+		return ""
+	case next.Step == plan.ReleaseEntries && s.Record.DeletionTimestamp != nil:
+		return next.Node
+	case next.Step == plan.DeleteRecord:
+		return s.Held[0].Node
+	}
+	return ""
+}
+
+// confirm keeps of the FixedIPs those that are being deleted, as the API server says, and deletes
+// those that are to be, if what it says of pods and workloads is what the caches say. One that was
+// made anew under the name keeps its address.
+func (r *releaseReconciler) confirm(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP, pods map[string]*corev1.Pod) error {
+	var mu sync.Mutex
+	stays := map[string]bool{}
+	calls, ctx := errgroup.WithContext(ctx)
+	calls.SetLimit(liveCalls)
+	for owner, record := range leaving {
+		calls.Go(func() error {
+			confirm := r.stillDeleted
+			if record.DeletionTimestamp == nil {
+				confirm = r.delete(look{Reader: r.cached, live: r.live, node: node, pods: pods, absences: r.absences})
+			}
+			goes, err := confirm(ctx, record)
+			if !goes {
+				mu.Lock()
+				stays[owner] = true
+				mu.Unlock()
+			}
+			return err
+		})
+	}
+	err := calls.Wait()
+	maps.DeleteFunc(leaving, func(owner string, _ *v1alpha1.FixedIP) bool { return stays[owner] })
+	return err
+}
+
+// stillDeleted tells whether the API server says that a FixedIP is being deleted.
+func (r *releaseReconciler) stillDeleted(ctx context.Context, record *v1alpha1.FixedIP) (bool, error) {
+	var now v1alpha1.FixedIP
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(record), &now)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read FixedIP %s: %w", client.ObjectKeyFromObject(record), err)
+	}
+	return err == nil && now.UID == record.UID && now.DeletionTimestamp != nil, nil
+}
+
+// delete deletes a FixedIP if it is still so that its time has come.
+func (r *releaseReconciler) delete(from client.Reader) func(ctx context.Context, record *v1alpha1.FixedIP) (bool, error) {
+	return func(ctx context.Context, record *v1alpha1.FixedIP) (bool, error) {
+		key := client.ObjectKeyFromObject(record)
+		s, err := r.situation(ctx, from, key)
+		if err != nil || s.Record == nil || s.Record.UID != record.UID || plan.Decide(s).Step != plan.DeleteRecord {
+			// Whatever it is now, the watches will show it.
+			return false, err
+		}
+		err = deleteRecord(ctx, r.live, r.events, s)
+		if apierrors.IsConflict(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("delete FixedIP %s: %w", key, err)
+		}
+		return true, nil
+	}
+}
+
+// release writes the marks. A restart in place writes nothing, so that a pod of the same name may be
+// bound to the node between the look at the API server and the write, counting on the entry. The pods
+// are therefore looked at again: if such a one has come, it gets its entry back. Nobody else can have
+// had the address in between.
+func (r *releaseReconciler) release(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP, pods map[string]*corev1.Pod) error {
+	at := r.clock.Now()
+	// taken are the entries as they were, to be put back if need be.
+	var taken []pool.Edit
+	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		var edits []pool.Edit
+		for _, owner := range slices.Sorted(maps.Keys(leaving)) {
+			if mark := n.Release(owner, nil, at); !needs(pods[owner], mark) {
+				edits = append(edits, mark...)
+			}
+		}
+		if len(edits) > 0 {
+			// Asked again after a write whose answer was lost, there is nothing left to take.
+			taken = edits
+		}
+		return edits, nil
+	}})
+	if err != nil || len(taken) == 0 {
+		return err
+	}
+	klog.FromContext(ctx).Info("Addresses released", "node", node, "entries", len(taken))
+	if pods, err = r.podsOn(ctx, node); err != nil {
+		return err
+	}
+	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		var undo []pool.Edit
+		for _, e := range taken {
+			if now, ok := n.Entries[e.Addr]; ok && now == *e.To && needs(pods[e.From.Owner], []pool.Edit{e}) {
+				undo = append(undo, n.Set(e.Addr, *e.From))
+			}
+		}
+		return undo, nil
+	}})
+	if err != nil {
+		return fmt.Errorf("give pods that have come meanwhile their addresses back: %w", err)
+	}
+	metrics.Released(metrics.Deleted, len(taken))
+	return nil
+}
+
+// podsOn are the pods that are bound to a node, as the API server says. Key: as pools name them.
+func (r *releaseReconciler) podsOn(ctx context.Context, node string) (map[string]*corev1.Pod, error) {
+	var list corev1.PodList
+	if err := r.live.List(ctx, &list, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("list the pods on node %s: %w", node, err)
+	}
+	pods := make(map[string]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		p := &list.Items[i]
+		pods[pool.OwnerKey(p.Namespace, p.Name)] = p
+	}
+	return pods, nil
+}
+
+// needs tells whether a pod that is bound to the node may have one of the edited addresses.
+func needs(pod *corev1.Pod, edits []pool.Edit) bool {
+	var addrs []netip.Addr
+	for _, e := range edits {
+		addrs = append(addrs, e.Addr)
+	}
+	return pod != nil && !plan.Spares(pod, addrs)
+}
+
+// tell says on each FixedIP what keeps its address from going back, and lets those go that are
+// overdue: a finalizer must not keep a namespace for ever. Their entries stand until the pool can be
+// written; then they go as any that no workload claims.
+func (r *releaseReconciler) tell(ctx context.Context, leaving map[string]*v1alpha1.FixedIP, cause error) error {
+	var errs []error
+	for _, record := range leaving {
+		due := record.DeletionTimestamp.Add(r.deadline)
+		if r.clock.Now().Before(due) {
+			r.events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseFailed", "ReleaseEntries", "Address %v can't be taken back, and it is tried again until %s: %v", record.Spec.IPs, due.UTC().Format(time.RFC3339), cause)
+			continue
+		}
+		r.events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseForced", "FinishRecord", "Address %v could not be taken back for %s; the FixedIP goes, and the entry when the pool can be written: %v", record.Spec.IPs, r.deadline, cause)
+		if err := finish(ctx, r.live, record); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// finish removes our finalizer from a record.
+func finish(ctx context.Context, api client.Client, record *v1alpha1.FixedIP) error {
+	record = record.DeepCopy()
+	controllerutil.RemoveFinalizer(record, v1alpha1.Finalizer)
+	if err := api.Update(ctx, record); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the finalizer of FixedIP %s: %w", client.ObjectKeyFromObject(record), err)
+	}
+	return nil
+}

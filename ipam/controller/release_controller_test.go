@@ -1,0 +1,273 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// stage is a node with the entries of three pods of StatefulSet web, as the API server has it and as
+// the caches do. What happens in between is up to the test.
+type stage struct {
+	t           *testing.T
+	cached, api client.WithWatch
+	release     *releaseReconciler
+	clock       *clocktesting.FakeClock
+	recorder    *events.FakeRecorder
+	// mu guards looks.
+	mu             sync.Mutex
+	patches, looks int
+	// onPatch is asked before a CiliumNode is patched, and then called after it.
+	onPatch func() (fail error, after func())
+}
+
+var begin = time.Unix(1_700_000_000, 0)
+
+func fixed(i int) string { return fmt.Sprintf("10.0.1.%d", 200+i) }
+
+// recordOf is the FixedIP of the i-th pod, deleted a minute ago if it is.
+func recordOf(i int, deleted bool) *v1alpha1.FixedIP {
+	f := &v1alpha1.FixedIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("record-%d", i)), Finalizers: []string{v1alpha1.Finalizer}},
+		Spec: v1alpha1.FixedIPSpec{
+			IPs: []string{fixed(i)}, NodeName: "n", PodName: fmt.Sprintf("web-%d", i), Reclaim: identity.DefaultReclaim(),
+			Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1"},
+		},
+		Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod"},
+	}
+	if deleted {
+		f.DeletionTimestamp = &metav1.Time{Time: begin.Add(-time.Minute)}
+	}
+	return f
+}
+
+func podOf(i int) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("pod-%d", i))}, Spec: corev1.PodSpec{NodeName: "n"}}
+}
+
+// newStage has the given objects at the API server and in the caches.
+func newStage(t *testing.T, api, cached []client.Object) *stage {
+	t.Helper()
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node"}}
+	node.Spec.IPAM.PodCIDRs = []string{"10.0.1.0/24"}
+	node.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {}}
+	for i := range 3 {
+		node.Spec.IPAM.Pool[fixed(i)] = ipamtypes.AllocationIP{Owner: fmt.Sprintf("db/web-%d", i), Resource: "db/StatefulSet/web"}
+	}
+	s := &stage{t: t, clock: clocktesting.NewFakeClock(begin), recorder: events.NewFakeRecorder(100)}
+	build := func(objects []client.Object) *fake.ClientBuilder {
+		return fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FixedIP{}).
+			WithIndex(&corev1.Pod{}, podIPIndex, func(client.Object) []string { return nil }).
+			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+			WithIndex(&v1alpha1.FixedIP{}, ipIndex, func(o client.Object) []string { return o.(*v1alpha1.FixedIP).Spec.IPs })
+	}
+	s.cached = build(cached).Build()
+	s.api = build(append(api, node)).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			s.patches++
+			var fail error
+			after := func() {}
+			if s.onPatch != nil {
+				fail, after = s.onPatch()
+			}
+			if fail != nil {
+				return fail
+			}
+			defer after()
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+	}).Build()
+	l := ledger.New()
+	l.SetNode(ciliumpool.FromCiliumNode(node))
+	writer := ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node)
+	records := &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute}
+	s.release = &releaseReconciler{
+		writer: writer, live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, situation: records.situation,
+		absences: &absences{clock: s.clock, seen: map[absence]time.Time{}},
+		owners:   l.OwnersOn, underway: &underway{owners: map[string]bool{}}, done: &feed{}, deadline: 10 * time.Minute,
+	}
+	return s
+}
+
+// Get reads a StatefulSet from the caches, and Live at the API server: a stage has its workloads.
+func (s *stage) Get(_ schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+	return workloadFrom(s.t.Context(), s.cached, namespace, name)
+}
+
+func (s *stage) Live(ctx context.Context, _ schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+	s.mu.Lock()
+	s.looks++
+	s.mu.Unlock()
+	return workloadFrom(ctx, s.api, namespace, name)
+}
+
+func workloadFrom(ctx context.Context, from client.Reader, namespace, name string) (*identity.Workload, error) {
+	var sts appsv1.StatefulSet
+	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &sts)
+	if err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return &identity.Workload{GroupKind: identity.StatefulSets, APIVersion: "apps/v1", Namespace: namespace, Name: name, UID: sts.UID, Replicas: sts.Spec.Replicas}, nil
+}
+
+func (s *stage) reconcile() error {
+	_, err := s.release.Reconcile(s.t.Context(), nodeRequest("n"))
+	return err
+}
+
+// owners are those of the three addresses, and what is after the slash of marks does not count.
+func (s *stage) owners() string {
+	s.t.Helper()
+	var node ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		s.t.Fatal(err)
+	}
+	var all []string
+	for i := range 3 {
+		all = append(all, node.Spec.IPAM.Pool[fixed(i)].Owner)
+	}
+	return strings.Join(all, " ")
+}
+
+// event finds the next event that has the reason.
+func (s *stage) event(reason string) bool {
+	for {
+		select {
+		case e := <-s.recorder.Events:
+			if strings.Contains(e, reason) {
+				return true
+			}
+		default:
+			return false
+		}
+	}
+}
+
+const rests = "fixedip.io/released"
+
+func objects(o ...client.Object) []client.Object { return o }
+
+func TestRelease(t *testing.T) {
+	workload := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-2"}}
+	standing := objects(recordOf(0, false), recordOf(1, false), recordOf(2, false))
+	deleted := objects(recordOf(0, true), recordOf(1, true), recordOf(2, true))
+	anew := recordOf(0, false)
+	anew.UID = "another"
+	running := podOf(1)
+	running.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}}
+	for name, c := range map[string]struct {
+		api, cached []client.Object
+		want        string
+		patches     int
+	}{
+		"all of a deleted workload in one write": {standing, standing, rests + " " + rests + " " + rests, 1},
+		"all deleted records in one write":       {deleted, deleted, rests + " " + rests + " " + rests, 1},
+		"some deleted, some to be":               {objects(recordOf(0, true), recordOf(1, false)), objects(recordOf(0, true), recordOf(1, false)), rests + " " + rests + " db/web-2", 1},
+		// The caches are behind in each of these.
+		"the workload is back":               {append(objects(workload), standing...), standing, "db/web-0 db/web-1 db/web-2", 0},
+		"a pod is back":                      {append(objects(podOf(1)), standing...), standing, rests + " db/web-1 " + rests, 1},
+		"a pod is back, of a deleted record": {append(objects(podOf(1)), deleted...), deleted, rests + " db/web-1 " + rests, 1},
+		"and runs with another address":      {append(objects(running), deleted...), deleted, rests + " " + rests + " " + rests, 1},
+		"a record was made anew":             {objects(anew, recordOf(1, true), recordOf(2, true)), deleted, "db/web-0 " + rests + " " + rests, 1},
+		"the records are gone":               {nil, deleted, "db/web-0 db/web-1 db/web-2", 0},
+		"nothing goes back":                  {append(objects(workload), standing...), append(objects(workload), standing...), "db/web-0 db/web-1 db/web-2", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, c.api, c.cached)
+			if err := s.reconcile(); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.owners(); got != c.want || s.patches != c.patches {
+				t.Errorf("after %d writes the owners are %s; want %s after %d", s.patches, got, c.want, c.patches)
+			}
+			if s.looks > 3 {
+				t.Errorf("one workload was looked at %d times", s.looks)
+			}
+		})
+	}
+}
+
+// The release tracer of F2 and F17: a pod of the name is bound between the look at the API server
+// and the write. It has its address back.
+func TestF2PodComesDuringTheRelease(t *testing.T) {
+	records := objects(recordOf(0, true), recordOf(1, true), recordOf(2, true))
+	s := newStage(t, records, records)
+	came := false
+	s.onPatch = func() (error, func()) {
+		return nil, func() {
+			if came {
+				return
+			}
+			came = true
+			if !s.release.underway.has("db/web-1") {
+				t.Error("its record may be seen off before the look after the write")
+			}
+			if err := s.api.Create(t.Context(), podOf(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.owners(), rests+" db/web-1 "+rests; got != want {
+		t.Errorf("the owners are %s, want %s", got, want)
+	}
+	if s.release.underway.has("db/web-1") {
+		t.Error("its record stays for ever")
+	}
+}
+
+// F13: what can't be taken back is told, and the finalizer goes when it is overdue and not before.
+func TestF13FinalizerHasADeadline(t *testing.T) {
+	records := objects(recordOf(0, true))
+	s := newStage(t, records, records)
+	refused := errors.New("the webhook refuses")
+	s.onPatch = func() (error, func()) { return refused, nil }
+	var record v1alpha1.FixedIP
+	read := func() error { return s.api.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: "web-0"}, &record) }
+
+	if err := s.reconcile(); !errors.Is(err, refused) {
+		t.Fatalf("%v, want the refusal", err)
+	}
+	if err := read(); err != nil || len(record.Finalizers) != 1 || !s.event("ReleaseFailed") {
+		t.Errorf("in time: %v, finalizers %v", err, record.Finalizers)
+	}
+	s.clock.SetTime(begin.Add(10 * time.Minute))
+	if err := s.reconcile(); !errors.Is(err, refused) {
+		t.Fatalf("%v, want the refusal", err)
+	}
+	if err := read(); client.IgnoreNotFound(err) != nil || err == nil || !s.event("ReleaseForced") {
+		t.Errorf("overdue: %v, finalizers %v", err, record.Finalizers)
+	}
+	if got := s.owners(); !strings.HasPrefix(got, "db/web-0 ") {
+		t.Errorf("the owners are %s; nobody could write them", got)
+	}
+}

@@ -1,0 +1,66 @@
+package plan_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
+)
+
+func TestClaimant(t *testing.T) {
+	of := func(apiVersion, kind, name string) *corev1.Pod {
+		p := podOn("node-1")
+		if kind != "" {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, UID: "x", Controller: ptr.To(true)}}
+		}
+		return p
+	}
+	mysqlPod := of("apps/v1", "StatefulSet", "mysql")
+	sts := func(name string) v1alpha1.OwnerReference {
+		return v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name}
+	}
+	for name, c := range map[string]struct {
+		podName, resource string
+		pod               *corev1.Pod
+		want              v1alpha1.OwnerReference
+		nobody            bool
+		guessed           bool
+	}{
+		"as the scheduler writes it":                {"mysql-0", "db/StatefulSet/mysql", nil, sts("mysql"), false, false},
+		"by hand, the pod is there":                 {"mysql-0", "", mysqlPod, sts("mysql"), false, true},
+		"by hand, with a word":                      {"mysql-0", "mine!", mysqlPod, sts("mysql"), false, true},
+		"by hand, for a StatefulSet that it is not": {"mysql-0", "db/StatefulSet/other", mysqlPod, sts("mysql"), false, true},
+		"by hand, the pod is yet to come":           {"mysql-0", "", nil, sts("mysql"), false, true},
+		"by hand, for a kind that is not ours":      {"mysql-0", "db/Deployment/mysql", nil, sts("mysql"), false, true},
+		"by hand, for a name without a number":      {"mysql", "", nil, v1alpha1.OwnerReference{}, true, false},
+		"by hand, for a number alone":               {"-0", "", nil, v1alpha1.OwnerReference{}, true, false},
+		"a pod of its own":                          {"mysql-0", "", of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, true},
+		"a pod of a ReplicaSet":                     {"mysql-0", "", of("apps/v1", "ReplicaSet", "mysql"), v1alpha1.OwnerReference{}, true, false},
+		"for one pod, in so many words":             {"mysql-0", "db/Pod/mysql-0", of("", "", ""), v1alpha1.OwnerReference{}, true, false},
+	} {
+		got, ok := plan.Claimant(c.podName, c.resource, c.pod)
+		if got != c.want || ok == c.nobody {
+			t.Errorf("%s: %+v, %v", name, got, ok)
+		}
+		if ok && plan.Names(c.resource, got) == c.guessed {
+			t.Errorf("%s: %q names %+v: %v", name, c.resource, got, !c.guessed)
+		}
+	}
+}
+
+// What a person wrote for a name that nobody has yet stands.
+func TestHandWrittenStands(t *testing.T) {
+	s := plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: gone, Guessed: true}
+	if next := plan.Decide(at(s)); next.Step != plan.Nothing {
+		t.Errorf("%+v", next)
+	}
+	s.Workload, s.Pod = standing, podOn("node-1", "10.0.1.6")
+	if next := plan.Decide(at(s)); next.Step != plan.CreateRecord || next.Spec.Owner != mysql {
+		t.Errorf("its pod has come: %+v", next)
+	}
+}

@@ -1,0 +1,78 @@
+package plan_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
+)
+
+// A workload that opts out gives its addresses back as if it were deleted, each when its pod has
+// come back without.
+func TestOptedOut(t *testing.T) {
+	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	out := plan.Workload{OwnerReference: mysql, Exists: true, OptsOut: true}
+	without := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+		return pod
+	}
+	release := plan.Next{Step: plan.ReleaseEntries, Node: "node-1"}
+	for name, c := range map[string]struct {
+		situation plan.Situation
+		want      plan.Next
+	}{
+		"its pod is yet to be restarted":   {plan.Situation{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: out}, plan.Next{}},
+		"its pod is gone":                  {plan.Situation{Record: kept(spec.Reclaim), Held: mine, Workload: out}, plan.Next{Step: plan.DeleteRecord}},
+		"its next pod waits":               {plan.Situation{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("")), Workload: out}, plan.Next{Step: plan.DeleteRecord}},
+		"its next pod runs elsewhere":      {plan.Situation{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, plan.Next{Step: plan.DeleteRecord}},
+		"its next pod runs with another":   {plan.Situation{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, plan.Next{Step: plan.DeleteRecord}},
+		"its next pod got it all the same": {plan.Situation{Record: record(), Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, plan.Next{}},
+		"its next pod may get it":          {plan.Situation{Record: record(), Held: mine, Pod: without(podOn("node-1")), Workload: out}, plan.Next{}},
+		"and retains":                      {plan.Situation{Record: kept(policy("Retain", "Retain", 0)), Held: mine, Workload: out}, plan.Next{}},
+		"and has time to live": {plan.Situation{Record: kept(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: out},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
+
+		"deleted, and the pod runs without it":   {plan.Situation{Record: record(deleting), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, release},
+		"deleted, and the pod runs elsewhere":    {plan.Situation{Record: record(deleting), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, release},
+		"without a record, and the pod is gone":  {plan.Situation{Held: mine, Workload: out}, release},
+		"without a record, and the pod has it":   {plan.Situation{Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, plan.Next{}},
+		"written by hand for one that opted out": {plan.Situation{Held: mine, Workload: out, Guessed: true}, plan.Next{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, plan.Decide(at(c.situation)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+// A record that is deleted waits for its pod, and not for ever for one that no pool knows.
+func TestDeadline(t *testing.T) {
+	deleted := record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} })
+	releasing := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}
+	deleted.Status = releasing
+	for name, c := range map[string]struct {
+		situation plan.Situation
+		want      plan.Next
+	}{
+		"its pod has it":                    {plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Second}, plan.Next{}},
+		"its node is gone, and the pod not": {plan.Situation{Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Hour}, plan.Next{At: now.Add(59 * time.Minute)}},
+		"and it is overdue":                 {plan.Situation{Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Minute}, plan.Next{Step: plan.FinishRecord}},
+		"its pod runs with another":         {plan.Situation{Pod: podOn("node-1", "10.0.1.7"), Deadline: time.Hour}, plan.Next{Step: plan.FinishRecord}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.situation.Record, c.situation.Workload = deleted, standing
+			if diff := cmp.Diff(c.want, plan.Decide(at(c.situation))); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
