@@ -28,6 +28,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -265,7 +266,7 @@ func (r *releaseReconciler) release(ctx context.Context, node string, leaving ma
 	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		var undo []pool.Edit
 		for _, e := range taken {
-			if now, ok := n.Entries[e.Addr]; ok && now == *e.To && needs(pods[e.From.Owner], []pool.Edit{e}) {
+			if now, ok := n.Entries[e.Addr]; ok && now == *e.To && counts(pods[e.From.Owner], e) {
 				undo = append(undo, n.Set(e.Addr, *e.From))
 			}
 		}
@@ -299,6 +300,15 @@ func needs(pod *corev1.Pod, edits []pool.Edit) bool {
 		addrs = append(addrs, e.Addr)
 	}
 	return pod != nil && !plan.Spares(pod, addrs)
+}
+
+// counts tells whether a pod that is bound to the node by now counts on an address that was taken. One
+// that has opted out does not, unless it was given the address all the same.
+func counts(pod *corev1.Pod, taken pool.Edit) bool {
+	if pod != nil && identity.OptsOut(pod.Annotations) && len(pod.Status.PodIPs) == 0 {
+		return false
+	}
+	return needs(pod, []pool.Edit{taken})
 }
 
 // tell says on each FixedIP what keeps its address from going back, and lets those go that are

@@ -245,6 +245,27 @@ func TestF2PodComesDuringTheRelease(t *testing.T) {
 	}
 }
 
+// A pod that has opted out comes as soon as it sees the mark, and does not get the address back.
+func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
+	records := objects(recordOf(0, true), recordOf(1, true), recordOf(2, true))
+	s := newStage(t, records, records)
+	came := podOf(1)
+	came.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+	s.onPatch = func() (error, func()) {
+		return nil, func() {
+			if err := client.IgnoreAlreadyExists(s.api.Create(t.Context(), came.DeepCopy())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.owners(), rests+" "+rests+" "+rests; got != want {
+		t.Errorf("the owners are %s, want %s", got, want)
+	}
+}
+
 // F13: what can't be taken back is told, and the finalizer goes when it is overdue and not before.
 func TestF13FinalizerHasADeadline(t *testing.T) {
 	records := objects(recordOf(0, true))

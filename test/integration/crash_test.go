@@ -1,21 +1,10 @@
 package integration
 
 import (
-	"crypto/tls"
-	"encoding/pem"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
-
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/product"
@@ -49,38 +38,7 @@ func (e *env) bindGate() *bindGate {
 // schedulerThrough is the kubeconfig of a scheduler whose requests go through a proxy in this process.
 func (e *env) schedulerThrough(proxied func(w http.ResponseWriter, r *http.Request, pass http.Handler)) string {
 	e.t.Helper()
-	cfg, err := clientcmd.BuildConfigFromFlags("", e.Kubeconfig(cluster.Scheduler))
-	e.must(err)
-	target, err := url.Parse(cfg.Host)
-	e.must(err)
-	// Who the scheduler is, it says itself in each request.
-	transport, err := rest.TransportFor(&rest.Config{TLSClientConfig: cfg.TLSClientConfig})
-	e.must(err)
-	proxy := httputil.NewSingleHostReverseProxy(target)
-	proxy.Transport, proxy.FlushInterval = transport, -1
-
-	path := filepath.Join(e.Dir(), "proxy.yaml")
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { proxied(w, r, proxy) }))
-	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	e.t.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
-	})
-
-	kubeconfig, err := clientcmd.LoadFromFile(e.Kubeconfig(cluster.Scheduler))
-	e.must(err)
-	for _, c := range kubeconfig.Clusters {
-		*c = clientcmdapi.Cluster{
-			Server:                   server.URL,
-			CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
-		}
-	}
-	data, err := clientcmd.Write(*kubeconfig)
-	e.must(err)
-	e.must(os.WriteFile(path, data, 0o600))
-	return path
+	return e.proxy(cluster.Scheduler, "scheduler-proxy", proxied)
 }
 
 // The scheduler is killed after it has written the claim and before the bind is done. Its successor

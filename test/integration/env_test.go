@@ -37,6 +37,8 @@ type env struct {
 	controller *cluster.Process
 	// provoked tells of a broken promise that the test has brought about itself; nil: none is.
 	provoked func(violation string) bool
+	// rounds counts the uses of settled.
+	rounds int
 }
 
 // options say what an env starts beside the control plane.

@@ -49,11 +49,7 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 	}
 	for _, e := range edits {
 		path := poolPath + "/" + e.Addr.String()
-		if e.From == nil {
-			ops = append(ops, operation{"test", path, nil})
-		} else {
-			ops = append(ops, operation{"test", path, allocation(*e.From)})
-		}
+		ops = append(ops, expect(path, e.From)...)
 		if e.Agreed {
 			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), spelling[pool.Agreed]})
 		}
@@ -69,6 +65,22 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 		return nil, fmt.Errorf("encode the patch of CiliumNode %s: %w", n.Name, err)
 	}
 	return data, nil
+}
+
+// expect tests that an entry is what it was. That of an owner is tested field by field: a person may
+// have written an empty resource, or something else into it, and is no less its author.
+func expect(path string, e *pool.Entry) []operation {
+	switch {
+	case e == nil:
+		return []operation{{"test", path, nil}}
+	case e.Dynamic():
+		return []operation{{"test", path, allocation(*e)}}
+	}
+	ops := []operation{{"test", path + "/owner", e.Owner}}
+	if e.Resource != "" {
+		ops = append(ops, operation{"test", path + "/resource", e.Resource})
+	}
+	return ops
 }
 
 // nullable turns a list that was not there into the null that a test finds in its place.

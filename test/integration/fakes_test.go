@@ -1,0 +1,273 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// nobody is the scheduler of pods that fakes places.
+const nobody = "nobody"
+
+// fakes are nodes without an agent and a kubelet: a test that is about the controller alone has
+// many of them, and decides itself when a pod is gone. They do what scheduler, agent and kubelet do
+// as far as the controller sees it: the claim is written, then the pod is bound, then it runs.
+type fakes struct {
+	e      *env
+	api    kubernetes.Interface
+	writer *ciliumpool.Writer
+	queue  workqueue.TypedDelayingInterface[types.NamespacedName]
+	pods   toolscache.SharedIndexInformer
+
+	mu sync.Mutex
+	// addrs are what pods were bound with. Key: the pod's UID.
+	addrs map[types.UID]string
+	// place chooses the node of a new pod.
+	place func(pod string) string
+	// stay: pods that are asked to stop go on for now.
+	stay bool
+	// gone is when the watch showed that a pod was gone. Key: its name.
+	gone map[string]time.Time
+}
+
+// subnet is that of the n-th fake node.
+func fakeSubnet(n int) string { return fmt.Sprintf("10.77.%d.0/24", n) }
+
+func fakeName(n int) string { return fmt.Sprintf("fake-%d", n) }
+
+// fakeNodes makes nodes fake-0, fake-1 and so on, and serves their pods.
+func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
+	e.t.Helper()
+	cfg, err := e.RESTConfig(cluster.Admin)
+	e.must(err)
+	cfg.QPS, cfg.Burst = 5000, 10000
+	ctx, cancel := context.WithCancel(context.Background())
+	fast, err := client.New(cfg, client.Options{Scheme: e.api.Scheme()})
+	e.must(err)
+	f := &fakes{
+		e: e, api: kubernetes.NewForConfigOrDie(cfg), place: place,
+		writer: ciliumpool.NewWriter(ctx, ciliumpool.New(fast), unknown),
+		queue:  workqueue.NewTypedDelayingQueue[types.NamespacedName](),
+		addrs:  map[types.UID]string{}, gone: map[string]time.Time{},
+	}
+	for n := range nodes {
+		name := fakeName(n)
+		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(n)}
+		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, cn)
+	}
+	f.pods = informers.NewSharedInformerFactory(f.api, 0).Core().V1().Pods().Informer()
+	add := func(obj any) {
+		if p := obj.(*corev1.Pod); p.Spec.SchedulerName == nobody {
+			f.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		}
+	}
+	_, err = f.pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    add,
+		UpdateFunc: func(_, obj any) { add(obj) },
+		DeleteFunc: func(obj any) {
+			if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			f.mu.Lock()
+			f.gone[obj.(*corev1.Pod).Name] = time.Now()
+			f.mu.Unlock()
+		},
+	})
+	e.must(err)
+	var running sync.WaitGroup
+	running.Go(func() { f.pods.Run(ctx.Done()) })
+	for range 40 {
+		running.Go(func() {
+			for {
+				key, shutdown := f.queue.Get()
+				if shutdown {
+					return
+				}
+				f.serve(ctx, key)
+				f.queue.Done(key)
+			}
+		})
+	}
+	e.t.Cleanup(func() {
+		f.queue.ShutDown()
+		cancel()
+		running.Wait()
+		f.writer.Wait()
+	})
+	return f
+}
+
+// serve takes a pod one step further. What fails is tried again soon.
+func (f *fakes) serve(ctx context.Context, key types.NamespacedName) {
+	obj, exists, err := f.pods.GetStore().GetByKey(key.String())
+	if err != nil || !exists {
+		return
+	}
+	pod := obj.(*corev1.Pod)
+	switch {
+	case pod.DeletionTimestamp != nil:
+		f.mu.Lock()
+		stay := f.stay
+		f.mu.Unlock()
+		if stay && pod.Spec.NodeName != "" {
+			return
+		}
+		err = f.end(ctx, pod)
+	case pod.Spec.NodeName == "":
+		err = f.bind(ctx, pod)
+	case pod.Status.Phase != corev1.PodRunning:
+		err = f.run(ctx, pod)
+	}
+	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		f.queue.AddAfter(key, 50*time.Millisecond)
+	}
+}
+
+func (f *fakes) end(ctx context.Context, pod *corev1.Pod) error {
+	now := metav1.NewDeleteOptions(0)
+	now.Preconditions = metav1.NewUIDPreconditions(string(pod.UID))
+	return f.api.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *now)
+}
+
+// errReleasing: a pod has to wait for its record to go.
+var errReleasing = errors.New("the former address is being released")
+
+func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
+	if r := f.e.witness.Record(pod.Namespace, pod.Name); r != nil && r.DeletionTimestamp != nil {
+		return errReleasing
+	}
+	f.mu.Lock()
+	node := f.place(pod.Name)
+	f.mu.Unlock()
+	owner := metav1.GetControllerOfNoCopy(pod)
+	entry := pool.Owned(pod.Namespace, pod.Name, owner.Kind, owner.Name)
+	var chosen netip.Addr
+	err := f.writer.Write(ctx, ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		for a, e := range n.Entries {
+			if e.Owner == entry.Owner {
+				chosen = a
+				return nil, nil
+			}
+		}
+		for a := range address.Down(n.Subnets[0]) {
+			if _, exists := n.Entries[a]; !exists {
+				chosen = a
+				break
+			}
+		}
+		return n.Claim([]netip.Addr{chosen}, entry)
+	}})
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.addrs[pod.UID] = chosen.String()
+	f.mu.Unlock()
+	return f.api.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+	}, metav1.CreateOptions{})
+}
+
+// run does what agent and kubelet do: the pod has the address that the pool gives to its name.
+func (f *fakes) run(ctx context.Context, pod *corev1.Pod) error {
+	f.mu.Lock()
+	addr := f.addrs[pod.UID]
+	f.mu.Unlock()
+	pod = pod.DeepCopy()
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.PodIP = addr
+	pod.Status.PodIPs = []corev1.PodIP{{IP: addr}}
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+	_, err := f.api.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+	return err
+}
+
+// placing lets place choose the nodes of new pods from now on, and returns who did so before.
+func (f *fakes) placing(place func(pod string) string) (before func(pod string) string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before, f.place = f.place, place
+	return before
+}
+
+// keepPods says whether pods that are asked to stop go on for now.
+func (f *fakes) keepPods(stay bool) {
+	f.mu.Lock()
+	f.stay = stay
+	f.mu.Unlock()
+	if stay {
+		return
+	}
+	for _, obj := range f.pods.GetStore().List() {
+		if p := obj.(*corev1.Pod); p.Spec.SchedulerName == nobody && p.DeletionTimestamp != nil {
+			f.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		}
+	}
+}
+
+// endByNode ends all pods that were asked to stop, node by node.
+func (f *fakes) endByNode(t *testing.T) {
+	byNode := map[string][]*corev1.Pod{}
+	for _, obj := range f.pods.GetStore().List() {
+		if p := obj.(*corev1.Pod); p.DeletionTimestamp != nil {
+			byNode[p.Spec.NodeName] = append(byNode[p.Spec.NodeName], p)
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(byNode)) {
+		var ending sync.WaitGroup
+		for _, p := range byNode[node] {
+			ending.Go(func() {
+				if err := f.end(t.Context(), p); err != nil {
+					t.Errorf("end pod %s on node %s: %v", p.Name, node, err)
+				}
+			})
+		}
+		ending.Wait()
+	}
+}
+
+// goneAt is when a pod of the name was last seen to be gone.
+func (f *fakes) goneAt(pod string) (time.Time, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, ok := f.gone[pod]
+	return at, ok
+}
+
+// byNobody leaves the pods of a StatefulSet to fakes.
+func byNobody(s *appsv1.StatefulSet) { s.Spec.Template.Spec.SchedulerName = nobody }
+
+// onFake places all pods on one fake node.
+func onFake(n int) func(string) string { return func(string) string { return fakeName(n) } }
+
+// startFakes starts a cluster of a controller and fake nodes alone.
+func startFakes(t *testing.T, nodes int, place func(string) string, args ...string) (*env, *fakes) {
+	t.Helper()
+	e := start(t, options{noScheduler: true, controllerArgs: append([]string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1s", "--enable-leader-election=false"}, args...)})
+	return e, e.fakeNodes(nodes, place)
+}

@@ -1,0 +1,291 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// How fixed-IP systems failed their users: each test replays public threads about one of them, as
+// the controller alone sees them.
+
+func annotatedWith(pairs ...string) func(*appsv1.StatefulSet) {
+	return func(s *appsv1.StatefulSet) { s.Annotations = annotations(pairs) }
+}
+
+func (e *env) scale(name string, replicas int) {
+	e.t.Helper()
+	e.must(e.api.Patch(within(e.t), statefulSet(name, 0), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))))
+}
+
+// records are the FixedIPs of a workload, by name.
+func (e *env) records(workload string) map[string]*v1alpha1.FixedIP {
+	e.t.Helper()
+	var list v1alpha1.FixedIPList
+	e.must(e.api.List(within(e.t), &list, client.InNamespace(namespace)))
+	found := map[string]*v1alpha1.FixedIP{}
+	for i := range list.Items {
+		if f := &list.Items[i]; f.Spec.Owner.Name == workload {
+			found[f.Name] = f
+		}
+	}
+	return found
+}
+
+// rowsOf waits for a condition over the rows of one workload.
+func (e *env) rowsOf(workload, what string, condition func([]witness.Row) bool) {
+	e.t.Helper()
+	e.await(workload+": "+what, func(rows []witness.Row) bool {
+		return condition(slices.DeleteFunc(slices.Clone(rows), func(r witness.Row) bool { return !strings.HasPrefix(r.Pod, workload+"-") }))
+	})
+}
+
+func nothingLeft(rows []witness.Row) bool { return len(rows) == 0 }
+
+// All of them share one cluster, each with a workload of its own.
+func TestFieldBugs(t *testing.T) {
+	t.Parallel()
+	e, f := startFakes(t, 3, func(pod string) string { return fakeName(len(pod) % 3) }, "--finalizer-deadline=3s")
+	restart := func() {
+		e.must(e.controller.Kill())
+		e.must(e.controller.Restart(within(t)))
+	}
+
+	t.Run("F1", func(t *testing.T) {
+		// A full scan sees other UIDs than it has recorded: those of pods that were restarted, and
+		// that of a StatefulSet that was made anew around them.
+		e.create(statefulSet("f1", 2, byNobody))
+		before := e.awaitRunning(nil, names("f1", 2)...)
+		e.must(e.controller.Kill())
+		e.delete(statefulSet("f1", 2), client.PropagationPolicy(metav1.DeletePropagationOrphan))
+		e.createAnew(statefulSet("f1", 2, byNobody))
+		e.deletePods(names("f1", 2)...)
+		e.rowsOf("f1", "wait for its pods to run again", func(rows []witness.Row) bool {
+			return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return !r.Running || r.UID == before[r.Pod].UID })
+		})
+		e.must(e.controller.Restart(within(t)))
+		e.sameAddresses(before, e.awaitRunning(before, names("f1", 2)...))
+	})
+
+	t.Run("F2", func(t *testing.T) {
+		// Down and up again, faster than whoever takes addresses back looks: the new pod keeps what it
+		// has, be it the old address or a new one. The witness sees to it.
+		e.create(statefulSet("f2", 2, byNobody, annotatedWith("fixedip.io/when-scaled", "Delete")))
+		now := e.awaitRunning(nil, names("f2", 2)...)
+		for range 8 {
+			e.scale("f2", 1)
+			e.await("wait for f2-1 to be asked to stop", func([]witness.Row) bool {
+				p := e.witness.Pod(namespace, "f2-1")
+				return p == nil || p.DeletionTimestamp != nil || string(p.UID) != now["f2-1"].UID
+			})
+			e.scale("f2", 2)
+			now = e.awaitRunning(map[string]witness.Row{"f2-1": now["f2-1"]}, names("f2", 2)...)
+		}
+		for name, r := range now {
+			if !slices.Equal(r.Entries, []string{r.Node + "/" + r.Address}) {
+				t.Errorf("%s has %s on %s, and the pools say %v", name, r.Address, r.Node, r.Entries)
+			}
+		}
+	})
+
+	t.Run("F3", func(t *testing.T) {
+		// A pod that is asked to stop and does not has its address.
+		e.create(statefulSet("f3", 1, byNobody))
+		before := e.awaitRunning(nil, "f3-0")
+		f.keepPods(true)
+		e.delete(statefulSet("f3", 1))
+		e.await("wait for f3-0 to be asked to stop", func([]witness.Row) bool {
+			p := e.witness.Pod(namespace, "f3-0")
+			return p != nil && p.DeletionTimestamp != nil
+		})
+		restart()
+		e.settled(t)
+		if got := e.witness.Entries(namespace, "f3-0"); !slices.Equal(got, before["f3-0"].Entries) || e.witness.Record(namespace, "f3-0") == nil {
+			t.Errorf("its pod does not stop, and it has %v and the record %v", got, e.witness.Record(namespace, "f3-0"))
+		}
+		f.keepPods(false)
+		e.rowsOf("f3", "wait for nothing to be left", nothingLeft)
+	})
+
+	t.Run("F5", func(t *testing.T) {
+		// The controller is away while a StatefulSet is deleted and made anew, and while another is
+		// deleted and is not.
+		e.create(statefulSet("f5", 1, byNobody), statefulSet("f5gone", 1, byNobody))
+		before := e.awaitRunning(nil, "f5-0", "f5gone-0")
+		e.must(e.controller.Kill())
+		e.delete(statefulSet("f5", 1))
+		e.delete(statefulSet("f5gone", 1))
+		e.await("wait for the pods to go", func([]witness.Row) bool {
+			return e.witness.Pod(namespace, "f5-0") == nil && e.witness.Pod(namespace, "f5gone-0") == nil
+		})
+		e.createAnew(statefulSet("f5", 1, byNobody))
+		e.must(e.controller.Restart(within(t)))
+		after := e.awaitRunning(before, "f5-0")
+		if after["f5-0"].Address != before["f5-0"].Address {
+			t.Errorf("f5-0 had %s and has %s now", before["f5-0"].Address, after["f5-0"].Address)
+		}
+		e.rowsOf("f5gone", "wait for nothing to be left", nothingLeft)
+	})
+
+	t.Run("F9", func(t *testing.T) {
+		// Ordinals start at 5, and a replica that is left out still runs.
+		e.create(statefulSet("f9", 2, byNobody, annotatedWith("fixedip.io/when-scaled", "Delete"), func(s *appsv1.StatefulSet) {
+			s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5}
+		}))
+		before := e.awaitRunning(nil, "f9-5", "f9-6")
+		f.keepPods(true)
+		e.scale("f9", 1)
+		e.await("wait for f9-6 to be asked to stop", func([]witness.Row) bool { return e.witness.Pod(namespace, "f9-6").DeletionTimestamp != nil })
+		e.settled(t)
+		if got := e.witness.Entries(namespace, "f9-6"); !slices.Equal(got, before["f9-6"].Entries) {
+			t.Errorf("f9-6 still runs, had %v and has %v", before["f9-6"].Entries, got)
+		}
+		f.keepPods(false)
+		e.rowsOf("f9", "wait for f9-5 to be left alone", func(rows []witness.Row) bool {
+			return len(rows) == 1 && rows[0].Pod == "f9-5" && rows[0].UID == before["f9-5"].UID && rows[0].Phase == "InUse"
+		})
+	})
+
+	t.Run("F10", func(t *testing.T) {
+		// One record for one owner, however often it comes and goes; and one that is stopped keeps
+		// what it has.
+		e.create(statefulSet("f10", 3, byNobody))
+		now := e.awaitRunning(nil, names("f10", 3)...)
+		before := now
+		for range 3 {
+			e.deletePods(names("f10", 3)...)
+			now = e.awaitRunning(now, names("f10", 3)...)
+		}
+		e.scale("f10", 0)
+		e.rowsOf("f10", "wait for it to be stopped", func(rows []witness.Row) bool {
+			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.Phase != "Reserved" })
+		})
+		restart()
+		e.settled(t)
+		if got := e.records("f10"); len(got) != 3 {
+			t.Errorf("3 owners have %d records", len(got))
+		}
+		e.scale("f10", 3)
+		e.sameAddresses(before, e.awaitRunning(now, names("f10", 3)...))
+	})
+
+	t.Run("F13", func(t *testing.T) {
+		// While the pod goes on with its preStop hook its address is not taken away, and a foreign
+		// finalizer is left to whom it belongs.
+		e.create(statefulSet("f13", 1, byNobody))
+		before := e.awaitRunning(nil, "f13-0")
+		fip := e.records("f13")["f13-0"]
+		e.must(e.api.Patch(within(t), fip, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"example.com/mine"}]`))))
+		f.keepPods(true)
+		e.delete(statefulSet("f13", 1))
+		e.delete(fip)
+		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReleasing })
+		// Longer than the deadline: it is no reason to take an address from a pod.
+		e.overdue(t)
+		if got := e.witness.Entries(namespace, "f13-0"); !slices.Equal(got, before["f13-0"].Entries) {
+			t.Errorf("its pod still runs, had %v and has %v", before["f13-0"].Entries, got)
+		}
+		f.keepPods(false)
+		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return slices.Equal(f.Finalizers, []string{"example.com/mine"}) })
+		e.must(e.api.Patch(within(t), fip, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		e.rowsOf("f13", "wait for nothing to be left", nothingLeft)
+	})
+
+	t.Run("F15", func(t *testing.T) {
+		// The node is gone before the time to live is over: the record goes all the same, in time.
+		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}, func() *ciliumv2.CiliumNode {
+			cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}
+			cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(15)}
+			return cn
+		}())
+		place := f.placing(onFake(15))
+		e.create(statefulSet("f15", 1, byNobody, annotatedWith("fixedip.io/ttl", "3s")))
+		e.awaitRunning(nil, "f15-0")
+		f.placing(place)
+		e.delete(statefulSet("f15", 1))
+		e.awaitRecord("f15-0", func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt != nil })
+		e.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}})
+		e.delete(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}})
+		e.rowsOf("f15", "wait for nothing to be left", nothingLeft)
+	})
+
+	t.Run("F17", func(t *testing.T) {
+		// Not by its name: the pod that comes next keeps what the one before it had, although the
+		// record was asked to go in between and the address goes back.
+		e.create(statefulSet("f17", 1, byNobody))
+		before := e.awaitRunning(nil, "f17-0")
+		e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "f17-0"}})
+		e.deletePods("f17-0")
+		after := e.awaitRunning(before, "f17-0")
+		e.settled(t)
+		if got := e.witness.Entries(namespace, "f17-0"); !slices.Equal(got, []string{after["f17-0"].Node + "/" + after["f17-0"].Address}) {
+			t.Errorf("f17-0 runs with %s on %s, and the pools say %v", after["f17-0"].Address, after["f17-0"].Node, got)
+		}
+	})
+}
+
+// createAnew makes an object as soon as the one of its name is gone.
+func (e *env) createAnew(o client.Object) {
+	e.t.Helper()
+	e.must(wait.PollUntilContextCancel(within(e.t), 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := e.api.Create(ctx, o)
+		if apierrors.IsAlreadyExists(err) {
+			return false, nil
+		}
+		return true, err
+	}))
+}
+
+// settled waits until the controller has been through all that stood before: it has recorded a pod
+// that comes after it, and has taken its address back.
+func (e *env) settled(t *testing.T) {
+	t.Helper()
+	e.rounds++
+	name := fmt.Sprintf("round%d", e.rounds)
+	e.create(&v1alpha1.FixedIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"},
+		Spec:       v1alpha1.FixedIPSpec{PodName: name + "-0", Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name}},
+	})
+	e.awaitRecord(name+"-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"}})
+	e.await("wait for "+name+" to go", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
+}
+
+// overdue waits until a deadline of 3 s from now is over, as the clock of the API server says.
+func (e *env) overdue(t *testing.T) {
+	t.Helper()
+	stamp := func() metav1.Time {
+		probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "clock-"}}
+		e.create(probe)
+		e.delete(probe)
+		return probe.CreationTimestamp
+	}
+	begin := stamp()
+	for stamp().Sub(begin.Time).Seconds() < 4 {
+		e.settled(t)
+	}
+}
+
+// events tells whether there is an event of the reason on an object.
+func (e *env) event(reason, name string) bool {
+	var list eventsv1.EventList
+	return e.api.List(e.t.Context(), &list, client.InNamespace(namespace)) == nil && slices.ContainsFunc(list.Items, func(ev eventsv1.Event) bool {
+		return ev.Reason == reason && ev.Regarding.Name == name
+	})
+}

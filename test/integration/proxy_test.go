@@ -1,0 +1,56 @@
+package integration
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// proxy puts a proxy in front of the API server for one user, and returns the kubeconfig that leads
+// through it. pass decides about each request, which onward hands to the API server.
+func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.Request, onward http.Handler)) (kubeconfig string) {
+	e.t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", e.Kubeconfig(user))
+	e.must(err)
+	target, err := url.Parse(cfg.Host)
+	e.must(err)
+	// Who the user is, he says himself in each request.
+	transport, err := rest.TransportFor(&rest.Config{TLSClientConfig: cfg.TLSClientConfig})
+	e.must(err)
+	onward := httputil.NewSingleHostReverseProxy(target)
+	onward.Transport, onward.FlushInterval = transport, -1
+	// A program that is killed breaks off its requests, which is no news.
+	onward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pass(w, r, onward) }))
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	e.t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+
+	config, err := clientcmd.LoadFromFile(e.Kubeconfig(user))
+	e.must(err)
+	for _, c := range config.Clusters {
+		*c = clientcmdapi.Cluster{
+			Server:                   server.URL,
+			CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+		}
+	}
+	data, err := clientcmd.Write(*config)
+	e.must(err)
+	kubeconfig = filepath.Join(e.Dir(), name+".yaml")
+	e.must(os.WriteFile(kubeconfig, data, 0o600))
+	return kubeconfig
+}

@@ -1,0 +1,169 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+)
+
+// cleared notes when the pools showed that a pod owns nothing any more. Key: the pod's name.
+func (e *env) cleared(ctx context.Context) func() map[string]time.Time {
+	e.t.Helper()
+	cfg, err := e.RESTConfig(cluster.Admin)
+	e.must(err)
+	watches, err := cache.New(cfg, cache.Options{Scheme: e.api.Scheme(), ByObject: map[client.Object]cache.ByObject{&ciliumv2.CiliumNode{}: {}}})
+	e.must(err)
+	var mu sync.Mutex
+	seen := map[string]time.Time{}
+	pods := func(cn *ciliumv2.CiliumNode) map[string]bool {
+		owners := map[string]bool{}
+		for _, entry := range cn.Spec.IPAM.Pool {
+			if pod, ok := strings.CutPrefix(entry.Owner, namespace+"/"); ok {
+				owners[pod] = true
+			}
+		}
+		return owners
+	}
+	go func() {
+		if err := watches.Start(ctx); err != nil {
+			e.t.Errorf("watch CiliumNodes: %v", err)
+		}
+	}()
+	informer, err := watches.GetInformer(within(e.t), &ciliumv2.CiliumNode{})
+	e.must(err)
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
+		now := pods(after.(*ciliumv2.CiliumNode))
+		mu.Lock()
+		defer mu.Unlock()
+		for pod := range pods(before.(*ciliumv2.CiliumNode)) {
+			if !now[pod] {
+				seen[pod] = time.Now()
+			}
+		}
+	}})
+	e.must(err)
+	return func() map[string]time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		out := make(map[string]time.Time, len(seen))
+		for pod, at := range seen {
+			out[pod] = at
+		}
+		return out
+	}
+}
+
+// awaitLong is await for steps that take a thousand writes.
+func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), 3*patience)
+	defer cancel()
+	if _, err := e.witness.Await(ctx, namespace, condition); err != nil {
+		e.t.Fatalf("%s: %v", what, context.Cause(ctx))
+	}
+}
+
+// G3: a thousand addresses on fifty nodes go back when their StatefulSets are deleted. What it takes
+// from the moment when a pod is gone to the moment when its address names nobody is told; that it
+// takes two writes of a CiliumNode at most is asserted. All StatefulSets have pods on many nodes.
+//
+// The nodes report that their pods are gone one node after the other, each all of its own at once:
+// fifty kubelets would do so at the same time, but then the two cores of a test machine, on which a
+// thousand deletions take some seconds, would spread those of each node over all of them.
+func TestG3Recycle(t *testing.T) {
+	const nodes, each, workloads = 50, 20, 20
+	e := start(t, options{noScheduler: true})
+	var err error
+	// Not the race detector's build, which takes ten times the time.
+	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
+		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1h", "--enable-leader-election=false", "--kube-api-qps=2000", "--kube-api-burst=4000"},
+	})
+	e.must(err)
+	f := e.fakeNodes(nodes, func(pod string) string {
+		var workload, ordinal int
+		if _, err := fmt.Sscanf(pod, "load-%d-%d", &workload, &ordinal); err != nil {
+			t.Error(err)
+		}
+		return fakeName((ordinal + workload) % nodes)
+	})
+	var all []string
+	for i := range workloads {
+		name := fmt.Sprintf("load-%d", i)
+		e.create(statefulSet(name, nodes*each/workloads, byNobody))
+		all = append(all, names(name, nodes*each/workloads)...)
+	}
+	e.awaitLong("wait for all to be recorded", func(rows []witness.Row) bool {
+		n := 0
+		for _, r := range rows {
+			if r.Running && r.Phase == "InUse" {
+				n++
+			}
+		}
+		return n == len(all)
+	})
+	cleared := e.cleared(t.Context())
+
+	f.keepPods(true)
+	for i := range workloads {
+		e.delete(&appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("load-%d", i)}}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	}
+	e.awaitLong("wait for all to be asked to stop", func([]witness.Row) bool {
+		for _, name := range all {
+			if p := e.witness.Pod(namespace, name); p == nil || p.DeletionTimestamp == nil {
+				return false
+			}
+		}
+		return true
+	})
+	before := e.witness.Generations()
+	f.endByNode(t)
+	e.awaitLong("wait for all to be free of their owners", func([]witness.Row) bool { return len(cleared()) == len(all) })
+
+	var took []time.Duration
+	var last, lastCleared time.Time
+	for pod, at := range cleared() {
+		gone, ok := f.goneAt(pod)
+		if !ok {
+			t.Fatalf("%s lost its address before it was gone", pod)
+		}
+		took = append(took, at.Sub(gone))
+		if gone.After(last) {
+			last = gone
+		}
+		if at.After(lastCleared) {
+			lastCleared = at
+		}
+	}
+	slices.Sort(took)
+	writes := map[int64]int{}
+	for name, after := range e.witness.Generations() {
+		if n := after - before[name]; strings.HasPrefix(name, "fake-") {
+			writes[n]++
+			if n > 2 {
+				t.Errorf("node %s was written to %d times, want 2 at most", name, n)
+			}
+		}
+	}
+	at := func(q float64) time.Duration {
+		return took[int(q*float64(len(took)-1))].Round(time.Millisecond)
+	}
+	t.Logf("%d addresses on %d nodes: from the pod's end to the free owner p50 %v, p99 %v, at most %v; from the last pod's end to the last owner %v; writes of a CiliumNode (writes: nodes) %v",
+		len(all), nodes, at(0.5), at(0.99), at(1), lastCleared.Sub(last).Round(time.Millisecond), writes)
+	e.awaitLong("wait for all records to go", func(rows []witness.Row) bool { return len(rows) == 0 })
+}

@@ -1,0 +1,157 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// writeGate is a proxy in front of the API server that counts the writes of the controller, but for
+// events, and can stop it at one of them: before the API server has it, or before the answer is back.
+type writeGate struct {
+	kubeconfig string
+	// stopped has the write at which the controller was stopped, in words.
+	stopped chan string
+
+	mu sync.Mutex
+	// at is the number of the write to stop at, counted from arm; 0: none.
+	at, count int
+	after     bool
+}
+
+func (e *env) writeGate() *writeGate {
+	e.t.Helper()
+	g := &writeGate{stopped: make(chan string, 1)}
+	g.kubeconfig = e.proxy(cluster.Controller, "write-gate", func(w http.ResponseWriter, r *http.Request, onward http.Handler) {
+		stop, after := g.stops(r)
+		switch {
+		case !stop:
+			onward.ServeHTTP(w, r)
+			return
+		case after:
+			onward.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		g.stopped <- r.Method + " " + r.URL.Path
+		<-r.Context().Done()
+	})
+	return g
+}
+
+// arm makes the gate stop the controller at the n-th write from now on.
+func (g *writeGate) arm(n int, after bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at, g.count, g.after = n, 0, after
+}
+
+func (g *writeGate) stops(r *http.Request) (stop, after bool) {
+	if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") {
+		return false, false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.count++
+	stop = g.count == g.at
+	if stop {
+		g.at = 0
+	}
+	return stop, g.after
+}
+
+// The controller is killed at every one of its writes, once before the API server has it and once
+// before the answer is back, and started again. Whatever the write was, a StatefulSet is placed,
+// scaled down and deleted as if nothing had happened.
+func TestKilledAtEveryWrite(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{noScheduler: true})
+	gate := e.writeGate()
+	controller, err := product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
+		Kubeconfig: gate.kubeconfig,
+		// Whoever waits for a lease is not stopped at a write.
+		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1s", "--enable-leader-election=false"},
+	})
+	e.must(err)
+	f := e.fakeNodes(1, onFake(0))
+	// The dynamic entries are there before the first write is counted.
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic == 8 }))
+
+	var writes []string
+	for n := 1; ; n++ {
+		stopped := 0
+		for _, after := range []bool{false, true} {
+			if write, ok := e.killedAt(gate, controller, f, n, after); ok {
+				stopped++
+				when := "before"
+				if after {
+					when = "after"
+				}
+				writes = append(writes, fmt.Sprintf("%d, %s: %s", n, when, write))
+			}
+		}
+		if stopped == 0 {
+			break
+		}
+	}
+	t.Logf("killed at %d writes:\n%s", len(writes), strings.Join(writes, "\n"))
+	// Two records, made, in use, given back, each in several writes, and the pool.
+	if len(writes) < 20 {
+		t.Errorf("the controller was stopped only %d times; does the gate see its writes?", len(writes))
+	}
+}
+
+// killedAt goes through the life of a StatefulSet while the controller is killed at its n-th write.
+// ok is false where it made fewer.
+func (e *env) killedAt(gate *writeGate, controller *cluster.Process, f *fakes, n int, after bool) (write string, ok bool) {
+	e.t.Helper()
+	name := fmt.Sprintf("n%d-%t", n, after)
+	done := make(chan struct{})
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		select {
+		case write = <-gate.stopped:
+			ok = true
+			if err := controller.Kill(); err != nil {
+				e.t.Error(err)
+			}
+			if err := controller.Restart(within(e.t)); err != nil {
+				e.t.Error(err)
+			}
+		case <-done:
+		}
+	})
+	gate.arm(n, after)
+	annotated := func(s *appsv1.StatefulSet) { s.Annotations = map[string]string{"fixedip.io/when-scaled": "Delete"} }
+	sts := statefulSet(name, 2, byNobody, annotated)
+	e.create(sts)
+	placed := e.awaitRunning(nil, names(name, 2)...)
+	for pod, r := range placed {
+		fip := e.witness.Record(namespace, pod)
+		if !slices.Equal(fip.Spec.IPs, []string{r.Address}) || fip.Spec.NodeName != r.Node || fip.Spec.Owner.UID != sts.UID || !slices.Equal(r.Entries, []string{r.Node + "/" + r.Address}) {
+			e.t.Errorf("%s: pod %+v has the record %+v", name, r, fip.Spec)
+		}
+	}
+	e.must(e.api.Patch(within(e.t), statefulSet(name, 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
+	e.await(name+": wait for the second replica to leave nothing behind", func(rows []witness.Row) bool {
+		return len(rows) == 1 && rows[0].Pod == name+"-0" && rows[0].Phase == string(v1alpha1.PhaseInUse) && rows[0].Address == placed[name+"-0"].Address
+	})
+	e.delete(statefulSet(name, 0))
+	e.await(name+": wait for nothing to be left", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Resting == 0 && p.Dynamic == 8 }))
+	gate.arm(0, false)
+	close(done)
+	killing.Wait()
+	return write, ok
+}
