@@ -56,8 +56,10 @@ type options struct {
 
 func defaults() *options {
 	return &options{
-		qps:                    50,
-		burst:                  100,
+		// A thousand addresses that go back at once take three requests each. The API server has its own
+		// fairness.
+		qps:                    500,
+		burst:                  1000,
 		subnetSource:           string(controller.ClusterPool),
 		subnetPolicy:           string(plan.Inherit),
 		subnetHold:             time.Minute,

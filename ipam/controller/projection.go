@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -112,7 +111,7 @@ func (r *recordReconciler) homecoming(ctx context.Context, node string) []reconc
 	var requests []reconcile.Request
 	for i := range records.Items {
 		kept := plan.Keeps(&records.Items[i])
-		if slices.ContainsFunc(kept, func(k plan.Kept) bool { return n.Home(k.Addr) && n.Entries[k.Addr] != k.Entry }) {
+		if slices.ContainsFunc(kept, func(k plan.Kept) bool { return n.Home(k.Addr) && n.Entries[k.Addr].Owner != k.Entry.Owner }) {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&records.Items[i])})
 		}
 	}
@@ -121,8 +120,8 @@ func (r *recordReconciler) homecoming(ctx context.Context, node string) []reconc
 
 // project writes the entries of recorded addresses into the pool of their home. What is in the way
 // by then is found again by the next decision, which tells it.
-func (r *recordReconciler) project(ctx context.Context, key types.NamespacedName, s plan.Situation, next plan.Next) error {
-	entry := pool.Owned(key.Namespace, s.Record.Spec.PodName, s.Record.Spec.Owner.Kind, s.Record.Spec.Owner.Name)
+func (r *recordReconciler) project(ctx context.Context, s plan.Situation, next plan.Next) error {
+	entry := plan.EntryOf(s.Record)
 	own := func(a netip.Addr) bool { return plan.RunsOn(s.Pod, next.Node, a) }
 	err := r.writer.Write(ctx, ciliumpool.Request{Node: next.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		return plan.Project(n, next.Addrs, entry, own)

@@ -332,7 +332,7 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		r.tellObstacles(s.Record, next.Status.Conditions)
 		return nil
 	case plan.ProjectEntries:
-		return r.project(ctx, key, s, next)
+		return r.project(ctx, s, next)
 	case plan.DeleteRecord:
 		return deleteRecord(ctx, r.live, r.events, s)
 	case plan.ReplaceRecord:

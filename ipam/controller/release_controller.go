@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
@@ -29,6 +30,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -100,11 +102,17 @@ func (u *underway) has(owner string) bool {
 	return u.owners[owner]
 }
 
-func (r *releaseReconciler) setup(mgr manager.Manager, nodes *feed) error {
+func (r *releaseReconciler) setup(mgr manager.Manager, nodes *feed, l *ledger.Ledger, poolsSeen toolscache.InformerSynced) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("release").
-		// What is on its way out at the start, recordReconciler finds.
-		WatchesRawSource(nodes.source(nil, func() []reconcile.Request { return nil })).
+		// recordReconciler may have asked before there was a queue.
+		WatchesRawSource(nodes.source(poolsSeen, func() []reconcile.Request {
+			var all []reconcile.Request
+			for _, n := range l.Nodes() {
+				all = append(all, nodeRequest(n.Name))
+			}
+			return all
+		})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 32,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](gathering, releaseRetry),

@@ -289,7 +289,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		done:      identities,
 		deadline:  cfg.FinalizerDeadline,
 	}
-	if err := back.setup(mgr, leaving); err != nil {
+	if err := back.setup(mgr, leaving, l, r.poolsSeen); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
 	return nil

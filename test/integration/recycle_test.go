@@ -92,7 +92,7 @@ func TestG3Recycle(t *testing.T) {
 	var err error
 	// Not the race detector's build, which takes ten times the time.
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
-		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1h", "--enable-leader-election=false", "--kube-api-qps=2000", "--kube-api-burst=4000"},
+		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1h", "--enable-leader-election=false"},
 	})
 	e.must(err)
 	f := e.fakeNodes(nodes, func(pod string) string {

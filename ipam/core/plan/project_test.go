@@ -171,3 +171,15 @@ func TestPrecedes(t *testing.T) {
 		}
 	}
 }
+
+// The entry of a pod without a workload names none, so that nobody takes it for somebody else's.
+func TestEntryOf(t *testing.T) {
+	r := record()
+	if got, want := plan.EntryOf(r), pool.Owned("db", "mysql-0", "StatefulSet", "mysql"); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	r.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}
+	if got, want := plan.EntryOf(r), (pool.Entry{Owner: "db/mysql-0"}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

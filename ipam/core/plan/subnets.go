@@ -44,6 +44,15 @@ type Kept struct {
 	Since time.Time
 }
 
+// EntryOf is the pool entry that gives its addresses to the pod of a record. That of a pod without a
+// workload says nothing about one: there is nobody else that it could be for.
+func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
+	if r.Spec.Owner.Kind == "Pod" {
+		return pool.Entry{Owner: pool.OwnerKey(r.Namespace, r.Spec.PodName)}
+	}
+	return pool.Owned(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
+}
+
 // Keeps lists the addresses that a record keeps. Text that is no address keeps nothing.
 func Keeps(r *v1alpha1.FixedIP) []Kept {
 	var since time.Time
@@ -56,7 +65,7 @@ func Keeps(r *v1alpha1.FixedIP) []Kept {
 			kept = append(kept, Kept{
 				Addr:     a,
 				Node:     r.Spec.NodeName,
-				Entry:    pool.Owned(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name),
+				Entry:    EntryOf(r),
 				Record:   types.NamespacedName{Namespace: r.Namespace, Name: r.Name},
 				Failover: r.Spec.Failover,
 				Since:    since,
