@@ -271,7 +271,7 @@ func (r *releaseReconciler) release(ctx context.Context, node string, leaving ma
 	if pods, err = r.podsOn(ctx, node); err != nil {
 		return err
 	}
-	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		var undo []pool.Edit
 		for _, e := range taken {
 			if now, ok := n.Entries[e.Addr]; ok && now == *e.To && counts(pods[e.From.Owner], e) {

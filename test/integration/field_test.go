@@ -11,7 +11,6 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -280,12 +279,4 @@ func (e *env) overdue(t *testing.T) {
 	for stamp().Sub(begin.Time).Seconds() < 4 {
 		e.settled(t)
 	}
-}
-
-// events tells whether there is an event of the reason on an object.
-func (e *env) event(reason, name string) bool {
-	var list eventsv1.EventList
-	return e.api.List(e.t.Context(), &list, client.InNamespace(namespace)) == nil && slices.ContainsFunc(list.Items, func(ev eventsv1.Event) bool {
-		return ev.Reason == reason && ev.Regarding.Name == name
-	})
 }
