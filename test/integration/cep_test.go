@@ -124,7 +124,7 @@ func TestCiliumEndpoints(t *testing.T) {
 	// Of nobody at all.
 	e.create(endpointBy("nobody-0", "192.0.2.8"))
 	e.awaitEndpoint("to go", "nobody-0", func(cep *ciliumv2.CiliumEndpoint) bool { return cep == nil })
-	removed("Orphan")
+	removed("Podless")
 
 	// Of a former pod, as which the garbage collector may be first to remove it.
 	former := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "stale-0", UID: "11111111-2222-3333-4444-555555555555"}
