@@ -199,11 +199,14 @@ func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key 
 
 // keptFor tells whether what is kept is kept for the pods of a workload.
 func (r *verifyReconciler) keptFor(o plan.Observed, owner *metav1.OwnerReference) bool {
+	of := identity.Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name}
 	if o.Record != nil {
-		return o.Record.Spec.Owner.Kind == owner.Kind && o.Record.Spec.Owner.Name == owner.Name
+		kept := identity.OwnerOf(o.Record)
+		return kept.GroupKind() == of.GroupKind() && kept.Name == of.Name
 	}
-	kind, name, ok := r.ledger.WorkloadOf(o.Held[0])
-	return ok && kind == owner.Kind && name == owner.Name
+	// Entries name kinds by their labels.
+	label, name, ok := r.ledger.WorkloadOf(o.Held[0])
+	return ok && label == of.Label() && name == of.Name
 }
 
 func optedOut(pod *corev1.Pod) bool {
