@@ -54,7 +54,7 @@ func (n news) helps(c cause) bool {
 
 // waiting are the pods of one profile that the plugin refused, with what would help each. When it
 // comes, the pod is activated: put into the queue again at once. News that come while a pod is
-// still being refused are not lost: refuse compares the moment at which the decision began.
+// still being refused are not lost: refuse looks at those since the decision began.
 type waiting struct {
 	activate func(pods map[string]*corev1.Pod)
 	// cached are the pods as the watch last showed them; nil before follow. The queue hears of a
@@ -62,8 +62,10 @@ type waiting struct {
 	cached toolscache.Store
 
 	mu sync.Mutex
-	// moment counts the news heard.
+	// moment counts the news heard. The first piece is of moment 1.
 	moment uint64
+	// recent are the last pieces of news. That of a moment is at the moment modulo the length.
+	recent [recentNews]news
 	// pods are the refused ones. Key: the pod's UID. Value: the pod and its cause. A pod leaves
 	// when it is woken, reserved or deleted.
 	pods map[types.UID]refused
@@ -71,6 +73,10 @@ type waiting struct {
 	// the pod's UID. A pod leaves with that cycle, or as from pods.
 	leaving map[types.UID]struct{}
 }
+
+// recentNews is how many pieces of news may come while a pod is being refused before it is tried again
+// whatever they say. In a large cluster every agent reports every few seconds, so that some always do.
+const recentNews = 128
 
 type refused struct {
 	pod   *corev1.Pod
@@ -88,11 +94,11 @@ func (w *waiting) now() uint64 {
 	return w.moment
 }
 
-// refuse notes what a pod waits for, as decided at the given moment. Where there was news since,
-// the pod is woken at once: what it waits for may have come.
+// refuse notes what a pod waits for, as decided at the given moment. Where news since then help it,
+// the pod is woken at once.
 func (w *waiting) refuse(pod *corev1.Pod, c cause, decided uint64) {
 	w.mu.Lock()
-	missed := w.moment != decided || w.mended(pod)
+	missed := w.since(decided, c) || w.mended(pod)
 	if !missed {
 		w.pods[pod.UID] = refused{pod: pod, cause: c}
 	}
@@ -101,6 +107,19 @@ func (w *waiting) refuse(pod *corev1.Pod, c cause, decided uint64) {
 		metrics.Woken(metrics.Missed)
 		w.wake(pod)
 	}
+}
+
+// since tells whether news that came after a moment help a pod, or were too many to tell. Called under mu.
+func (w *waiting) since(moment uint64, c cause) bool {
+	if w.moment-moment > recentNews {
+		return true
+	}
+	for m := moment + 1; m <= w.moment; m++ {
+		if w.recent[m%recentNews].helps(c) {
+			return true
+		}
+	}
+	return false
 }
 
 // mended tells whether the annotations of a pod are others by now. Called under mu: of an update that
@@ -147,6 +166,7 @@ func (w *waiting) leaves(uid types.UID) bool {
 func (w *waiting) hear(n news) {
 	w.mu.Lock()
 	w.moment++
+	w.recent[w.moment%recentNews] = n
 	var woken []*corev1.Pod
 	maps.DeleteFunc(w.pods, func(_ types.UID, r refused) bool {
 		if !n.helps(r.cause) {

@@ -57,15 +57,34 @@ func TestWaitingWakes(t *testing.T) {
 	}
 }
 
-// News that come while the decision to refuse is being made are not lost.
+// News that come while the decision to refuse is being made are not lost, and those that help nobody
+// wake nobody.
 func TestWaitingMissesNoNews(t *testing.T) {
-	woken := 0
-	w := newWaiting(func(map[string]*corev1.Pod) { woken++ })
-	decided := w.now()
-	w.hear(news{node: "node-1", room: true})
-	w.refuse(waitingPod("mysql-0"), cause{room: true}, decided)
-	if woken != 1 || len(w.pods) != 0 {
-		t.Errorf("woken %d times, %d wait", woken, len(w.pods))
+	idle := slices.Repeat([]news{{node: "node-9"}}, recentNews-1)
+	for name, c := range map[string]struct {
+		news  []news
+		woken int
+	}{
+		"none":                  {nil, 0},
+		"of help":               {[]news{{node: "node-1", room: true}}, 1},
+		"of no help":            {[]news{{node: "node-1"}}, 0},
+		"of help among others":  {append([]news{{node: "node-1", room: true}}, idle...), 1},
+		"as many as remembered": {append([]news{{node: "node-1"}}, idle...), 0},
+		"more than remembered":  {append([]news{{node: "node-1"}, {node: "node-2"}}, idle...), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			woken := 0
+			w := newWaiting(func(map[string]*corev1.Pod) { woken++ })
+			w.hear(news{node: "node-1", room: true}) // Before the decision.
+			decided := w.now()
+			for _, n := range c.news {
+				w.hear(n)
+			}
+			w.refuse(waitingPod("mysql-0"), cause{room: true}, decided)
+			if woken != c.woken || len(w.pods) != 1-c.woken {
+				t.Errorf("woken %d times, want %d; %d wait", woken, c.woken, len(w.pods))
+			}
+		})
 	}
 }
 
