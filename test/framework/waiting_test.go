@@ -25,7 +25,7 @@ const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free
 // there is another.
 func cordoned(addr, node string) string {
 	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +
-		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon it"
+		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon it, or set failover to Reassign, which gives the pod another address"
 }
 
 // needing is a change of a pod's CPU.
