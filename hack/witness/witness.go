@@ -166,7 +166,7 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 		w.violate("pod %s changed its address while it ran: %s, then %s", key, before, ips)
 	}
 	w.ran[pod.UID] = ips
-	if want, ok := w.promised[key]; ok && want != ips && !w.reassigns(key) {
+	if want, ok := w.promised[key]; ok && !within(want, ips) && !w.reassigns(key) {
 		w.suspicions[key] = suspicion{fmt.Sprintf("pod %s runs with %s, and %s is kept for it", key, ips, want), version(pod)}
 	}
 	for _, ip := range pod.Status.PodIPs {
@@ -337,6 +337,13 @@ func addresses(pod *corev1.Pod) string {
 		ips = append(ips, ip.IP)
 	}
 	return strings.Join(ips, ",")
+}
+
+// within tells whether all addresses of one list are in another. A record that names one family only
+// learns the other from its pod.
+func within(few, many string) bool {
+	have := strings.Split(many, ",")
+	return !slices.ContainsFunc(strings.Split(few, ","), func(a string) bool { return !slices.Contains(have, a) })
 }
 
 // mark tells whether an owner in a pool is a mark of fixedip's, which offers the address to nobody.

@@ -41,7 +41,7 @@ type stage struct {
 	mu             sync.Mutex
 	patches, looks int
 	// onPatch is asked before a CiliumNode is patched, and then called after it.
-	onPatch func() (fail error, after func())
+	onPatch func() (after func(), fail error)
 }
 
 var begin = time.Unix(1_700_000_000, 0)
@@ -95,7 +95,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 			var fail error
 			after := func() {}
 			if s.onPatch != nil {
-				fail, after = s.onPatch()
+				after, fail = s.onPatch()
 			}
 			if fail != nil {
 				return fail
@@ -220,8 +220,8 @@ func TestF2PodComesDuringTheRelease(t *testing.T) {
 	records := objects(recordOf(0, true), recordOf(1, true), recordOf(2, true))
 	s := newStage(t, records, records)
 	came := false
-	s.onPatch = func() (error, func()) {
-		return nil, func() {
+	s.onPatch = func() (func(), error) {
+		return func() {
 			if came {
 				return
 			}
@@ -232,7 +232,7 @@ func TestF2PodComesDuringTheRelease(t *testing.T) {
 			if err := s.api.Create(t.Context(), podOf(1)); err != nil {
 				t.Fatal(err)
 			}
-		}
+		}, nil
 	}
 	if err := s.reconcile(); err != nil {
 		t.Fatal(err)
@@ -251,12 +251,12 @@ func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 	s := newStage(t, records, records)
 	came := podOf(1)
 	came.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
-	s.onPatch = func() (error, func()) {
-		return nil, func() {
+	s.onPatch = func() (func(), error) {
+		return func() {
 			if err := client.IgnoreAlreadyExists(s.api.Create(t.Context(), came.DeepCopy())); err != nil {
 				t.Fatal(err)
 			}
-		}
+		}, nil
 	}
 	if err := s.reconcile(); err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestF13FinalizerHasADeadline(t *testing.T) {
 	records := objects(recordOf(0, true))
 	s := newStage(t, records, records)
 	refused := errors.New("the webhook refuses")
-	s.onPatch = func() (error, func()) { return refused, nil }
+	s.onPatch = func() (func(), error) { return nil, refused }
 	var record v1alpha1.FixedIP
 	read := func() error { return s.api.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: "web-0"}, &record) }
 
