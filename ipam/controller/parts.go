@@ -1,0 +1,141 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/workloads"
+)
+
+// parts are what the controllers share.
+type parts struct {
+	cfg    Config
+	ledger *ledger.Ledger
+	pools  *ciliumpool.Pools
+	writer *ciliumpool.Writer
+	// cached reads what the watches have shown, live what the API server has.
+	cached client.Client
+	live   client.Client
+
+	kinds     identity.Kinds
+	workloads *workloads.Store
+	watched   watches
+
+	events events.EventRecorder
+	clock  clock.Clock
+}
+
+// feeds hand what the shared watches show to the queues of the controllers.
+type feeds struct{ nodes, identities, leaving, orphans, slots, verified *feed }
+
+func newFeeds() feeds {
+	return feeds{nodes: &feed{}, identities: &feed{}, leaving: &feed{}, orphans: &feed{}, slots: &feed{}, verified: &feed{}}
+}
+
+func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, error) {
+	live, err := liveClient(mgr)
+	if err != nil {
+		return nil, err
+	}
+	watched, err := watchAll(ctx, mgr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	kinds := identity.NewKinds(cfg.Workloads...)
+	owners, err := newWorkloads(mgr, kinds)
+	if err != nil {
+		return nil, err
+	}
+	// Other kinds may not be installed yet, which nothing waits for.
+	watched["statefulsets"] = func() bool { return owners.Synced(identity.StatefulSets) }
+	l := ledger.New()
+	pools := ciliumpool.New(live)
+	if cfg.StripManagedFields {
+		pools.Untrack()
+	}
+	real := clock.RealClock{}
+	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
+	writer.Observe(metrics.PoolWrites{})
+	writer.Pace(ciliumpool.NewPace(real, cfg.WritesPerMinute))
+	return &parts{
+		cfg: cfg, ledger: l, pools: pools, writer: writer,
+		cached: mgr.GetClient(), live: live,
+		kinds: kinds, workloads: owners, watched: watched,
+		events: mgr.GetEventRecorder("fixedip-controller"), clock: real,
+	}, nil
+}
+
+// follow feeds the ledger from the watches, and what has changed in it to the controllers.
+func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *recordReconciler, c *conflictReconciler) (err error) {
+	// The ledger is behind its watch.
+	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
+		to.nodes.add(nodeRequest(node))
+		if change.Moved {
+			to.orphans.add(allSubnets)
+		}
+		if change.Appeared || change.Moved {
+			to.identities.add(r.homecoming(ctx, node)...)
+		}
+		for _, owner := range change.Owners {
+			to.identities.add(identityRequest(owner)...)
+			to.verified.add(identityRequest(owner)...)
+		}
+		for _, resource := range change.Workloads {
+			to.slots.add(slotRequest(p.kinds, resource)...)
+		}
+		c.poolChanged(node)
+	})
+	if err != nil {
+		return err
+	}
+	p.watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), p.ledger, func(record *v1alpha1.FixedIP, freed []string) {
+		for _, node := range freed {
+			to.nodes.add(nodeRequest(node))
+		}
+		// What is kept may be in the way of a pool, or a pool's dynamic entry in its way.
+		for _, ip := range record.Spec.IPs {
+			if a, err := address.Parse(ip); err == nil {
+				if home, ok := p.ledger.Home(a); ok {
+					to.nodes.add(nodeRequest(home))
+				}
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	p.workloads.Tell(func(before, after *identity.Workload) {
+		w := cmp.Or(after, before)
+		if requests := slotRequest(p.kinds, w.Resource()); len(requests) > 0 {
+			to.slots.add(requests...)
+			return
+		}
+		to.identities.add(r.ofWorkload(ctx, *w)...)
+	})
+	return nil
+}
+
+// eachRecord visits the FixedIPs of a cache. Before the cache is filled there are none.
+func eachRecord(cached client.Reader) func(visit func(*v1alpha1.FixedIP)) {
+	return func(visit func(*v1alpha1.FixedIP)) {
+		var all v1alpha1.FixedIPList
+		if err := cached.List(context.Background(), &all, client.UnsafeDisableDeepCopy); err != nil {
+			return
+		}
+		for i := range all.Items {
+			visit(&all.Items[i])
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package controller
+
+import (
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// CacheOptions trims what the controller watches to the fields that it uses.
+func CacheOptions(cfg Config) cache.Options {
+	trimPod := trimPod
+	if cfg.Adoption.Labels() {
+		trimPod = trimPodButLabels
+	}
+	o := cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
+			&corev1.Node{}:         {Transform: trimNode},
+			&corev1.Pod{}:          {Transform: trimPod},
+		},
+	}
+	if cfg.Verify.Endpoints {
+		o.ByObject[&ciliumv2.CiliumEndpoint{}] = cache.ByObject{Transform: trimEndpoint}
+	}
+	return o
+}
+
+// trimPod keeps of a pod what identity.Of and plan read.
+func trimPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &corev1.Pod{
+		TypeMeta:   pod.TypeMeta,
+		ObjectMeta: trimMeta(pod.ObjectMeta),
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, HostIP: pod.Status.HostIP, StartTime: pod.Status.StartTime},
+	}
+	if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
+		trimmed.Spec.Affinity = pod.Spec.Affinity
+	}
+	return trimmed, nil
+}
+
+// trimNode keeps of a Node what its subnets and its pool depend on.
+func trimNode(obj any) (any, error) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
+	trimmed.CreationTimestamp, trimmed.Labels, trimmed.Annotations = node.CreationTimestamp, node.Labels, nil
+	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable = node.Spec.PodCIDRs, node.Spec.Unschedulable
+	if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
+		trimmed.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: pods}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return trimmed, nil
+}
+
+// trimPodButLabels is trimPod where labels of pods are looked at.
+func trimPodButLabels(obj any) (any, error) {
+	trimmed, err := trimPod(obj)
+	if pod, ok := obj.(*corev1.Pod); ok {
+		trimmed.(*corev1.Pod).Labels = pod.Labels
+	}
+	return trimmed, err
+}
+
+func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace:         m.Namespace,
+		Name:              m.Name,
+		UID:               m.UID,
+		ResourceVersion:   m.ResourceVersion,
+		Generation:        m.Generation,
+		CreationTimestamp: m.CreationTimestamp,
+		DeletionTimestamp: m.DeletionTimestamp,
+		Annotations:       m.Annotations,
+		OwnerReferences:   m.OwnerReferences,
+	}
+}
