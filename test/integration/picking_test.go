@@ -21,20 +21,27 @@ import (
 // over while another is free, and when none is, that which rests longest is taken.
 func TestPicking(t *testing.T) {
 	t.Parallel()
-	// A node with room for three fixed addresses.
-	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{
+	// A node with room for three fixed addresses. Its agent is slow to report, so that it still lists an
+	// address when that is given back: one that it never listed is nobody's until it has cooled down.
+	e := start(t, options{controllerArgs: []string{
 		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=2", "--max-allocated-ip=3", "--cool-down=1h",
 	}})
+	e.startNode("node-1", "--update-rate=4s")
+	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic == 3 }))
+	running := 0
 	place := func(name, want string) {
 		t.Helper()
 		e.create(statefulSet(name, 1))
 		if r := e.awaitRunning(nil, name+"-0")[name+"-0"]; r.Address != want {
 			t.Fatalf("%s-0 has %s, want %s", name, r.Address, want)
 		}
+		running++
+		e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Used == 2+running }))
 	}
 	gone := func(name string) {
 		t.Helper()
+		running--
 		e.delete(statefulSet(name, 1), client.PropagationPolicy(metav1.DeletePropagationBackground))
 		e.await("wait for "+name+"-0 to leave nothing behind", func(rows []witness.Row) bool {
 			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == name+"-0" })
