@@ -10,6 +10,10 @@
 //	Asked-for addresses              TestAskedFor, TestAskedForInVain
 //	What FixedIPs keep               TestKeptBeforehand, TestFixedIPValidation
 //	The owner node is gone           TestOwnerNodeGoneAndBack
+//	Failover                         TestMigrate, TestMigrateDualStack, TestMigrateOnlyFenced, TestMigrateNotAllowed,
+//	                                 TestReassign, TestSchedulerKilledDuringMove
+//	Other kinds, slots               TestKindWithStableNames, TestDeploymentUpdates, TestDeploymentSlotsGoBack,
+//	                                 TestDeploymentWithoutSlots
 //	Picking and resting              TestPicking
 //	Filling evenly, by weight        TestSubnetsFillEvenly, TestScoreWeight
 //	Claims                           TestPools, TestBurstOnOneNode, TestSecondClaimIsReleased
@@ -23,4 +27,18 @@
 //	The controller is down           TestControllerDown
 //	Giving an address up, owners     TestFixedIPDeletedByHand, TestStatefulSetReplacedAroundItsPods
 //	Crashes, two schedulers          TestSchedulerKilledBetweenClaimAndBind, TestKilledDuringChurn, TestTwoActiveSchedulers
+//
+// And of the controller:
+//
+//	Subnets, and nodes that go       TestSubnetSources, TestNodeReplaced, TestHeldSubnet, TestHoldAndFree
+//	Pools                            TestG12Watermarks, TestShrinkAcrossRestarts, TestKeptInThePool, TestPoolGrowsForPodsThatWait
+//	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
+//	Records                          TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
+//	Reclaim                          TestG3Recycle, TestOptedOut, TestFieldBugs, and the retention policy above
+//	Verify, conflicts                TestFirstPlacementAdopted, TestMismatch, TestConflicts
+//	CiliumEndpoints                  TestCiliumEndpoints
+//	Pods of other schedulers         TestG9AdoptMode
+//	Flags, dry run, metrics          TestG14GuideDeployment, TestG15GuideScenarios, TestDryRun, TestG17ControllerMetrics
+//	Crashes                          TestKilledAtEveryWrite
+//	kubectl fixedip                  TestG16KubectlPlugin
 package integration
