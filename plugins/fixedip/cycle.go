@@ -121,8 +121,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 // PreFilterExtensions is nil: other pods on a node change nothing about its addresses.
 func (p *Plugin) PreFilterExtensions() framework.PreFilterExtensions { return nil }
 
-// Filter lets the owner node pass, or the nodes that the pod's address could be moved to, or, where nothing is reserved, the nodes with room in each
-// family. What it refuses can't be resolved by preemption: an evicted pod keeps its address.
+// Filter lets the owner node pass, or the nodes that the pod's address could be moved to, or, where
+// nothing is reserved, the nodes with room in each family. What it refuses can't be resolved by
+// preemption: an evicted pod keeps its address.
 func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, node fwk.NodeInfo) *fwk.Status {
 	c, err := read(state)
 	if err != nil {

@@ -61,9 +61,10 @@ type Ledger struct {
 	// strays are the nodes whose pools offer an address that is in none of their own subnets. Key:
 	// the address. Value: the nodes, sorted; never none.
 	strays map[netip.Addr][]string
-	// claims are in flight: decided by AssumeFrom or AssumeExact, not yet forgotten. Key: the pod's UID, since a pod
-	// of the same name may follow while the claim of the first still stands. Invariant: the
-	// addresses of a claim are in the assumed map of its node under the same UID.
+	// claims are in flight: decided by one of the Assume methods, not yet forgotten. Key: the pod's UID,
+	// since a pod of the same name may follow while the claim of the first still stands. Invariant: the
+	// addresses of a claim are in the assumed map of its node, under the same UID or, where the pool
+	// gives them to the name, under that of another pod of the name.
 	claims map[types.UID]Claim
 	// kept is what FixedIPs keep. It is nobody else's, entry or not, as far as this ledger decides;
 	// where an entry stands, that comes first. The nodes look into it too.
