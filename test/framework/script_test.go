@@ -161,7 +161,8 @@ func (p *player) start(r row) <-chan watch.Event {
 			},
 		}))
 	p.must(err)
-	sched.SchedulingQueue = &ownedQueue{sched.SchedulingQueue}
+	queue := &ownedQueue{sched.SchedulingQueue}
+	sched.SchedulingQueue, sched.NextPod = queue, queue.Pop
 	p.must(broadcaster.StartRecordingToSinkWithContext(ctx))
 	informers.Start(ctx.Done())
 	dynamicInformers.Start(ctx.Done())
@@ -221,9 +222,17 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 }
 
 // ownedQueue keeps the scheduler from reading what it has given to the queue, which may change it
-// at that moment: kubernetes/kubernetes#139340, a data race of v1.34 that every pod that can't be
-// placed may set off.
+// at that moment, and from changing what the queue, which has just handed it out, still reads:
+// kubernetes/kubernetes#139340, a data race of v1.34 that every pod that can't be placed may set off.
 type ownedQueue struct{ internalqueue.SchedulingQueue }
+
+func (q *ownedQueue) Pop(logger klog.Logger) (*framework.QueuedPodInfo, error) {
+	pod, err := q.SchedulingQueue.Pop(logger)
+	if pod == nil || err != nil {
+		return pod, err
+	}
+	return pod.DeepCopy(), nil
+}
 
 func (q *ownedQueue) AddUnschedulableIfNotPresent(logger klog.Logger, pod *framework.QueuedPodInfo, cycle int64) error {
 	return q.SchedulingQueue.AddUnschedulableIfNotPresent(logger, pod.DeepCopy(), cycle)
