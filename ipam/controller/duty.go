@@ -254,13 +254,21 @@ func (d *duty) watermark(n pool.Node, f address.Family) plan.Watermark {
 	// More pods than the watermark at once: the agent tells of them when it has given out what there
 	// is, up to 15 s later, and again for each next portion.
 	if waiting := without(n, d.waiting); waiting > 0 {
-		if len(n.Used) == 0 {
-			// What the node has taken for itself has not been told yet.
-			waiting += len(pool.NodeOwners)
-		}
-		w.Free = max(w.Free, waiting)
+		w.Free = max(w.Free, waiting+d.untold(n))
 	}
 	return w
+}
+
+// untold is how many addresses the node may have taken for itself of which its agent has not told yet.
+// Until it does they count as free.
+func (d *duty) untold(n pool.Node) int {
+	told := 0
+	for _, owner := range n.Used {
+		if (pool.Entry{Owner: owner}).Node() {
+			told++
+		}
+	}
+	return len(pool.NodeOwners) - told
 }
 
 // first makes the entries of a fresh pool.
