@@ -8,22 +8,24 @@ import (
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
-	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 // cluster reads what the commands show.
@@ -164,30 +166,17 @@ func (c *cluster) things(ctx context.Context, name, controllers string) (explain
 	if t.Nodes, err = c.coreNodes(ctx); err != nil {
 		return t, err
 	}
-	pod, record := &corev1.Pod{}, &v1alpha1.FixedIP{}
+	pod := &corev1.Pod{}
 	if there, err := c.get(ctx, c.namespace, name, pod); err != nil {
 		return t, err
 	} else if there {
 		t.Pod = pod
 	}
-	if there, err := c.get(ctx, c.namespace, name, record); err != nil {
+	if t.Record, err = c.record(ctx, name); err != nil {
 		return t, err
-	} else if there {
-		t.Record = record
 	}
-	workload := ""
 	if t.Record != nil {
-		workload = t.Record.Spec.Owner.Name
-	} else if owner := metav1.GetControllerOfNoCopy(pod); owner != nil && owner.Kind == "StatefulSet" {
-		workload = owner.Name
-	}
-	if workload != "" {
-		sts := &appsv1.StatefulSet{}
-		if there, err := c.get(ctx, c.namespace, workload, sts); err != nil {
-			return t, err
-		} else if there {
-			t.Workload = sts
-		}
+		t.Workload, t.Unread = c.workload(ctx, t.Record.Spec.Owner)
 	}
 	endpoint := &ciliumv2.CiliumEndpoint{}
 	if there, err := c.get(ctx, c.namespace, name, endpoint); err == nil && there {
@@ -207,6 +196,35 @@ func (c *cluster) things(ctx context.Context, name, controllers string) (explain
 		}
 	}
 	return t, nil
+}
+
+// record finds the FixedIP of a pod. That of a pod with a slot has another name.
+func (c *cluster) record(ctx context.Context, pod string) (*v1alpha1.FixedIP, error) {
+	var records v1alpha1.FixedIPList
+	if err := c.api.List(ctx, &records, client.InNamespace(c.namespace)); err != nil {
+		return nil, fmt.Errorf("list FixedIPs: %w", err)
+	}
+	i := slices.IndexFunc(records.Items, func(r v1alpha1.FixedIP) bool { return r.Spec.PodName == pod })
+	if i < 0 {
+		return nil, nil
+	}
+	return &records.Items[i], nil
+}
+
+// workload reads a workload of any kind; nil where it is gone. unread says why that can't be told, as
+// where the user may not read the kind.
+func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *identity.Workload, unread string) {
+	obj := &unstructured.Unstructured{}
+	obj.SetAPIVersion(of.APIVersion)
+	obj.SetKind(of.Kind)
+	there, err := c.get(ctx, c.namespace, of.Name, obj)
+	switch {
+	case err != nil:
+		return nil, err.Error()
+	case !there:
+		return nil, ""
+	}
+	return workloads.Decode(obj), ""
 }
 
 // get tells whether an object is there, and reads it.

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,8 +35,10 @@ type Things struct {
 	Namespace, Name string
 	Pod             *corev1.Pod
 	Record          *v1alpha1.FixedIP
-	// Workload is the StatefulSet that the pod or the record names.
-	Workload *appsv1.StatefulSet
+	// Workload is the one that the pod or the record names, of whatever kind.
+	Workload *identity.Workload
+	// Unread says why it is not known whether there is a Workload; empty where it is known.
+	Unread string
 	// Pools has the pools of all nodes.
 	Pools *ledger.Ledger
 	// Nodes are all nodes. Key: the name.
@@ -107,6 +108,7 @@ func Explain(t Things) Report {
 	default:
 		e.pod()
 	}
+	e.conditions()
 	e.endpoint()
 	e.leader()
 	return r
@@ -220,6 +222,22 @@ func NodeState(node *corev1.Node) string {
 	return "ready"
 }
 
+// conditions are what the controller found out of order with the record.
+func (e *explanation) conditions() {
+	if e.Record == nil {
+		return
+	}
+	for _, c := range e.Record.Status.Conditions {
+		bad := metav1.ConditionFalse
+		if c.Type == v1alpha1.ConditionConflict || c.Type == v1alpha1.ConditionMismatch {
+			bad = metav1.ConditionTrue
+		}
+		if c.Status == bad {
+			e.wrong("", "fixedip-controller said %s ago: %s (%s)", e.since(c.LastTransitionTime.Time), c.Message, c.Reason)
+		}
+	}
+}
+
 // endpoint tells of a CiliumEndpoint that outlived its pod.
 func (e *explanation) endpoint() {
 	if e.Endpoint == nil || e.Pod != nil && (e.Endpoint.PodUID == "" || e.Endpoint.PodUID == e.Pod.UID) {
@@ -264,20 +282,4 @@ func ready(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-}
-
-// excludes tells whether a StatefulSet has fewer replicas than would take in the pod.
-func excludes(workload *appsv1.StatefulSet, podName string) bool {
-	ordinal, ok := identity.Ordinal(podName, workload.Name)
-	if !ok {
-		return false
-	}
-	first, replicas := int32(0), int32(1)
-	if workload.Spec.Ordinals != nil {
-		first = workload.Spec.Ordinals.Start
-	}
-	if workload.Spec.Replicas != nil {
-		replicas = *workload.Spec.Replicas
-	}
-	return ordinal < first || ordinal >= first+replicas
 }

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -48,7 +48,7 @@ func fine() *world {
 				},
 				Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse},
 			},
-			Workload: &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql", UID: "sts-1"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3)}},
+			Workload: &identity.Workload{Namespace: "db", Name: "mysql", UID: "sts-1", Replicas: ptr.To[int32](3)},
 			Nodes:    map[string]*corev1.Node{"node-1": node(), "node-2": node()},
 			Endpoint: &explain.Endpoint{PodUID: "pod-1"},
 			Leader:   &explain.Leader{Holder: "controller-1", Renewed: now.Add(-time.Second)},
@@ -92,6 +92,15 @@ func (w *world) unreserved() {
 	delete(w.pools[0].Entries, netip.MustParseAddr("10.0.1.6"))
 }
 
+// ofDeployment makes the pod one of a Deployment, whose slot it has.
+func (w *world) ofDeployment() {
+	w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "ReplicaSet", "web-5"
+	w.Record.Name = "web-10-0-1-6"
+	w.Record.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "deploy-1"}
+	w.Workload = &identity.Workload{Namespace: "db", Name: "web", UID: "deploy-1", Replicas: ptr.To[int32](3)}
+	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.Owned("db", "mysql-0", "Deployment", "web")
+}
+
 // without takes the pod.
 func (w *world) without() {
 	w.Pod, w.Endpoint, w.Record.Status.Phase = nil, nil, v1alpha1.PhaseReserved
@@ -121,7 +130,26 @@ func TestFindings(t *testing.T) {
 		"of a Deployment": {func(w *world) {
 			w.unreserved()
 			w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "ReplicaSet", "web-5"
-		}, []explain.Finding{ok("It has no fixed address: it belongs to ReplicaSet web-5, and only the pods of StatefulSets keep their names")}},
+		}, []explain.Finding{ok("It has no fixed address: it belongs to ReplicaSet web-5, and only the pods of StatefulSets have one by default")}},
+		"of a Deployment that asks for one, waiting": {func(w *world) {
+			w.unplaced()
+			w.ofDeployment()
+			w.unreserved()
+			w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "true"}
+			w.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no slot is free"}}
+		}, []explain.Finding{
+			wrong("It is annotated fixedip.io/enabled: true and waits for an address of ReplicaSet web-5", "its kind of workload in workloads of the scheduler's FixedIPArgs, and in --workload-kind of the controller"),
+			ok("fixedip-scheduler said: no slot is free"),
+		}},
+		"of a Deployment that asks for one, placed without": {func(w *world) {
+			w.ofDeployment()
+			w.unreserved()
+			w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "true"}
+			w.Pod.Spec.SchedulerName = "default-scheduler"
+		}, []explain.Finding{
+			wrong("It is annotated fixedip.io/enabled: true, and default-scheduler placed it without a fixed address", "schedulerName: fixedip-scheduler in the pod template; its kind of workload in workloads of the scheduler's FixedIPArgs, and in --workload-kind of the controller"),
+		}},
+		"of a Deployment, with a slot": {func(w *world) { w.ofDeployment() }, []explain.Finding{ok("It runs with its fixed address 10.0.1.6")}},
 		"of nobody": {func(w *world) { w.unreserved(); w.Pod.OwnerReferences = nil }, []explain.Finding{
 			ok("It has no fixed address: it belongs to no workload, so nothing would tell when the address may go back; make it a StatefulSet"),
 		}},
@@ -190,7 +218,7 @@ func TestFindings(t *testing.T) {
 
 		// The second: an address is not given back.
 		"the StatefulSet is there": {func(w *world) { w.without() }, []explain.Finding{ok("Its address is kept for the pod that StatefulSet mysql is about to make")}},
-		"scaled down, kept": {func(w *world) { w.without(); w.Workload.Spec.Replicas = ptr.To[int32](0) }, []explain.Finding{
+		"scaled down, kept": {func(w *world) { w.without(); w.Workload.Replicas = ptr.To[int32](0) }, []explain.Finding{
 			{Text: "Its address is kept for when StatefulSet mysql is scaled up again: whenScaled is Retain", Help: "kubectl -n db delete fixedip mysql-0 gives the address back"},
 		}},
 		"deleted, kept": {func(w *world) { w.without(); w.Workload = nil; w.Record.Spec.Reclaim.WhenDeleted = v1alpha1.Retain }, []explain.Finding{
@@ -215,6 +243,25 @@ func TestFindings(t *testing.T) {
 		}},
 		"an entry alone": {func(w *world) { w.without(); w.Record = nil }, []explain.Finding{
 			wrong("A pool has an entry for it, and there is neither a pod nor a FixedIP", "if no pod is to have it: remove the owner from the entry in the CiliumNode"),
+		}},
+
+		"a slot without a pod": {func(w *world) { w.ofDeployment(); w.without() }, []explain.Finding{
+			ok("Its address is kept for the next pod that Deployment web makes"),
+		}},
+		"a workload that can't be read": {func(w *world) { w.without(); w.Workload, w.Unread = nil, "forbidden" }, []explain.Finding{
+			ok("Its address is kept for StatefulSet mysql; whether that is still there can't be told: forbidden"),
+		}},
+		"what the controller found": {func(w *world) {
+			w.Record.Status.Conditions = []metav1.Condition{
+				{Type: "Homed", Status: metav1.ConditionTrue, Reason: "SubnetAssigned", Message: "its subnet has node node-1"},
+				{Type: "Projected", Status: metav1.ConditionFalse, Reason: "Claimed", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
+				{Type: "Mismatch", Status: metav1.ConditionFalse, Reason: "Right", Message: "it runs with what is kept"},
+				{Type: "Conflict", Status: metav1.ConditionTrue, Reason: "UsedByOther", Message: "web/web-0 has 10.0.1.6", LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}},
+			}
+		}, []explain.Finding{
+			ok("It runs with its fixed address 10.0.1.6"),
+			wrong("fixedip-controller said 60s ago: 10.0.1.6 belongs to web/web-0 (Claimed)", ""),
+			wrong("fixedip-controller said 60m ago: web/web-0 has 10.0.1.6 (UsedByOther)", ""),
 		}},
 
 		// The third: a CiliumEndpoint that is left over.

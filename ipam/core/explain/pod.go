@@ -21,8 +21,8 @@ func (e *explanation) pod() {
 	switch {
 	case err != nil:
 		e.wrong("correct the annotation in the pod template", "It can't be told whether it is to have a fixed address: %v", err)
-	case !fixed && len(e.held) == 0:
-		e.fine("It has no fixed address: %s", e.unfixed())
+	case !fixed && len(e.held) == 0 && e.Record == nil:
+		e.unfixed()
 	case e.Pod.Spec.NodeName == "":
 		e.waiting()
 	default:
@@ -31,17 +31,26 @@ func (e *explanation) pod() {
 }
 
 // unfixed says why a pod has no fixed address.
-func (e *explanation) unfixed() string {
+func (e *explanation) unfixed() {
+	const text = "It has no fixed address: "
 	owner := metav1.GetControllerOfNoCopy(e.Pod)
 	switch {
 	case e.Pod.Spec.HostNetwork:
-		return "it uses the network of its host"
+		e.fine(text + "it uses the network of its host")
 	case owner == nil:
-		return "it belongs to no workload, so nothing would tell when the address may go back; make it a StatefulSet"
-	case owner.Kind != "StatefulSet":
-		return fmt.Sprintf("it belongs to %s %s, and only the pods of StatefulSets keep their names", owner.Kind, owner.Name)
+		e.fine(text + "it belongs to no workload, so nothing would tell when the address may go back; make it a StatefulSet")
+	case identity.OptsOut(e.Pod.Annotations):
+		e.fine(text+"it is annotated %s: %s", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled])
+	case !identity.OptsIn(e.Pod.Annotations):
+		e.fine(text+"it belongs to %s %s, and only the pods of StatefulSets have one by default", owner.Kind, owner.Name)
+	case e.Pod.Spec.NodeName == "":
+		e.wrong("its kind of workload in workloads of the scheduler's FixedIPArgs, and in --workload-kind of the controller",
+			"It is annotated %s: %s and waits for an address of %s %s", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled], owner.Kind, owner.Name)
+		e.schedulerSaid()
+	default:
+		e.wrong("schedulerName: "+schedulerName+" in the pod template; its kind of workload in workloads of the scheduler's FixedIPArgs, and in --workload-kind of the controller",
+			"It is annotated %s: %s, and %s placed it without a fixed address", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled], e.Pod.Spec.SchedulerName)
 	}
-	return "it is annotated " + identity.AnnotationEnabled + ": " + e.Pod.Annotations[identity.AnnotationEnabled]
 }
 
 // bound says whether a pod on a node has what is reserved for it.
@@ -121,6 +130,11 @@ func (e *explanation) waiting() {
 	default:
 		e.room()
 	}
+	e.schedulerSaid()
+}
+
+// schedulerSaid is what its scheduler wrote on a pod that it could not place.
+func (e *explanation) schedulerSaid() {
 	for _, c := range e.Pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message != "" {
 			e.fine("%s said: %s", e.Pod.Spec.SchedulerName, c.Message)
@@ -216,15 +230,19 @@ func (e *explanation) kept() {
 	switch {
 	case rec.Status.ExpiresAt != nil:
 		e.fine("Its address is kept until %s, in case a pod comes back under the name", rec.Status.ExpiresAt.UTC().Format("2006-01-02 15:04:05 MST"))
+	case e.Unread != "":
+		e.fine("Its address is kept for %s; whether that is still there can't be told: %s", name, e.Unread)
 	case e.Workload == nil && rec.Spec.Owner.UID == "":
 		e.fine("Its address is kept for %s, which has never been there", name)
 	case e.Workload == nil && rec.Spec.Reclaim.WhenDeleted == v1alpha1.Retain:
 		e.Findings = append(e.Findings, Finding{Text: fmt.Sprintf("Its address is kept although %s is gone: whenDeleted is Retain", name), Help: giveUp})
 	case e.Workload == nil:
 		e.wrong("", "%s is gone, and its address is about to go back", name)
-	case excludes(e.Workload, e.Name) && rec.Spec.Reclaim.WhenScaled == v1alpha1.Delete:
+	case rec.Name != rec.Spec.PodName:
+		e.fine("Its address is kept for the next pod that %s makes", name)
+	case e.Workload.Excludes(e.Name) && rec.Spec.Reclaim.WhenScaled == v1alpha1.Delete:
 		e.wrong("", "%s is scaled down, and its address is about to go back", name)
-	case excludes(e.Workload, e.Name):
+	case e.Workload.Excludes(e.Name):
 		e.Findings = append(e.Findings, Finding{Text: fmt.Sprintf("Its address is kept for when %s is scaled up again: whenScaled is Retain", name), Help: giveUp})
 	default:
 		e.fine("Its address is kept for the pod that %s is about to make", name)

@@ -141,3 +141,9 @@ func OptsOut(annotations map[string]string) bool {
 	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
 	return err == nil && !enabled
 }
+
+// OptsIn tells whether annotations say that there is to be a fixed address.
+func OptsIn(annotations map[string]string) bool {
+	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
+	return err == nil && enabled
+}

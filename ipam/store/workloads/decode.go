@@ -70,6 +70,9 @@ func described(o metav1.Object, gvk schema.GroupVersionKind) *seen {
 	}
 }
 
+// Decode reads a workload of any kind.
+func Decode(o *unstructured.Unstructured) *identity.Workload { return &fromUnstructured(o).workload }
+
 // fromUnstructured reads what has the place that it has in a StatefulSet or a Deployment. A field
 // that is of another type there is as if it were not: nobody but the kind's own author could mend it.
 func fromUnstructured(o *unstructured.Unstructured) *seen {

@@ -212,7 +212,7 @@ func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name s
 	if err != nil {
 		return nil, fmt.Errorf("read %s %s/%s: %w", gk, namespace, name, err)
 	}
-	return &fromUnstructured(obj).workload, nil
+	return Decode(obj), nil
 }
 
 // Controller finds what controls a controller of pods, as identity.Controllers wants it.
