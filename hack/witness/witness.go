@@ -62,6 +62,7 @@ type Witness struct {
 	suspicions map[string]suspicion
 	// violations are the broken promises, in the order seen.
 	violations []string
+	history    history
 	// anyOrder: claims may follow their binds.
 	anyOrder bool
 	// changed is closed and made anew at each event.
@@ -85,6 +86,7 @@ func blank() *Witness {
 		ran:        map[types.UID]string{},
 		boundAt:    map[types.UID]uint64{},
 		suspicions: map[string]suspicion{},
+		history:    newHistory(),
 		changed:    make(chan struct{}),
 	}
 }
@@ -146,6 +148,7 @@ func (w *Witness) violate(format string, args ...any) {
 }
 
 func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
+	w.history.seePod(pod, gone)
 	key := pod.Namespace + "/" + pod.Name
 	if gone {
 		if now := w.pods[key]; now != nil && now.UID == pod.UID {
@@ -192,6 +195,7 @@ func (w *Witness) order(key string) {
 
 func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	before := w.nodes[cn.Name]
+	w.history.seeNode(before, cn, gone)
 	if gone {
 		delete(w.nodes, cn.Name)
 	} else {

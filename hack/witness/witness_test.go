@@ -147,3 +147,63 @@ func TestViolations(t *testing.T) {
 		})
 	}
 }
+
+// What is looked up afterwards was true when it was: the pool may have changed since.
+func TestStrays(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(e *events)
+		want    string
+	}{
+		"its own from first to last, which another has now": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
+			e.node("node-1", "10.0.1.9", "db/web-1")
+			e.pod("web-1", "2", "node-1", "10.0.1.9")
+		}, "[]"},
+		"given to another while its pod has it": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			running := e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.node("node-1", "10.0.1.9", "db/web-1")
+			running.ResourceVersion = "9"
+			e.w.seePod(running, true)
+		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while that was db/web-1's]"},
+		"one for anybody": {func(e *events) {
+			e.node("node-1", "10.0.1.1", "", "10.0.1.9", "db/web-0")
+			e.pod("web-0", "1", "node-1", "10.0.1.1")
+		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
+		"that became its own": {func(e *events) {
+			e.node("node-1", "10.0.1.1", "")
+			e.pod("web-0", "1", "node-1", "10.0.1.1")
+			e.node("node-1", "10.0.1.1", "db/web-0")
+		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
+		"each time anew": {func(e *events) {
+			for _, uid := range []string{"1", "2"} {
+				e.w.seePod(e.pod("web-0", uid, "node-1", "10.0.1.1"), true)
+			}
+		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
+		"on a node that is gone since": {func(e *events) {
+			cn := e.node("node-1", "10.0.1.9", "db/web-0")
+			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
+			cn.ResourceVersion = "9"
+			e.w.seeNode(cn, true)
+		}, "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := &events{w: blank()}
+			c.happens(e)
+			if got := fmt.Sprint(e.w.Strays()); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestOffered(t *testing.T) {
+	e := &events{w: blank()}
+	e.node("node-1", "10.0.1.1", "", "10.0.1.2", "health")
+	e.node("node-1", "10.0.1.1", "db/web-0", "10.0.1.2", "health")
+	e.node("node-2", "10.0.2.1", "")
+	if got := fmt.Sprint(e.w.Offered("node-1")); got != "[10.0.1.1]" {
+		t.Errorf("%s was for anybody on node-1", got)
+	}
+}

@@ -1,0 +1,142 @@
+package witness
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// place is an address on a node.
+type place struct{ node, address string }
+
+// tenure is a time in revisions of one etcd, from the first up to the one that ends it; 0: it lasts.
+type tenure struct {
+	// of is who had the address: a pod, or the owner of the entry as the pool has it, which is empty
+	// where the entry is for anybody.
+	of          string
+	from, until uint64
+}
+
+func (t tenure) overlaps(o tenure) bool {
+	return (o.until == 0 || t.from < o.until) && (t.until == 0 || o.from < t.until)
+}
+
+func (t tenure) within(o tenure) bool {
+	return o.from <= t.from && (o.until == 0 || t.until != 0 && t.until <= o.until)
+}
+
+// history is all that was ever seen of who had an address, and of whose it was by the pool.
+type history struct {
+	// pods are those that had the address, each from when its status first said so until it had ended
+	// or was gone. Key: the place, and under it the UID of the pod.
+	pods map[place]map[types.UID]*tenure
+	// entries are the owners of the address in the pool of the node, in their order.
+	entries map[place][]*tenure
+}
+
+func newHistory() history {
+	return history{pods: map[place]map[types.UID]*tenure{}, entries: map[place][]*tenure{}}
+}
+
+func (h history) seePod(pod *corev1.Pod, gone bool) {
+	if pod.Spec.HostNetwork || pod.Spec.NodeName == "" {
+		return
+	}
+	ended := gone || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	for _, ip := range pod.Status.PodIPs {
+		at := place{pod.Spec.NodeName, ip.IP}
+		had := h.pods[at][pod.UID]
+		switch {
+		case had == nil && !ended:
+			if h.pods[at] == nil {
+				h.pods[at] = map[types.UID]*tenure{}
+			}
+			h.pods[at][pod.UID] = &tenure{of: pod.Namespace + "/" + pod.Name, from: version(pod)}
+		case had != nil && ended && had.until == 0:
+			had.until = version(pod)
+		}
+	}
+}
+
+// seeNode compares a CiliumNode with what it was before; nil: it is new. The last tenure of an entry
+// that stands is the one that lasts.
+func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
+	if before != nil {
+		for ip, e := range before.Spec.IPAM.Pool {
+			if now, stands := cn.Spec.IPAM.Pool[ip]; gone || !stands || now.Owner != e.Owner {
+				entries := h.entries[place{cn.Name, ip}]
+				entries[len(entries)-1].until = version(cn)
+			}
+		}
+	}
+	if gone {
+		return
+	}
+	for ip, e := range cn.Spec.IPAM.Pool {
+		at := place{cn.Name, ip}
+		if had := h.entries[at]; len(had) == 0 || had[len(had)-1].until != 0 {
+			h.entries[at] = append(had, &tenure{of: e.Owner, from: version(cn)})
+		}
+	}
+}
+
+// Stray is a pod that had an address while the entry in the pool of its node did not name it, or not
+// all the time.
+type Stray struct {
+	Pod, Node, Address string
+	// Others are the pods that the entry named meanwhile.
+	Others []string
+}
+
+func (s Stray) String() string {
+	if len(s.Others) > 0 {
+		return fmt.Sprintf("pod %s had %s on node %s while that was %s's", s.Pod, s.Address, s.Node, strings.Join(s.Others, "'s and "))
+	}
+	return fmt.Sprintf("pod %s had %s on node %s, whose entry did not name it", s.Pod, s.Address, s.Node)
+}
+
+// Strays are all that were ever seen, one for each incarnation of a pod, by pod.
+func (w *Witness) Strays() []Stray {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []Stray
+	for at, pods := range w.history.pods {
+		for _, had := range pods {
+			s, named := Stray{Pod: had.of, Node: at.node, Address: at.address}, false
+			for _, e := range w.history.entries[at] {
+				switch {
+				case e.of == had.of:
+					named = named || had.within(*e)
+				case pod(e.of) && had.overlaps(*e):
+					s.Others = append(s.Others, e.of)
+				}
+			}
+			if !named || len(s.Others) > 0 {
+				found = append(found, s)
+			}
+		}
+	}
+	slices.SortFunc(found, func(x, y Stray) int {
+		return cmp.Or(strings.Compare(x.Pod, y.Pod), strings.Compare(x.Address, y.Address))
+	})
+	return found
+}
+
+// Offered are the addresses that the pool of a node had for anybody at any time, sorted.
+func (w *Witness) Offered(node string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var found []string
+	for at, entries := range w.history.entries {
+		if at.node == node && slices.ContainsFunc(entries, func(e *tenure) bool { return e.of == "" }) {
+			found = append(found, at.address)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
