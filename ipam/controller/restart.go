@@ -55,9 +55,9 @@ type restarter struct {
 	// mu is held from the look at what is under way until the eviction is written down in begun.
 	mu sync.Mutex
 	// begun are the restarts of this process that the cache of FixedIPs may not show yet. Key: the
-	// identity. Value: when.
+	// FixedIP. Value: when.
 	begun map[types.NamespacedName]time.Time
-	// paced are the pods that are not tried at once again. Key: the identity. Value: when they are,
+	// paced are those whose pods are not tried at once again. Key: the FixedIP. Value: when they are,
 	// and how many times they were restarted without being put right. Forgotten with the process:
 	// the first try after that comes sooner.
 	paced map[types.NamespacedName]pace
@@ -84,8 +84,8 @@ func restarting(obj client.Object) []string {
 	return []string{"true"}
 }
 
-// restart evicts a pod. later is how long to wait where it is not its turn; errBlocked says that a
-// budget does not allow it.
+// restart evicts the pod of a FixedIP. later is how long to wait where it is not its turn; errBlocked
+// says that a budget does not allow it.
 func (r *restarter) restart(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) (later time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

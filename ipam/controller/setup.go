@@ -60,7 +60,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
 	}
-	if err := newVerifyReconciler(p.ledger, p.writer, p.workloads, mgr, p.live, cfg.Verify).setup(mgr, to.verified); err != nil {
+	if err := p.newVerifyReconciler().setup(mgr, to.verified, p.workloads); err != nil {
 		return fmt.Errorf("set up the controller that verifies: %w", err)
 	}
 	return nil

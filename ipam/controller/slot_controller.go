@@ -23,6 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
 )
 
 // slotReconciler owns the FixedIPs of slots, and the release of their entries. A request names a
@@ -172,6 +173,7 @@ func (r *slotReconciler) steps(slots []plan.Slot, workload *identity.Workload, k
 			s.Held = []ledger.Holding{slot.Held}
 		}
 		s.Workload.Excludes = surplus[i]
+		s.Asked = workload != nil && slot.Pod != nil && request.Asks(slot.Pod.Annotations, workload.Annotations)
 		steps[i] = slotStep{slot: slot, situation: s, next: plan.DecideSlot(s, slot.Holder)}
 	}
 	return steps

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"strconv"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -38,7 +37,7 @@ import (
 
 // verifyReconciler owns the condition Mismatch of FixedIPs, and the first owner of a pool entry that
 // a pod has got in place of its claim. It restarts pods, within the bounds of its restarter. A
-// request names an identity.
+// request names a pod: that of an identity, or the holder of a slot.
 //
 // Whatever plan.Verify finds in the caches is found once more at the API server before anything is
 // written.
@@ -47,28 +46,29 @@ type verifyReconciler struct {
 	writer    *ciliumpool.Writer
 	cached    client.Reader
 	live      client.Client
-	workloads *workloads.Store
+	kinds     identity.Kinds
+	workloads workloadStore
 	events    events.EventRecorder
 	clock     clock.Clock
 	cfg       VerifyConfig
 	restarter *restarter
 }
 
-func newVerifyReconciler(l *ledger.Ledger, w *ciliumpool.Writer, owners *workloads.Store, mgr manager.Manager, live client.Client, cfg VerifyConfig) *verifyReconciler {
-	c := clock.RealClock{}
+func (p *parts) newVerifyReconciler() *verifyReconciler {
 	return &verifyReconciler{
-		ledger: l, writer: w, cached: mgr.GetClient(), live: live, workloads: owners, events: mgr.GetEventRecorder("fixedip-controller"), clock: c, cfg: cfg,
-		restarter: newRestarter(mgr.GetClient(), live, c, cfg),
+		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live,
+		kinds: p.kinds, workloads: p.workloads, events: p.events, clock: p.clock, cfg: p.cfg.Verify,
+		restarter: newRestarter(p.cached, p.live, p.clock, p.cfg.Verify),
 	}
 }
 
-func (r *verifyReconciler) setup(mgr manager.Manager, identities *feed) error {
+func (r *verifyReconciler) setup(mgr manager.Manager, identities *feed, owners *workloads.Store) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.FixedIP{}, restartingIndex, restarting)
 	if err != nil {
 		return fmt.Errorf("index FixedIPs by restart: %w", err)
 	}
 	// A workload may have changed its mind about restarts.
-	r.workloads.Tell(func(before, after *identity.Workload) {
+	owners.Tell(func(before, after *identity.Workload) {
 		if before == nil || after == nil || maps.Equal(before.Annotations, after.Annotations) {
 			return
 		}
@@ -78,7 +78,9 @@ func (r *verifyReconciler) setup(mgr manager.Manager, identities *feed) error {
 	})
 	b := builder.ControllerManagedBy(mgr).
 		Named("verify").
-		For(&v1alpha1.FixedIP{}).
+		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
+			return identityRequest(holderOf(obj.(*v1alpha1.FixedIP)))
+		})).
 		WatchesRawSource(identities.source(nil, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, owner := range r.ledger.Owners() {
@@ -125,7 +127,7 @@ func (r *verifyReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	case plan.TellMismatch:
 		err = r.tell(ctx, o, v.Condition)
 	case plan.RestartPod:
-		later, err = r.restart(ctx, req.NamespacedName, o, v.Condition)
+		later, err = r.restart(ctx, o, v.Condition)
 	}
 	if errors.Is(err, errSuperseded) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).V(3).Info("Step superseded", "step", v.Step, "err", err)
@@ -158,15 +160,13 @@ func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key 
 		Patience: plan.Patience{Address: r.cfg.RestartAfter, Endpoint: r.cfg.EndpointPatience},
 		Now:      r.clock.Now(),
 	}
-	var record v1alpha1.FixedIP
-	switch err := from.Get(ctx, key, &record); {
-	case err == nil:
-		o.Record = &record
-	case !apierrors.IsNotFound(err):
-		return o, again, fmt.Errorf("read FixedIP %s: %w", key, err)
+	slots, isSlot := r.slotsOf(o.Held)
+	names := []string{key.Name}
+	if isSlot {
+		names = slotNames(slots.Name, o.Held)
 	}
-	if o.Record == nil && len(o.Held) == 0 {
-		return o, again, nil
+	if o.Record, err = readFirst(ctx, from, key.Namespace, names); err != nil || o.Record == nil && len(o.Held) == 0 {
+		return o, again, err
 	}
 	var pod corev1.Pod
 	switch err := from.Get(ctx, key, &pod); {
@@ -176,14 +176,21 @@ func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key 
 		return o, again, fmt.Errorf("read pod %s: %w", key, err)
 	}
 	owner := metav1.GetControllerOfNoCopy(&pod)
-	if owner == nil || !r.keptFor(o, owner) || optedOut(&pod) {
+	if owner == nil || identity.OptsOut(pod.Annotations) {
+		return o, again, nil
+	}
+	of := workloadKey{schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind(), owner.Name}
+	if isSlot && of.GroupKind == identity.ReplicaSets {
+		// The names of its pods are given once, so that the holder is who has the name.
+		of = slots
+	}
+	if !r.keptFor(o, of) {
 		// A pod that only has the name: what is kept is not kept for it.
 		return o, again, nil
 	}
 	o.Pod = &pod
 	var annotations map[string]string
-	gk := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
-	switch workload, err := r.workloads.Get(gk, key.Namespace, owner.Name); {
+	switch workload, err := r.workloads.Get(of.GroupKind, key.Namespace, of.Name); {
 	case err != nil:
 		return o, again, err
 	case workload != nil:
@@ -195,23 +202,6 @@ func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key 
 	}
 	o.Endpoint, again, err = r.hasEndpoint(ctx, &pod)
 	return o, again, err
-}
-
-// keptFor tells whether what is kept is kept for the pods of a workload.
-func (r *verifyReconciler) keptFor(o plan.Observed, owner *metav1.OwnerReference) bool {
-	of := identity.Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name}
-	if o.Record != nil {
-		kept := identity.OwnerOf(o.Record)
-		return kept.GroupKind() == of.GroupKind() && kept.Name == of.Name
-	}
-	// Entries name kinds by their labels.
-	label, name, ok := r.ledger.WorkloadOf(o.Held[0])
-	return ok && label == of.Label() && name == of.Name
-}
-
-func optedOut(pod *corev1.Pod) bool {
-	enabled, err := strconv.ParseBool(pod.Annotations[identity.AnnotationEnabled])
-	return err == nil && !enabled
 }
 
 // hasEndpoint tells whether a pod has the CiliumEndpoint that is owed to it: a young pod is owed
@@ -314,9 +304,10 @@ func (r *verifyReconciler) tell(ctx context.Context, o plan.Observed, c metav1.C
 	return nil
 }
 
-// restart evicts the pod and tells how that went.
-func (r *verifyReconciler) restart(ctx context.Context, key types.NamespacedName, o plan.Observed, evicted metav1.Condition) (later time.Duration, err error) {
-	later, err = r.restarter.restart(ctx, key, o.Pod)
+// restart evicts the pod and tells how that went. The next holder of a slot has another name: it is the
+// record that was restarted so many times.
+func (r *verifyReconciler) restart(ctx context.Context, o plan.Observed, evicted metav1.Condition) (later time.Duration, err error) {
+	later, err = r.restarter.restart(ctx, client.ObjectKeyFromObject(o.Record), o.Pod)
 	switch {
 	case errors.Is(err, errBlocked):
 		blocked := evicted

@@ -124,7 +124,7 @@ func DecideSlot(s Situation, holder string) Next {
 	spec.Reclaim = ptr.Deref(s.Workload.Reclaim, spec.Reclaim)
 	node := boundTo(s.Pod)
 	for _, h := range s.Held {
-		if addrs, ok := onePerFamily(h.Addrs, s.Pod); h.Node == node && ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) {
+		if addrs, ok := onePerFamily(h.Addrs, s.Pod); h.Node == node && ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) && (s.Asked || recordable(addrs, s.Pod)) {
 			spec.IPs = address.Strings(addrs)
 		}
 		if all(h.Addrs, spec.IPs) {
@@ -148,8 +148,8 @@ func DecideSlot(s Situation, holder string) Next {
 	return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved})
 }
 
-// slotWithoutRecord decides about a claim: it becomes a slot when its pod is bound to the node. One
-// whose pod is bound elsewhere, or that belongs to nothing any more, goes back. One whose pod is
+// slotWithoutRecord decides about a claim: it becomes a slot when its pod runs with it (see Decide).
+// One whose pod is bound elsewhere, or that belongs to nothing any more, goes back. One whose pod is
 // gone is a slot for the next.
 func slotWithoutRecord(s Situation) Next {
 	if len(s.Held) == 0 {
@@ -166,7 +166,7 @@ func slotWithoutRecord(s Situation) Next {
 		return Next{Step: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}
 	}
 	addrs, ok := onePerFamily(h.Addrs, s.Pod)
-	if !ok {
+	if !ok || !s.Asked && !recordable(addrs, s.Pod) {
 		return Next{}
 	}
 	return Next{Step: CreateRecord, Spec: v1alpha1.FixedIPSpec{

@@ -55,8 +55,10 @@ func replica(name, node string, ips ...string) *corev1.Pod {
 
 func TestDecideSlot(t *testing.T) {
 	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
-	handedOn, other := shopSpec, shopSpec
+	both := []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}
+	handedOn, other, grown := shopSpec, shopSpec, shopSpec
 	handedOn.PodName = "shop-y"
+	grown.IPs = []string{"10.0.1.6", "fd00::6"}
 	other.Owner.UID = "dep-2"
 	giveBack := policy("Delete", "Delete", 0)
 	policed := shopSpec
@@ -66,9 +68,12 @@ func TestDecideSlot(t *testing.T) {
 		holder    string
 		want      plan.Next
 	}{
-		"a claim whose pod is bound becomes a slot": {plan.Situation{Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x", plan.Next{Step: plan.CreateRecord, Spec: shopSpec}},
-		"a claim whose pod is on its way waits":     {plan.Situation{Held: mine, Pod: replica("shop-x", ""), Workload: open}, "shop-x", plan.Next{}},
-		"a claim whose pod is gone is for the next": {plan.Situation{Held: mine, Workload: open}, "shop-x", plan.Next{}},
+		"a claim whose pod runs with it becomes a slot":         {plan.Situation{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.6"), Workload: open}, "shop-x", plan.Next{Step: plan.CreateRecord, Spec: shopSpec}},
+		"a claim whose pod is bound waits until it runs":        {plan.Situation{Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x", plan.Next{}},
+		"a claim whose pod got another address is for Verify":   {plan.Situation{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", plan.Next{}},
+		"one that was asked for is a slot whatever its pod got": {plan.Situation{Held: mine, Asked: true, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", plan.Next{Step: plan.CreateRecord, Spec: shopSpec}},
+		"a claim whose pod is on its way waits":                 {plan.Situation{Held: mine, Pod: replica("shop-x", ""), Workload: open}, "shop-x", plan.Next{}},
+		"a claim whose pod is gone is for the next":             {plan.Situation{Held: mine, Workload: open}, "shop-x", plan.Next{}},
 		"a claim whose pod is bound elsewhere goes back": {plan.Situation{Held: mine, Pod: replica("shop-x", "node-2"), Workload: open}, "shop-x",
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"a claim whose pod and workload are gone goes back": {plan.Situation{Held: mine, Workload: closed}, "shop-x",
@@ -88,7 +93,10 @@ func TestDecideSlot(t *testing.T) {
 			plan.Next{Step: plan.UpdateRecord, Spec: other}},
 		"the workload changes its mind": {plan.Situation{Record: slotRecord(keptAside), Held: mine, Workload: surplus(giveBack)}, "shop-x",
 			plan.Next{Step: plan.UpdateRecord, Spec: policed}},
-		"its entries are gone with their node": {plan.Situation{Record: slotRecord(keptAside), Workload: open}, "shop-x", plan.Next{}},
+		"a second family that its pod has joins the slot": {plan.Situation{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::6"), Workload: open}, "shop-x",
+			plan.Next{Step: plan.UpdateRecord, Spec: grown}},
+		"one that its pod does not have is for Verify": {plan.Situation{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::2"), Workload: open}, "shop-x", plan.Next{}},
+		"its entries are gone with their node":         {plan.Situation{Record: slotRecord(keptAside), Workload: open}, "shop-x", plan.Next{}},
 
 		"in surplus, and kept":              {plan.Situation{Record: slotRecord(keptAside), Held: mine, Workload: surplus(identity.DefaultReclaim())}, "shop-x", plan.Next{}},
 		"in surplus, it goes back":          {plan.Situation{Record: slotRecord(keptAside, reclaimed(giveBack)), Held: mine, Workload: surplus(giveBack)}, "shop-x", plan.Next{Step: plan.DeleteRecord}},

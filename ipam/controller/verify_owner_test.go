@@ -1,0 +1,107 @@
+package controller
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/scheme"
+)
+
+// asking is a store of workloads that all ask for addresses, and says which it was asked for.
+type asking struct{ asked []string }
+
+func (a *asking) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
+	a.asked = append(a.asked, gk.Kind+"/"+name)
+	return &identity.Workload{GroupKind: gk, Name: name, Annotations: map[string]string{"fixedip.io/ips": "10.0.1.200"}}, nil
+}
+
+func (a *asking) Live(_ context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+	return a.Get(gk, namespace, name)
+}
+
+// Whose pod it is that runs beside what is kept, and which FixedIP keeps it.
+func TestVerifyFindsWhatIsKept(t *testing.T) {
+	controlled := func(name, kind, by string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("uid-" + name),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: by, UID: "owner", Controller: ptr.To(true)}}},
+			Spec: corev1.PodSpec{NodeName: "n"}}
+	}
+	kept := func(name, kind, by string, slot bool) *v1alpha1.FixedIP {
+		return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name},
+			Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.200"}, Slot: slot, PodName: "web-0", Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: kind, Name: by}}}
+	}
+	for name, c := range map[string]struct {
+		// entry is that of the pod's address; nil: there is none.
+		entry  *pool.Entry
+		pod    *corev1.Pod
+		record *v1alpha1.FixedIP
+		// workload is the one that is read; empty: what is kept is not kept for the pod.
+		workload string
+		keeps    bool
+	}{
+		"a StatefulSet's": {
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true},
+		"only claimed": {
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), nil, "StatefulSet/web", false},
+		"kept, and in no pool": {
+			nil, controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true},
+		"another workload's of the name": {
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "other"), kept("web-0", "StatefulSet", "web", false), "", true},
+		"a ReplicaSet's of the name": {
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "ReplicaSet", "web"), kept("web-0", "StatefulSet", "web", false), "", true},
+		"a slot's": {
+			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), kept("web-10-0-1-200", "Deployment", "web", true), "Deployment/web", true},
+		"a slot that is only claimed": {
+			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), nil, "Deployment/web", false},
+		"a slot's name with an identity's": {
+			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "StatefulSet", "web"), kept("web-10-0-1-200", "Deployment", "web", true), "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registered, err := scheme.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := []client.Object{c.pod}
+			if c.record != nil {
+				objects = append(objects, c.record)
+			}
+			api := fake.NewClientBuilder().WithScheme(registered).WithObjects(objects...).Build()
+			l := ledger.New()
+			if c.entry != nil {
+				l.SetNode(pool.Node{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.200"): *c.entry}})
+			}
+			store := &asking{}
+			r := &verifyReconciler{
+				ledger: l, cached: api, workloads: store, events: events.NewFakeRecorder(10), clock: clocktesting.NewFakeClock(begin),
+				kinds: identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}),
+				cfg:   VerifyConfig{OnMismatch: string(identity.Restart)},
+			}
+			o, _, err := r.observe(t.Context(), api, client.ObjectKeyFromObject(c.pod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var asked string
+			if len(store.asked) > 0 {
+				asked = store.asked[0]
+			}
+			if asked != c.workload || (o.Pod != nil) != (c.workload != "") || o.Asked != (c.workload != "") || (o.Record != nil) != c.keeps {
+				t.Errorf("workload %q, pod %v, asked %t, FixedIP %v; want workload %q, FixedIP %t", asked, o.Pod != nil, o.Asked, o.Record != nil, c.workload, c.keeps)
+			}
+		})
+	}
+}
