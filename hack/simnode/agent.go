@@ -19,7 +19,9 @@ import (
 	"github.com/cilium/cilium/pkg/ipam"
 	ipamoption "github.com/cilium/cilium/pkg/ipam/option"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	k8sclient "github.com/cilium/cilium/pkg/k8s/client"
 	ciliumclient "github.com/cilium/cilium/pkg/k8s/client/clientset/versioned"
+	typedciliumv2 "github.com/cilium/cilium/pkg/k8s/client/clientset/versioned/typed/cilium.io/v2"
 	"github.com/cilium/cilium/pkg/node/addressing"
 	nodetypes "github.com/cilium/cilium/pkg/node/types"
 	"github.com/cilium/cilium/pkg/option"
@@ -63,11 +65,19 @@ func newAgent(c *clients, o *options) *agent {
 		},
 		NodeDiscovery: a,
 		K8sEventReg:   noEvents{},
-		Clientset:     ciliumOnly{cilium: c.cilium, delay: o.watchDelay},
+		Clientset:     ciliumOnly{cilium: c.cilium},
 		Metadata:      defaultPool{},
 	})
 	return a
 }
+
+// ciliumOnly is the agent's clientset with the one part that the CRD allocator uses.
+type ciliumOnly struct {
+	k8sclient.Clientset
+	cilium ciliumclient.Interface
+}
+
+func (c ciliumOnly) CiliumV2() typedciliumv2.CiliumV2Interface { return c.cilium.CiliumV2() }
 
 // noEvents takes the place of the agent's event metrics.
 type noEvents struct{}

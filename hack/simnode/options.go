@@ -21,7 +21,6 @@ type options struct {
 	updateRate       time.Duration
 	poolPoll         time.Duration
 	maxPods          int64
-	watchDelay       time.Duration
 	sandboxDelay     time.Duration
 	sandboxRetry     time.Duration
 	stopDelay        time.Duration
@@ -56,7 +55,6 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.updateRate, "update-rate", o.updateRate, "Least time between two reports of the addresses in use, the agent's --ipam-cilium-node-update-rate.")
 	fs.DurationVar(&o.poolPoll, "pool-poll", o.poolPoll, "How often the allocator looks whether a new node's pool has its minimum; the agent looks every 5s.")
 	fs.Int64Var(&o.maxPods, "max-pods", o.maxPods, "Number of pods that the node accepts.")
-	fs.DurationVar(&o.watchDelay, "watch-delay", o.watchDelay, "How late the agent's watch shows the changes of its CiliumNode, as behind an API server that lags.")
 	fs.DurationVar(&o.sandboxDelay, "sandbox-delay", o.sandboxDelay, "Time from the bind of a pod to its first address request, in which a real kubelet makes the sandbox; with none, the agent's watch has no time to show a claim that was written just before.")
 	fs.DurationVar(&o.sandboxRetry, "sandbox-retry", o.sandboxRetry, "Time until a failed address request is tried again; a real kubelet takes 10-13s.")
 	fs.DurationVar(&o.stopDelay, "stop-delay", o.stopDelay, "Time that containers take to stop, if the pod's grace period is not shorter.")
@@ -88,7 +86,6 @@ func (o *options) Validate() error {
 	}{
 		{"update-rate", o.updateRate, time.Millisecond},
 		{"pool-poll", o.poolPoll, time.Millisecond},
-		{"watch-delay", o.watchDelay, 0},
 		{"sandbox-delay", o.sandboxDelay, 0},
 		{"sandbox-retry", o.sandboxRetry, time.Millisecond},
 		{"stop-delay", o.stopDelay, 0},

@@ -35,7 +35,7 @@
 //	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
 //	Records                          TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
 //	Reclaim                          TestG3Recycle, TestOptedOut, TestFieldBugs, and the retention policy above
-//	Verify, conflicts                TestFirstPlacementAdopted, TestMismatch, TestConflicts
+//	Verify, conflicts                TestFirstPlacementAdopted, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
 //	CiliumEndpoints                  TestCiliumEndpoints
 //	Pods of other schedulers         TestG9AdoptMode
 //	Flags, dry run, metrics          TestG14GuideDeployment, TestG15GuideScenarios, TestDryRun, TestG17ControllerMetrics

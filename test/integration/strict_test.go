@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	appsv1 "k8s.io/api/apps/v1"
@@ -46,59 +47,77 @@ func (e *env) bind(pod, node string) {
 	e.must(e.api.SubResource("binding").Create(within(e.t), p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
 }
 
-// tooEarly counts the pods of a prefix whose first request for an address failed.
-func (e *env) tooEarly(prefixes ...string) int {
+// tooEarly counts the pods whose first request for an address failed.
+func (e *env) tooEarly(pods map[string]witness.Row) int {
 	e.t.Helper()
 	var events corev1.EventList
 	e.must(e.api.List(within(e.t), &events, client.InNamespace(namespace)))
 	early := map[string]bool{}
 	for _, ev := range events.Items {
-		if ev.Reason == "FailedCreatePodSandBox" && slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(ev.InvolvedObject.Name, p) }) {
-			early[ev.InvolvedObject.Name] = true
+		if p, ok := pods[ev.InvolvedObject.Name]; ok && ev.Reason == "FailedCreatePodSandBox" && string(ev.InvolvedObject.UID) == p.UID {
+			early[p.Pod] = true
 		}
 	}
 	return len(early)
 }
 
-// On a strict node no pod ever gets an address that is not its own, however late the agent sees its
-// entry: 30 pods of our scheduler, fixed and ordinary, and 30 of another one.
+// neverWrong holds nodes that were always strict to their promise for all the time until now: nothing
+// in a pool was ever for anybody, and a pod never had an address but that of an entry that named it.
+func (e *env) neverWrong(nodes ...string) {
+	e.t.Helper()
+	for _, node := range nodes {
+		var cn ciliumv2.CiliumNode
+		e.must(e.api.Get(within(e.t), client.ObjectKey{Name: node}, &cn))
+		// Each change of the pool is a generation.
+		e.await("wait for the witness to have seen all of "+node, func([]witness.Row) bool { return e.witness.Generations()[node] >= cn.Generation })
+		if offered := e.witness.Offered(node); len(offered) > 0 {
+			e.t.Errorf("the pool of the strict node %s had entries for anybody: %v", node, offered)
+		}
+	}
+	for _, s := range e.witness.Strays() {
+		e.t.Error(s)
+	}
+}
+
+// On strict nodes no pod ever gets an address that is not its own, however late the agents see its
+// entry: 100 pods of our scheduler, fixed and ordinary, and 100 of the stock one.
 func TestStrictNode(t *testing.T) {
 	t.Parallel()
-	for name, delay := range map[string]string{"a watch in time": "0s", "a watch that is 3 s late": "3s"} {
+	for name, delay := range map[string]time.Duration{"watches in time": 0, "watches that are 3 s late": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			e := startCluster(t)
-			e.startNode("node-1", "--labels="+strictLabel, "--watch-delay="+delay)
-			e.startController("controller", defaultPool...)
-			e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{})
-			e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
-			e.strictly("node-1")
+			nodes := []string{"node-1", "node-2"}
+			e.startLateNodes(nodes, delay, defaultPool, "--labels="+strictLabel, "--sandbox-retry=1s")
 
-			e.create(statefulSet("fixed", 15))
-			var ours, others []string
-			for i := range 15 {
-				ours = append(ours, fmt.Sprintf("ours-%d", i))
-				e.create(ordinaryPod(ours[i], "fixedip-scheduler", ""))
+			fixed, ours := names("fixed", 50), names("ours", 50)
+			e.create(statefulSet("fixed", 50))
+			for _, pod := range ours {
+				e.create(ordinaryPod(pod, "fixedip-scheduler", ""))
 			}
-			for i := range 30 {
-				others = append(others, fmt.Sprintf("theirs-%d", i))
-				e.create(ordinaryPod(others[i], "another-scheduler", ""))
-				e.bind(others[i], "node-1")
-			}
-			fixed := names("fixed", 15)
+			others := e.stockPods("theirs", 100)
 			before := e.awaitPods(slices.Concat(fixed, ours, others)...)
-			e.strictly("node-1")
 			e.awaitRunning(nil, fixed...)
-			t.Logf("%s: too early were %d of 30 CNI ADDs of our scheduler's pods and %d of 30 of another's", name, e.tooEarly("fixed-", "ours-"), e.tooEarly("theirs-"))
+			e.neverWrong(nodes...)
+			early, theirs := e.tooEarly(subset(before, slices.Concat(fixed, ours)...)), e.tooEarly(subset(before, others...))
+			t.Logf("%s: too early were %d of 100 CNI ADDs of our scheduler's pods and %d of 100 of the stock scheduler's", name, early, theirs)
+			if delay > 0 && (early == 0 || theirs == 0) {
+				t.Error("the agents were not late, so that this has tested nothing")
+			}
 
-			// Fixed ones come back to their addresses, the others give theirs back.
-			e.deletePods(slices.Concat(fixed[:5], ours, others)...)
-			restarted := subset(before, fixed[:5]...)
-			e.sameAddresses(restarted, e.awaitRunning(restarted, fixed[:5]...))
+			// Fixed ones come back to their addresses, which the agents know by now, and the others give
+			// theirs back.
+			e.deletePods(slices.Concat(fixed, ours, others)...)
+			was := subset(before, fixed...)
+			again := e.awaitRunning(was, fixed...)
+			e.sameAddresses(was, again)
+			if early := e.tooEarly(again); early > 0 {
+				t.Errorf("too early were %d CNI ADDs of pods that came back", early)
+			}
 			e.await("wait for the entries of ordinary pods to go", func(rows []witness.Row) bool {
 				return !slices.ContainsFunc(rows, func(r witness.Row) bool { return !strings.HasPrefix(r.Pod, "fixed-") })
 			})
 			e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == len(nodeOwners) }))
-			e.strictly("node-1")
+			e.neverWrong(nodes...)
 		})
 	}
 }

@@ -42,6 +42,15 @@ func startOn(t *testing.T, o options, nodes map[string][]string) *env {
 	return e
 }
 
+// startLate starts a cluster of one node, whose agent is 4 s behind.
+func startLate(t *testing.T, o options) *env {
+	t.Helper()
+	e := start(t, o)
+	e.startLateNode("node-1", 4*time.Second)
+	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
+	return e
+}
+
 // awaitCondition waits until a condition of a FixedIP has a status and a reason, and a message with
 // the given words.
 func (e *env) awaitCondition(name, kind string, status metav1.ConditionStatus, reason, words string) {
@@ -124,8 +133,7 @@ func (e *env) awaitMetric(port int, name string, labels map[string]string, is fu
 func TestFirstPlacementAdopted(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
-	e := startOn(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)},
-		map[string][]string{"node-1": {"--watch-delay=4s"}})
+	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)})
 	e.create(statefulSet("web", 3))
 	before := e.awaitRunning(nil, names("web", 3)...)
 	adopted := 0
@@ -164,8 +172,7 @@ func TestFirstPlacementAdopted(t *testing.T) {
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
-	e := startOn(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--restart-after=6s", "--max-restarts=1"}, defaultPool...)},
-		map[string][]string{"node-1": {"--watch-delay=4s"}})
+	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--restart-after=6s", "--max-restarts=1"}, defaultPool...)})
 	all := append(names("many", 3), "left-0", "guarded-0")
 	want := map[string]string{}
 	for i, name := range all {

@@ -1,0 +1,301 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// lateWatch is a proxy in front of the API server for one node. It holds up the watch of the agent for
+// its CiliumNode, as a loaded agent or API server does; all else passes at once, so that the kubelet
+// knows its pods in time.
+type lateWatch struct {
+	kubeconfig string
+	// delay is how much later, in nanoseconds, the agent gets what the API server sends from now on.
+	delay atomic.Int64
+}
+
+func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
+	e.t.Helper()
+	l := &lateWatch{}
+	l.delay.Store(int64(delay))
+	l.kubeconfig = e.proxy(cluster.SimNode, "late-"+node, func(w http.ResponseWriter, r *http.Request, onward http.Handler) {
+		if !strings.HasSuffix(r.URL.Path, "/ciliumnodes") || r.URL.Query().Get("watch") == "" {
+			onward.ServeHTTP(w, r)
+			return
+		}
+		held := &heldUp{ResponseWriter: w, ctx: r.Context(), delay: &l.delay, pieces: make(chan piece, 10_000)}
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			held.send()
+		}()
+		// Also where the proxy panics, as it does when either side breaks off.
+		defer func() {
+			close(held.pieces)
+			<-sent
+		}()
+		onward.ServeHTTP(held, r)
+	})
+	return l
+}
+
+// heldUp is an answer whose body goes out in its order, each piece of it so much later than it came.
+type heldUp struct {
+	http.ResponseWriter
+	ctx    context.Context
+	delay  *atomic.Int64
+	pieces chan piece
+}
+
+type piece struct {
+	data []byte
+	due  time.Time
+}
+
+// WriteHeader is not held up: the watch stands at once.
+func (h *heldUp) WriteHeader(status int) {
+	h.ResponseWriter.WriteHeader(status)
+	h.flush()
+}
+
+func (h *heldUp) Write(data []byte) (int, error) {
+	select {
+	case h.pieces <- piece{bytes.Clone(data), time.Now().Add(time.Duration(h.delay.Load()))}:
+		return len(data), nil
+	case <-h.ctx.Done():
+		return 0, context.Cause(h.ctx)
+	}
+}
+
+// send returns when all pieces are sent, or the watch is given up.
+func (h *heldUp) send() {
+	for p := range h.pieces {
+		select {
+		case <-time.After(time.Until(p.due)):
+		case <-h.ctx.Done():
+			return
+		}
+		if _, err := h.ResponseWriter.Write(p.data); err != nil {
+			return
+		}
+		h.flush()
+	}
+}
+
+func (h *heldUp) flush() {
+	// Whoever has gone needs nothing more.
+	_ = http.NewResponseController(h.ResponseWriter).Flush()
+}
+
+// startLateNode starts a node whose agent is so much behind.
+func (e *env) startLateNode(name string, delay time.Duration, args ...string) *lateWatch {
+	e.t.Helper()
+	l := e.lateWatch(name, delay)
+	e.startNode(name, append([]string{"--kubeconfig=" + l.kubeconfig}, args...)...)
+	return l
+}
+
+// startLateNodes starts nodes whose agents are so much behind, and all that 200 pods at once need. Nobody
+// leads by a lease: what takes its time on a small machine must not end a program.
+func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs []string, nodeArgs ...string) {
+	e.t.Helper()
+	for _, n := range nodes {
+		e.startLateNode(n, delay, nodeArgs...)
+	}
+	e.startController("controller", append([]string{"--enable-leader-election=false"}, controllerArgs...)...)
+	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{NoElection: true})
+	e.startStockScheduler()
+	for _, n := range nodes {
+		e.must(e.WaitNodeReady(e.whileAllRun(), n))
+	}
+}
+
+const stockScheduler = "default-scheduler"
+
+// startStockScheduler starts a scheduler without our plugin, for pods that ask for no other.
+func (e *env) startStockScheduler() {
+	e.t.Helper()
+	config := filepath.Join(e.Dir(), stockScheduler+".yaml")
+	e.must(os.WriteFile(config, fmt.Appendf(nil, `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: %s}
+leaderElection: {leaderElect: false}
+`, e.Kubeconfig(cluster.Admin)), 0o600))
+	_, err := e.StartProcess(stockScheduler, filepath.Join(bin, "race", "fixedip-scheduler"), "--config="+config, "--secure-port=0", "-v=2")
+	e.must(err)
+}
+
+// stockPods makes ordinary pods for the stock scheduler.
+func (e *env) stockPods(prefix string, n int) []string {
+	e.t.Helper()
+	pods := names(prefix, n)
+	for _, name := range pods {
+		e.create(ordinaryPod(name, stockScheduler, ""))
+	}
+	return pods
+}
+
+// right are pods that run with what was kept for them in other rows, as later incarnations.
+func right(kept map[string]witness.Row, rows []witness.Row) map[string]witness.Row {
+	found := map[string]witness.Row{}
+	for _, r := range rows {
+		k, ok := kept[r.Pod]
+		if ok && r.Running && r.Phase == "InUse" && r.UID != k.UID && r.Node == k.Node && r.Address == k.Address {
+			found[r.Pod] = r
+		}
+	}
+	return found
+}
+
+// mismatched counts the FixedIPs whose condition Mismatch has a status, and a reason if one is given.
+func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
+	n := 0
+	for _, f := range e.witness.Records(namespace) {
+		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionMismatch)
+		if c != nil && c.Status == status && (reason == "" || c.Reason == reason) {
+			n++
+		}
+	}
+	return n
+}
+
+// strays counts the pods of a prefix that ever had an address that their entry did not give them. None
+// may have had another pod's.
+func (e *env) strays(prefix string) int {
+	e.t.Helper()
+	n := 0
+	for _, s := range e.witness.Strays() {
+		if len(s.Others) > 0 {
+			e.t.Error(s)
+		}
+		if strings.HasPrefix(s.Pod, namespace+"/"+prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// On ordinary nodes an agent that is 3 s late gives pods other addresses than their claims: a pod that is
+// new keeps what it got, and one that comes back is restarted until it runs with what is kept for it.
+// 100 pods of our scheduler, among 100 of the stock one that take what is for anybody; no two ever have
+// the same address, and none has what names another.
+func TestLateAgents(t *testing.T) {
+	t.Parallel()
+	const pods, atOnce = 100, 40
+	port := freePort(t)
+	e := startCluster(t)
+	// What is wrong for a while is told by name, and is not what is promised here.
+	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
+	// Addresses rest for a minute, longer than any agent is late.
+	e.startLateNodes(threeNodes, 3*time.Second, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--ip-rate-num=100", "--restart-after=4s",
+		fmt.Sprintf("--max-restarts=%d", atOnce), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
+
+	// Each is deleted as soon as what it got is kept for it, which its agent has not seen yet: it still
+	// has the first claim.
+	e.create(statefulSet("web", pods))
+	theirs := e.stockPods("theirs", pods)
+	kept := map[string]witness.Row{}
+	e.await("wait for the first placements to be kept", func(rows []witness.Row) bool {
+		for _, r := range rows {
+			if _, known := kept[r.Pod]; !known && strings.HasPrefix(r.Pod, "web-") && r.Running && r.Phase == "InUse" {
+				kept[r.Pod] = r
+				e.deletePods(r.Pod)
+			}
+		}
+		return len(kept) == pods
+	})
+	var adopted, restarts float64
+	e.awaitMetric(port, "fixedip_mismatches_total", map[string]string{"reason": "Adopted"}, func(v float64) bool { adopted = v; return v > 0 })
+	all := e.await("wait for all to run with what is kept for them", func(rows []witness.Row) bool {
+		if n := e.mismatched(metav1.ConditionTrue, "Restarting"); n > atOnce {
+			t.Errorf("%d pods are restarting at once, and %d may", n, atOnce)
+		}
+		return len(right(kept, rows)) == pods && e.mismatched(metav1.ConditionTrue, "") == 0
+	})
+	wrong := e.mismatched(metav1.ConditionFalse, "AsReserved")
+	e.awaitMetric(port, "fixedip_restarts_total", map[string]string{"result": "evicted"}, func(v float64) bool { restarts = v; return v > 0 })
+	e.awaitPods(theirs...)
+	strays := e.strays("web-")
+	t.Logf("of %d new pods %.0f kept another address than their claim; of those that came back at once %d had another than is kept for them, and were put right with %.0f restarts", pods, adopted, wrong, restarts)
+	if wrong == 0 {
+		t.Errorf("no pod came back with another address than is kept for it, so that this has tested nothing")
+	}
+
+	// By now the agents have seen all entries: everybody comes back as he should, at once.
+	before := right(kept, all)
+	e.deletePods(names("web", pods)...)
+	e.sameAddresses(before, e.awaitRunning(before, names("web", pods)...))
+	if again := e.strays("web-"); again > strays {
+		t.Errorf("%d pods came back with another address than is kept for them, and their agents knew it", again-strays)
+	}
+}
+
+// The same of a Deployment: what its new pods got become its slots. A pod that takes one over is a new
+// claim each time, so that a restart helps once the agent has caught up.
+func TestLateAgentOfSlots(t *testing.T) {
+	t.Parallel()
+	o := withDeployments()
+	o.controllerArgs = append([]string{"--restart-after=4s"}, o.controllerArgs...)
+	e := start(t, o)
+	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
+	late := e.startLateNode("node-1", 3*time.Second)
+	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
+
+	e.create(deployment("shop", 3))
+	first := e.awaitReplicas(nil, 3)
+	slots := e.awaitSlots(3)
+	for name, r := range first {
+		if !slices.Equal(r.Entries, []string{"node-1/" + r.Address}) || !slots["node-1/"+r.Address] {
+			t.Errorf("pod %s runs with %s; it has the entries %v, and the Deployment has %v", name, r.Address, r.Entries, slots)
+		}
+	}
+	if e.strays("shop-") == 0 {
+		t.Error("no pod got another address than its claim, so that this has tested nothing")
+	}
+
+	for name := range first {
+		e.deletePods(name)
+	}
+	e.await("wait for the next pods to have other addresses", func([]witness.Row) bool {
+		return e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0
+	})
+	late.delay.Store(0)
+	var second map[string]witness.Row
+	e.await("wait for all to run at the slots", func(rows []witness.Row) bool {
+		second = map[string]witness.Row{}
+		for _, r := range rows {
+			if _, old := first[r.Pod]; r.UID == "" || old || !r.Running || r.Phase != "InUse" || !slots["node-1/"+r.Address] {
+				return false
+			}
+			second[r.Pod] = r
+		}
+		return len(second) == 3 && e.mismatched(metav1.ConditionTrue, "") == 0
+	})
+	if now := places(second); !maps.Equal(now, slots) {
+		t.Errorf("the pods are at %v, and the slots are %v", now, slots)
+	}
+	if now := e.awaitSlots(3); !maps.Equal(now, slots) {
+		t.Errorf("the slots are %v, and were %v", now, slots)
+	}
+	if e.mismatched(metav1.ConditionFalse, "AsReserved") == 0 {
+		t.Error("no FixedIP tells that its pod was put right")
+	}
+}
