@@ -42,6 +42,7 @@ type options struct {
 	workloadKinds                []string
 	verify                       controller.VerifyConfig
 	finalizerDeadline            time.Duration
+	sweepInterval                time.Duration
 
 	labelSelector   string
 	excludeDBBranch []string
@@ -75,6 +76,7 @@ func defaults() *options {
 		stripManagedFields:     true,
 		verify:                 controller.DefaultVerifyConfig(),
 		finalizerDeadline:      10 * time.Minute,
+		sweepInterval:          controller.DefaultSweepInterval,
 		leaderElection:         true,
 		leaderElectionID:       "cilium-ipam-leader",
 		leaseDuration:          15 * time.Second,
@@ -109,8 +111,9 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.failover, "failover", o.failover, "What becomes of pods whose node can't take them, of workloads that say nothing: Wait, Migrate or Reassign. It has to be what the scheduler's arguments say")
 	addVerifyFlags(fs, &o.verify)
 	fs.DurationVar(&o.finalizerDeadline, "finalizer-deadline", o.finalizerDeadline, "How long after its deletion a FixedIP goes at the latest, even where its address could not be taken out of the pool")
+	fs.DurationVar(&o.sweepInterval, "sweep-interval", o.sweepInterval, "How often each reservation is looked at without an event, for what events missed")
 
-	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "StatefulSet pods of other schedulers whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
+	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "Pods of StatefulSets, and of nobody, that other schedulers placed and whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
 	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", o.staticPodIPv6, "Fix the IPv6 addresses of the pods that --label-selector matches too")
 
@@ -143,6 +146,7 @@ func (o *options) config() (controller.Config, error) {
 		StripManagedFields: o.stripManagedFields,
 		CoolDown:           o.coolDown,
 		FinalizerDeadline:  o.finalizerDeadline,
+		SweepInterval:      o.sweepInterval,
 		Namespace:          o.leaderElectionNamespace,
 		DryRun:             o.dryRun,
 		Verify:             o.verify,

@@ -36,6 +36,9 @@ const (
 	FromNode SubnetSource = "Node"
 )
 
+// DefaultSweepInterval is what Config.SweepInterval is where no flag says otherwise.
+const DefaultSweepInterval = sweepInterval
+
 // minWritesPerMinute lets a pool be filled, asked and taken from in one minute.
 const minWritesPerMinute = 4
 
@@ -70,6 +73,8 @@ type Config struct {
 	// FinalizerDeadline is how long after its deletion a FixedIP goes at the latest, even where its
 	// entry could not be taken out of the pool.
 	FinalizerDeadline time.Duration
+	// SweepInterval is how often each reservation is looked at without an event, for what events missed.
+	SweepInterval time.Duration
 	// Namespace is where the controller keeps its Leases.
 	Namespace string
 	// DryRun tells what would be written, and writes nothing.
@@ -139,6 +144,9 @@ func (c Config) Validate() field.ErrorList {
 	errs = append(errs, identity.ValidateKinds(field.NewPath("workload-kind"), c.Workloads)...)
 	if c.FinalizerDeadline <= 0 {
 		errs = append(errs, field.Invalid(field.NewPath("finalizer-deadline"), c.FinalizerDeadline.String(), "must be more than 0: what is tried has to have time"))
+	}
+	if c.SweepInterval < time.Second {
+		errs = append(errs, field.Invalid(field.NewPath("sweep-interval"), c.SweepInterval.String(), "must be at least 1s"))
 	}
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))

@@ -32,7 +32,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// sweepInterval is how often an identity is looked at without an event, for what events missed.
+// sweepInterval is how often things are looked at without an event, for what events missed. For
+// reservations it is what Config.SweepInterval is by default.
 const sweepInterval = 5 * time.Minute
 
 // supersededRetry is how long a step waits whose situation has changed meanwhile.
@@ -70,6 +71,8 @@ type recordReconciler struct {
 	underway *underway
 	// deadline is that of releaseReconciler.
 	deadline time.Duration
+	// sweep is how often an identity is looked at without an event.
+	sweep time.Duration
 }
 
 // identityRequest is the request for the pod that an entry belongs to, if it belongs to one.
@@ -137,7 +140,7 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	next := plan.Decide(s)
 	if node := returnsOn(s, next); node != "" {
 		r.leaving.addAfter(gathering, nodeRequest(node))
-		return reconcile.Result{RequeueAfter: sweepInterval}, nil
+		return reconcile.Result{RequeueAfter: r.sweep}, nil
 	}
 	if destroys(next.Step) || next.Step == plan.ProjectEntries {
 		// The caches suggest to give something up: ask the API server whether it is so.
@@ -159,9 +162,9 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		return reconcile.Result{}, nil
 	}
 	if !next.At.IsZero() {
-		return reconcile.Result{RequeueAfter: min(sweepInterval, max(time.Second, next.At.Sub(r.clock.Now())))}, nil
+		return reconcile.Result{RequeueAfter: min(r.sweep, max(time.Second, next.At.Sub(r.clock.Now())))}, nil
 	}
-	return reconcile.Result{RequeueAfter: sweepInterval}, nil
+	return reconcile.Result{RequeueAfter: r.sweep}, nil
 }
 
 func destroys(s plan.Step) bool {

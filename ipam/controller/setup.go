@@ -73,6 +73,7 @@ func (p *parts) newRecordReconciler(to feeds) *recordReconciler {
 		leaving:  to.leaving,
 		underway: &underway{owners: map[string]bool{}},
 		deadline: p.cfg.FinalizerDeadline,
+		sweep:    p.cfg.SweepInterval,
 		failover: p.cfg.Failover,
 	}
 }

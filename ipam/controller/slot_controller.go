@@ -100,7 +100,7 @@ func (r *slotReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 			break
 		}
 	}
-	after := sweepInterval
+	after := r.sweep
 	var failed []error
 	for _, s := range steps {
 		err := r.step(ctx, req.Namespace, s)

@@ -41,6 +41,7 @@ func TestBadFlags(t *testing.T) {
 		"no writes":                 {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: a pod that ends on a node can take as many`},
 		"no selector":               {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes "a in": unable to parse requirement: found '' expected: '('`},
 		"negative cool-down":        {[]string{pool, "--cool-down=-1s"}, `--cool-down: Invalid value: "-1s": must not be negative`},
+		"no time to sweep":          {[]string{pool, "--sweep-interval=0s"}, `--sweep-interval: Invalid value: "0s": must be at least 1s`},
 		"no duration":               {[]string{pool, "--cool-down=soon"}, `invalid argument "soon" for "--cool-down" flag: time: invalid duration "soon"`},
 		"lease shorter than renew":  {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration 5s must be longer than --leader-election-renew-deadline 10s, which must be longer than --leader-election-retry-period 2s`},
 		"no such selector":          {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: json: unknown field "matchLables"`},
