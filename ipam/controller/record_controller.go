@@ -278,6 +278,7 @@ func (r *recordReconciler) ofItself(s *plan.Situation) {
 		return
 	}
 	s.Workload.Exists, s.Workload.UID = true, s.Pod.UID
+	s.Asked = request.Asks(s.Pod.Annotations, nil)
 	policy, err := identity.PodReclaim(s.Pod.Annotations)
 	if err != nil {
 		r.events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its address is kept as before", err)

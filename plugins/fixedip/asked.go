@@ -28,12 +28,15 @@ func (p *Plugin) askedBy(pod *corev1.Pod, id identity.Identity) (request.Asked, 
 	if err != nil {
 		return request.Asked{}, err
 	}
-	asked, _, err := request.Of(pod, *workload, id.Slot)
+	asked, _, err := request.Of(pod, *workload, id.Slot || id.Itself())
 	return asked, err
 }
 
 // owner is the workload of an identity: it and no other of its name. Errors are written for people.
 func (p *Plugin) owner(id identity.Identity) (*identity.Workload, error) {
+	if id.Itself() {
+		return &identity.Workload{GroupKind: id.Owner.GroupKind(), Namespace: id.Namespace, Name: id.Owner.Name, UID: id.Owner.UID}, nil
+	}
 	workload, err := p.world.workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
 	switch {
 	case errors.Is(err, workloads.ErrUnknown):

@@ -151,7 +151,7 @@ func TestFindings(t *testing.T) {
 		}},
 		"of a Deployment, with a slot": {func(w *world) { w.ofDeployment() }, []explain.Finding{ok("It runs with its fixed address 10.0.1.6")}},
 		"of nobody": {func(w *world) { w.unreserved(); w.Pod.OwnerReferences = nil }, []explain.Finding{
-			ok("It has no fixed address: it belongs to no workload, so nothing would tell when the address may go back; make it a StatefulSet"),
+			ok("It has no fixed address: it belongs to no workload and does not say that it is to have one; with the annotation fixedip.io/enabled: \"true\" a pod that comes back under its name keeps its address"),
 		}},
 		"on the network of its host": {func(w *world) { w.unreserved(); w.Pod.Spec.HostNetwork = true }, []explain.Finding{
 			ok("It has no fixed address: it uses the network of its host"),

@@ -37,10 +37,10 @@ func (e *explanation) unfixed() {
 	switch {
 	case e.Pod.Spec.HostNetwork:
 		e.fine(text + "it uses the network of its host")
-	case owner == nil:
-		e.fine(text + "it belongs to no workload, so nothing would tell when the address may go back; make it a StatefulSet")
 	case identity.OptsOut(e.Pod.Annotations):
 		e.fine(text+"it is annotated %s: %s", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled])
+	case owner == nil:
+		e.fine(text+"it belongs to no workload and does not say that it is to have one; with the annotation %s: \"true\" a pod that comes back under its name keeps its address", identity.AnnotationEnabled)
 	case !identity.OptsIn(e.Pod.Annotations):
 		e.fine(text+"it belongs to %s %s, and only the pods of StatefulSets have one by default", owner.Kind, owner.Name)
 	case e.Pod.Spec.NodeName == "":

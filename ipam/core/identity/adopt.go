@@ -53,6 +53,10 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 	if errors.Is(err, ErrUnseen) || id.Slot {
 		return Identity{}, false, nil
 	}
+	if _, said, _ := enabled(pod); !wanted && !said && err == nil && metav1.GetControllerOfNoCopy(pod) == nil && !pod.Spec.HostNetwork {
+		// The selector speaks for it.
+		return itself(pod), true, nil
+	}
 	return id, wanted, err
 }
 

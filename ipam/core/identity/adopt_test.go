@@ -12,6 +12,8 @@ func labelled(labels map[string]string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Labels = labels }
 }
 
+func alone(p *corev1.Pod) { p.OwnerReferences = nil }
+
 func TestAdoption(t *testing.T) {
 	for name, c := range map[string]struct {
 		selector string
@@ -36,6 +38,11 @@ func TestAdoption(t *testing.T) {
 		"excluded, and asking":       {exclude: []string{"test-"}, pod: pod(labelled(map[string]string{"DBBranch": "test-7"}), enabled("true"))},
 		"not excluded":               {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "release-7"})), wanted: true},
 		"without a branch":           {selector: "{}", exclude: []string{""}, pod: pod(), wanted: true},
+		"of nobody":                  {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(alone, labelled(map[string]string{"app": "mysql"})), wanted: true},
+		"of nobody, others":          {selector: `{"matchLabels":{"app":"mysql"}}`, pod: pod(alone)},
+		"of nobody, opted out":       {selector: "{}", pod: pod(alone, enabled("false"))},
+		"of nobody, asking":          {pod: pod(alone, enabled("true")), wanted: true},
+		"of nobody, on its host":     {selector: "{}", pod: pod(alone, func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
 		"on the network of its host": {selector: "{}", pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
 	} {
 		selector, err := identity.ParseSelector(c.selector)

@@ -22,6 +22,16 @@ import (
 // goes by its kind of workload: a pod of a StatefulSet has one.
 const AnnotationEnabled = "fixedip.io/enabled"
 
+// Annotations of a pod that ask for certain addresses, which package request reads. A pod without a
+// controller has a fixed address where it has one of them.
+const (
+	AnnotationIPs    = "fixedip.io/ips"
+	AnnotationCalico = "cni.projectcalico.org/ipAddrs"
+)
+
+// podKind is the owner's kind of a pod that has no controller: it is its own workload.
+const podKind = "Pod"
+
 // Owner is the workload that an address is kept for.
 type Owner struct {
 	APIVersion, Kind, Name string
@@ -58,8 +68,16 @@ func (i Identity) Key() string { return pool.OwnerKey(i.Namespace, i.PodName) }
 // Resource is the identity's workload as pool entries name it.
 func (i Identity) Resource() string { return Resource(i.Namespace, i.Owner.GroupKind(), i.Owner.Name) }
 
-// Entry is the pool entry that gives an address to the identity.
+// Itself tells whether the identity is that of a pod without a controller.
+func (i Identity) Itself() bool { return i.Owner.GroupKind() == schema.GroupKind{Kind: podKind} }
+
+// Entry is the pool entry that gives an address to the identity. That of a pod without a workload says
+// nothing about one: there is nobody else that it could be for, and an entry that is for a Pod in so many
+// words goes with that pod (pool.OrdinaryKind).
 func (i Identity) Entry() pool.Entry {
+	if i.Itself() {
+		return pool.Entry{Owner: i.Key()}
+	}
 	return pool.Owned(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
@@ -77,23 +95,29 @@ func NoControllers(string, metav1.OwnerReference) (by *metav1.OwnerReference, se
 var ErrUnseen = errors.New("not seen yet")
 
 // Of is the identity of a pod. fixed is false where the pod has no fixed address: it is of no kind
-// that has any, it is not meant to have one, or it uses the network of its host. An annotation that
+// that has any, it is not meant to have one, or it uses the network of its host. A pod without a
+// controller has one where it says so, or asks for certain addresses. An annotation that
 // cannot be read is an error: the pod must not start with an address that its author did not mean.
 // ErrUnseen is one as well.
 func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fixed bool, err error) {
 	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner == nil || pod.Spec.HostNetwork || !kinds.mayOwn(owner) {
+	if pod.Spec.HostNetwork || owner != nil && !kinds.mayOwn(owner) {
 		return Identity{}, false, nil
 	}
-	enabling := ByDefault
-	if v, ok := pod.Annotations[AnnotationEnabled]; ok {
-		enabled, err := strconv.ParseBool(v)
-		if err != nil {
-			return Identity{}, false, fmt.Errorf("annotation %s of pod %s/%s is %q; write \"true\" or \"false\"", AnnotationEnabled, pod.Namespace, pod.Name, v)
-		}
-		if !enabled {
+	enabled, said, err := enabled(pod)
+	if err != nil || said && !enabled {
+		return Identity{}, false, err
+	}
+	if owner == nil {
+		_, ours := pod.Annotations[AnnotationIPs]
+		_, calico := pod.Annotations[AnnotationCalico]
+		if !said && !ours && !calico {
 			return Identity{}, false, nil
 		}
+		return itself(pod), true, nil
+	}
+	enabling := ByDefault
+	if said {
 		enabling = ByAnnotation
 	}
 	// A kind counts if it is enabled as strongly as the pod needs: one that is so by default, or any
@@ -122,6 +146,23 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 		Owner:     Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID},
 		Slot:      kind.Identity == Slot,
 	}, true, nil
+}
+
+// enabled is what AnnotationEnabled on a pod says; said is false where it is not there.
+func enabled(pod *corev1.Pod) (enabled, said bool, err error) {
+	v, said := pod.Annotations[AnnotationEnabled]
+	if !said {
+		return false, false, nil
+	}
+	if enabled, err = strconv.ParseBool(v); err != nil {
+		return false, true, fmt.Errorf("annotation %s of pod %s/%s is %q; write \"true\" or \"false\"", AnnotationEnabled, pod.Namespace, pod.Name, v)
+	}
+	return enabled, true, nil
+}
+
+// itself is the identity of a pod without a controller.
+func itself(pod *corev1.Pod) Identity {
+	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: Owner{APIVersion: "v1", Kind: podKind, Name: pod.Name, UID: pod.UID}}
 }
 
 // mayOwn tells whether the controller of a pod is of a kind with fixed addresses, or leads to one.

@@ -44,6 +44,10 @@ func TestOf(t *testing.T) {
 	deployed.Owner.Name, deployed.Owner.UID = "shop", "dep-1"
 	kruise := identity.Kind{APIGroup: "apps.kruise.io", Kind: "StatefulSet", Identity: identity.PodName}
 	deployments := identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}
+	itself := identity.Identity{Namespace: "db", PodName: "mysql-0", Owner: identity.Owner{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}}
+	asks := func(annotation string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Annotations = map[string]string{annotation: "any text"} }
+	}
 	always := deployments
 	always.Enabled = identity.ByDefault
 	replicaSet := ownedBy("apps/v1", "ReplicaSet")
@@ -62,7 +66,13 @@ func TestOf(t *testing.T) {
 		"on the host's network":  {pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
 		"of a ReplicaSet":        {pod: pod(replicaSet, enabled("true"))},
 		"of another StatefulSet": {pod: pod(ownedBy("apps.kruise.io/v1beta1", "StatefulSet"), enabled("true"))},
-		"of nobody":              {pod: pod(func(p *corev1.Pod) { p.OwnerReferences = nil })},
+		"of nobody":              {pod: pod(alone)},
+		"of nobody, opted in":    {pod: pod(alone, enabled("true")), want: itself, fixed: true},
+		"of nobody, opted out":   {pod: pod(alone, enabled("false"))},
+		"of nobody, nowhere":     {pod: pod(alone, enabled("nope")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "nope"; write "true" or "false"`},
+		"of nobody, asking":      {pod: pod(alone, asks("fixedip.io/ips")), want: itself, fixed: true},
+		"of nobody, as Calico's": {pod: pod(alone, asks("cni.projectcalico.org/ipAddrs")), want: itself, fixed: true},
+		"of nobody, on the host": {pod: pod(alone, enabled("true"), func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
 		"of no controller":       {pod: pod(func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil })},
 
 		"StatefulSets by annotation, and none": {pod: pod(), kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: identity.PodName}}},

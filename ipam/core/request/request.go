@@ -16,12 +16,12 @@ import (
 
 const (
 	// AnnotationIPs on a pod, or on its workload, lists addresses, ranges and CIDRs.
-	AnnotationIPs = "fixedip.io/ips"
+	AnnotationIPs = identity.AnnotationIPs
 	// AnnotationBy says how the pods share the list: ordinal or set.
 	AnnotationBy = "fixedip.io/ips-by"
 	// AnnotationCalico on a pod is a JSON list of addresses. Calico documents it under "Use a
 	// specific IP address with a pod".
-	AnnotationCalico = "cni.projectcalico.org/ipAddrs"
+	AnnotationCalico = identity.AnnotationCalico
 )
 
 // The values of AnnotationBy.
@@ -52,10 +52,10 @@ func Relevant(before, after identity.Workload) bool {
 }
 
 // Of is what a pod of the workload asks for; ok is false where it asks for nothing. The pod's
-// annotations come before the workload's, and ours before Calico's. slot: pods of the workload have
-// no lasting names, and so no ordinals. Errors are written for people, as what the pod does: "asks
+// annotations come before the workload's, and ours before Calico's. unnumbered: the pods of the workload have
+// no ordinals, since their names don't last, or there is only the one. Errors are written for people, as what the pod does: "asks
 // for …".
-func Of(pod *corev1.Pod, workload identity.Workload, slot bool) (asked Asked, ok bool, err error) {
+func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Asked, ok bool, err error) {
 	text, source, ok := lookup(pod, workload, AnnotationIPs)
 	parse, by := Parse, byOrdinal
 	if !ok {
@@ -65,14 +65,14 @@ func Of(pod *corev1.Pod, workload identity.Workload, slot bool) (asked Asked, ok
 	if !ok {
 		return Asked{}, false, nil
 	}
-	if slot {
+	if unnumbered {
 		by = bySet
 	}
 	if wanted, where, given := lookup(pod, workload, AnnotationBy); given {
 		if wanted != byOrdinal && wanted != bySet {
 			return Asked{}, false, fmt.Errorf("asks for addresses by %s, which is %q; write %q or %q", where, wanted, byOrdinal, bySet)
 		}
-		if wanted == byOrdinal && slot {
+		if wanted == byOrdinal && unnumbered {
 			return Asked{}, false, fmt.Errorf("asks for addresses by %s, which is %q, and pods of a %s have no ordinals; write %q", where, wanted, workload.Kind, bySet)
 		}
 		by = wanted
