@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,6 +60,31 @@ type controllerConfig struct {
 	keys                   *pki
 	nodeMonitorGracePeriod time.Duration
 	podGCThreshold         int
+	// nodeCIDRs are what Node.spec.podCIDRs are cut from, in subnets of nodeCIDRMaskSizes; none: they are
+	// somebody else's affair.
+	nodeCIDRs         []string
+	nodeCIDRMaskSizes []int
+}
+
+// nodeIPAMArgs are the arguments for the controller that allocates Node.spec.podCIDRs. The prefix length
+// of a single family has a flag of its own name.
+func (c controllerConfig) nodeIPAMArgs() []string {
+	if len(c.nodeCIDRs) == 0 {
+		return nil
+	}
+	args := []string{"--allocate-node-cidrs=true", "--cluster-cidr=" + strings.Join(c.nodeCIDRs, ",")}
+	for i, size := range c.nodeCIDRMaskSizes {
+		flag := "--node-cidr-mask-size"
+		switch {
+		case len(c.nodeCIDRs) == 1:
+		case netip.MustParsePrefix(c.nodeCIDRs[i]).Addr().Is6():
+			flag += "-ipv6"
+		default:
+			flag += "-ipv4"
+		}
+		args = append(args, fmt.Sprintf("%s=%d", flag, size))
+	}
+	return args
 }
 
 // controllerManager is a configured controller manager.
@@ -81,9 +108,13 @@ func newControllerManager(c controllerConfig) (*controllerManager, error) {
 	for _, set := range named.FlagSets {
 		fs.AddFlagSet(set)
 	}
-	args := []string{
+	enabled := enabledControllers
+	if len(c.nodeCIDRs) > 0 {
+		enabled = append(slices.Clone(enabled), names.NodeIpamController)
+	}
+	args := append([]string{
 		"--kubeconfig=" + c.kubeconfig,
-		"--controllers=" + strings.Join(enabledControllers, ","),
+		"--controllers=" + strings.Join(enabled, ","),
 		"--leader-elect=false",
 		"--secure-port=0",
 		"--service-account-private-key-file=" + c.keys.serviceAccountKeyFile,
@@ -92,7 +123,7 @@ func newControllerManager(c controllerConfig) (*controllerManager, error) {
 		"--kube-api-burst=" + strconv.Itoa(clientBurst),
 		"--node-monitor-grace-period=" + c.nodeMonitorGracePeriod.String(),
 		"--terminated-pod-gc-threshold=" + strconv.Itoa(c.podGCThreshold),
-	}
+	}, c.nodeIPAMArgs()...)
 	if err := fs.Parse(args); err != nil {
 		return nil, fmt.Errorf("configure the controller manager: %w", err)
 	}

@@ -65,6 +65,7 @@ func run(ctx context.Context, o *options) error {
 	manager, err := newControllerManager(controllerConfig{
 		kubeconfig: filepath.Join(o.dir, "kubeconfig", controllerManagerUser+".yaml"), keys: keys,
 		nodeMonitorGracePeriod: o.nodeMonitorGracePeriod, podGCThreshold: o.podGCThreshold,
+		nodeCIDRs: o.nodeCIDRs, nodeCIDRMaskSizes: o.nodeCIDRMaskSizes,
 	})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -17,6 +18,8 @@ type options struct {
 	crds                   []string
 	nodeMonitorGracePeriod time.Duration
 	podGCThreshold         int
+	nodeCIDRs              []string
+	nodeCIDRMaskSizes      []int
 	readyFD                int
 }
 
@@ -36,6 +39,8 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&o.crds, "crds", o.crds, "File or folder with CustomResourceDefinitions to create before the controllers start; may be given more than once.")
 	fs.DurationVar(&o.nodeMonitorGracePeriod, "node-monitor-grace-period", o.nodeMonitorGracePeriod, "How long a node may be silent before it counts as lost, as in kube-controller-manager.")
 	fs.IntVar(&o.podGCThreshold, "terminated-pod-gc-threshold", o.podGCThreshold, "How many ended pods may stay before the pod garbage collector removes some, as in kube-controller-manager.")
+	fs.StringSliceVar(&o.nodeCIDRs, "node-cidrs", o.nodeCIDRs, "CIDRs, one per family, from which Node.spec.podCIDRs are allocated, as by kube-controller-manager's --allocate-node-cidrs and --cluster-cidr; empty means that nobody does.")
+	fs.IntSliceVar(&o.nodeCIDRMaskSizes, "node-cidr-mask-sizes", o.nodeCIDRMaskSizes, "Prefix length of a node's range, one for each of --node-cidrs.")
 	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor that gets one line when the control plane is ready; -1 means none.")
 }
 
@@ -63,6 +68,14 @@ func (o *options) Validate() error {
 	// kube-controller-manager wants the period to be more than twice its own check interval of 5 s.
 	if o.nodeMonitorGracePeriod < 11*time.Second {
 		return fmt.Errorf("--node-monitor-grace-period=%s: at least 11s is needed", o.nodeMonitorGracePeriod)
+	}
+	if len(o.nodeCIDRs) != len(o.nodeCIDRMaskSizes) {
+		return fmt.Errorf("--node-cidr-mask-sizes=%v: one is needed for each of --node-cidrs=%v", o.nodeCIDRMaskSizes, o.nodeCIDRs)
+	}
+	for _, s := range o.nodeCIDRs {
+		if _, err := netip.ParsePrefix(s); err != nil {
+			return fmt.Errorf("--node-cidrs=%q: %w", s, err)
+		}
 	}
 	if o.readyFD >= 0 && o.readyFD < 3 {
 		return fmt.Errorf("--ready-fd=%d: 0, 1 and 2 are the standard streams", o.readyFD)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -75,7 +76,11 @@ func run(ctx context.Context, o *options) error {
 		if err := kubelet.waitForPods(ctx); err != nil {
 			return nil // stopped
 		}
-		restored, err := agent.start(ctx, kubelet.runningPods())
+		var running []*corev1.Pod
+		if !o.rebooted {
+			running = kubelet.runningPods()
+		}
+		restored, err := agent.start(ctx, running)
 		if err != nil {
 			return err
 		}
