@@ -83,7 +83,7 @@ test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) CGO_ENABLED=1 go test -race -count=1 -timeout 20m ./test/framework
 
 .PHONY: test-integration
-test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
+test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout 20m ./test/integration
 
 ##@ Care

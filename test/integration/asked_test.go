@@ -62,10 +62,97 @@ func aPod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
-// Every way to ask for addresses, each given, kept, and recorded.
-func TestAskedFor(t *testing.T) {
+// G11: annotations say whether a pod has a fixed address, and which.
+func TestG11Annotations(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
+	// A pod that another scheduler placed is claimed after its bind.
+	e.witness.AnyOrder()
+	e.part("in and out", (*env).optedInAndOut)
+	e.part("addresses asked for", (*env).askedFor)
+	e.part("pods of their own", (*env).alone)
+}
+
+// A pod without a controller, as it was written for Calico, is one that comes back under its name: it has
+// the address that it asks for then as well, wherever there is room otherwise, and nobody else has it
+// meanwhile.
+func (e *env) alone() {
+	alone := func(name string, pairs ...string) *corev1.Pod {
+		pod := ordinaryPod(name, "fixedip-scheduler", "")
+		pod.Annotations = annotations(pairs)
+		return pod
+	}
+	asked := map[string]string{"calico": e.in("node-2", "90"), "ours": e.in("node-3", "91"), "several": e.in("node-1", "93")}
+	pods := func() []client.Object {
+		return []client.Object{
+			alone("calico", "cni.projectcalico.org/ipAddrs", `["`+asked["calico"]+`"]`), alone("ours", "fixedip.io/ips", asked["ours"]),
+			alone("several", "fixedip.io/ips", e.in("node-1", "92")+"-"+e.in("node-1", "93")), alone("any", "fixedip.io/enabled", "true"),
+			alone("none"), alone("given-back", "fixedip.io/enabled", "true", "fixedip.io/when-deleted", "Delete"),
+		}
+	}
+	e.create(pods()...)
+	kept := []string{"calico", "ours", "several", "any"}
+	before := e.awaitRunning(nil, append(kept, "given-back")...)
+	for name, address := range asked {
+		if before[name].Address != address {
+			e.t.Errorf("pod %s asked for %s and has %s", name, address, before[name].Address)
+		}
+	}
+	if e.awaitPods("none"); len(e.witness.Entries(namespace, "none")) > 0 {
+		e.t.Errorf("a pod that says nothing has the entries %v", e.witness.Entries(namespace, "none"))
+	}
+	all := append(kept, "given-back", "none")
+	e.deletePods(all...)
+	e.awaitGone(all...)
+	for _, name := range kept {
+		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
+			return f.Status.Phase == v1alpha1.PhaseReserved && f.Spec.Owner.Kind == "Pod" && slices.Equal(e.witness.Entries(namespace, name), before[name].Entries)
+		})
+	}
+	e.await("wait for what was to go back", func(rows []witness.Row) bool {
+		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "given-back" })
+	})
+	e.create(pods()...)
+	e.sameAddresses(subset(before, kept...), e.awaitRunning(before, kept...))
+}
+
+func (e *env) optedInAndOut() {
+	const enabled = "fixedip.io/enabled"
+	elsewhere := func(s *appsv1.StatefulSet) {
+		s.Spec.Template.Spec.SchedulerName, s.Spec.Template.Spec.NodeName = "default-scheduler", "node-2"
+	}
+	all := []*appsv1.StatefulSet{
+		statefulSet("out", 1, onTemplate(enabled, "false")), statefulSet("in", 1, onTemplate(enabled, "true")),
+		statefulSet("unsaid", 1), statefulSet("wrong", 1, onTemplate(enabled, "yes please")),
+		statefulSet("elsewhere-out", 1, elsewhere, onTemplate(enabled, "false")), statefulSet("elsewhere-in", 1, elsewhere, onTemplate(enabled, "true")),
+		statefulSet("elsewhere-unsaid", 1, elsewhere),
+	}
+	for _, s := range all {
+		e.create(s)
+	}
+	before := e.awaitRunning(nil, "in-0", "unsaid-0", "elsewhere-in-0")
+	without := []string{"out-0", "elsewhere-out-0", "elsewhere-unsaid-0"}
+	e.awaitPods(without...)
+	for _, r := range e.witness.State(namespace) {
+		if slices.Contains(without, r.Pod) && len(r.Entries)+len(r.Phase) > 0 {
+			e.t.Errorf("pod %s was not to have a fixed address: %+v", r.Pod, r)
+		}
+	}
+	e.podMessage("wrong-0", `annotation fixedip.io/enabled of pod default/wrong-0 is "yes please"; write "true" or "false"`)
+
+	// Mended on the pod itself, it is placed.
+	e.annotate(aPod("wrong-0"), enabled, "true")
+	e.awaitRunning(nil, "wrong-0")
+	e.deletePods("in-0", "unsaid-0", "elsewhere-in-0")
+	e.sameAddresses(before, e.awaitRunning(before, "in-0", "unsaid-0", "elsewhere-in-0"))
+	for _, s := range all {
+		e.delete(s, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	}
+	e.await("wait for all to leave nothing behind", nothingLeft)
+}
+
+// Every way to ask for addresses, each given, kept, and recorded.
+func (e *env) askedFor() {
 	const ips, by = "fixedip.io/ips", "fixedip.io/ips-by"
 
 	// Made before their StatefulSet, which the controller must not take for one that is gone.
@@ -94,7 +181,7 @@ func TestAskedFor(t *testing.T) {
 	before := e.awaitRunning(nil, all...)
 	for name, address := range want {
 		if before[name].Address != address {
-			t.Errorf("pod %s asked for %s and has %s", name, address, before[name].Address)
+			e.t.Errorf("pod %s asked for %s and has %s", name, address, before[name].Address)
 		}
 	}
 	var got []string
@@ -103,7 +190,7 @@ func TestAskedFor(t *testing.T) {
 	}
 	slices.Sort(got)
 	if highest := []string{e.in("node-3", "132"), e.in("node-3", "133"), e.in("node-3", "134")}; !slices.Equal(got, highest) {
-		t.Errorf("the pods that share a set have %v, want %v", got, highest)
+		e.t.Errorf("the pods that share a set have %v, want %v", got, highest)
 	}
 	for _, name := range []string{"early-0", "early-1"} {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {

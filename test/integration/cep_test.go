@@ -60,10 +60,13 @@ func endpointBy(name, ip string, owners ...metav1.OwnerReference) *ciliumv2.Cili
 	}
 }
 
-// Whatever becomes of a CiliumEndpoint, the pod comes to have its own: with an agent that makes
+// G6: whatever becomes of a CiliumEndpoint, the pod comes to have its own: with an agent that makes
 // missing ones again, and with one that does not.
-func TestCiliumEndpoints(t *testing.T) {
+func TestG6CEPKeeper(t *testing.T) {
 	t.Parallel()
+	if got := defaultOf(t, "cep-termination-timeout"); got != "30m0s" {
+		t.Errorf("a CiliumEndpoint that is terminating is forced out after %s by default, want 30m", got)
+	}
 	port := freePort(t)
 	e := startOn(t, options{controllerArgs: append([]string{
 		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--cep-patience=4s", "--cep-termination-timeout=5s", "--restart-after=2s",

@@ -2,43 +2,71 @@
 // allocator beside it. Our programs run in them as processes of their own, built with the race
 // detector, as the service accounts and with the rights that the manifests give them.
 //
+// What the guide to fixed addresses on Cilium asks for, row by row, and the test that shows it:
+//
+//	G1   Owner binding                TestG1OwnerBinding
+//	G2   Same address after a restart TestG2SameAddress: of pods, controller, scheduler, agent, and of a node's machine
+//	G3   Recycle                      TestG3Recycle
+//	G4   By events, and by a sweep    TestG4EventsAndSweep
+//	G5   Subnets                      TestG5SubnetManagement
+//	G6   CEP keeper                   TestG6CEPKeeper
+//	G7   High availability            TestG7HighAvailability
+//	G8   Dual stack                   TestG8Families
+//	G9   Mode one: label selector     TestG9AdoptMode
+//	G10  Mode two: entries by hand    TestG10HandWrittenOwners
+//	G11  Annotations                  TestG11Annotations
+//	G12  Watermarks                   TestG12Watermarks
+//	G13  Exclusion                    TestG13Exclusion
+//	G14  The guide's spelling         TestG14GuideDeployment
+//	G15  Scenarios                    TestG15GuideScenarios
+//	G16  Troubleshooting              TestG16KubectlPlugin
+//	G17  Metrics and alerts           TestG17ControllerMetrics
+//	G18  Other owners                 TestG18OtherOwners
+//	G19  MAC                          TestG19StickyMAC
+//	G20  Figures                      TestG20Figures, and TestG3Recycle for those of recycling
+//	G21  Security                     TestG21Security
+//	G22  Retention TTL                TestG22RetentionTTL
+//	G23  Node CIDRs from Kubernetes   TestG23NodeCIDRs
+//	G24  Rotation                     TestG24Rotation
+//	G25  Compatibility table          TestG25CompatibilityTable
+//
 // What is promised of scheduling, and the test that shows it here, against both:
 //
-//	Steering, bystanders, strangers  TestFirstPlacementAndRestart, TestOptOut, TestStranger
+//	Steering, bystanders, strangers  TestG1OwnerBinding, TestG2SameAddress, TestG11Annotations, TestStranger
 //	Preemption on the owner node     TestPreemption
-//	Dual stack                       TestDualStack, TestSecondFamily, TestAskedForOneOfTwoFamilies
-//	Asked-for addresses              TestAskedFor, TestAskedForInVain
+//	Dual stack                       TestG8Families, TestSecondFamily, TestAskedForOneOfTwoFamilies
+//	Asked-for addresses              TestG11Annotations, TestAskedForInVain
 //	What FixedIPs keep               TestKeptBeforehand, TestFixedIPValidation
 //	The owner node is gone           TestOwnerNodeGoneAndBack
 //	Failover                         TestMigrate, TestMigrateDualStack, TestMigrateOnlyFenced, TestMigrateNotAllowed,
 //	                                 TestReassign, TestSchedulerKilledDuringMove
-//	Other kinds, slots               TestKindWithStableNames, TestDeploymentUpdates, TestDeploymentSlotsGoBack,
-//	                                 TestDeploymentWithoutSlots
-//	Picking and resting              TestPicking
+//	Other kinds, slots               TestG18OtherOwners
+//	Picking and resting              TestG24Rotation
 //	Filling evenly, by weight        TestSubnetsFillEvenly, TestScoreWeight
 //	Claims                           TestPools, TestBurstOnOneNode, TestSecondClaimIsReleased
 //	Wake-ups                         TestNoLostWakeUps, TestSubnetFull, TestAskedForInVain
-//	Retention policy                 TestRetention, TestScaleDownAndUp, TestStatefulSetDeleted
-//	Sticky MAC                       TestStickyMAC
+//	Retention policy                 TestG22RetentionTTL, TestScaleDownAndUp, TestStatefulSetDeleted
+//	Sticky MAC                       TestG19StickyMAC
 //	Explaining                       TestExplain, TestAskedForInVain
 //	Gangs                            TestGang
 //	Metrics and readiness            TestMetrics, TestReadiness
 //	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs
-//	The controller is down           TestControllerDown
+//	The controller is down           TestG1OwnerBinding, TestG2SameAddress, TestG4EventsAndSweep
 //	Giving an address up, owners     TestFixedIPDeletedByHand, TestStatefulSetReplacedAroundItsPods
 //	Crashes, two schedulers          TestSchedulerKilledBetweenClaimAndBind, TestKilledDuringChurn, TestTwoActiveSchedulers
 //
 // And of the controller:
 //
-//	Subnets, and nodes that go       TestSubnetSources, TestNodeReplaced, TestHeldSubnet, TestHoldAndFree
+//	Subnets, and nodes that go       TestG5SubnetManagement, TestG23NodeCIDRs, TestNodeReplaced, TestHeldSubnet, TestHoldAndFree
 //	Pools                            TestG12Watermarks, TestShrinkAcrossRestarts, TestKeptInThePool, TestPoolGrowsForPodsThatWait
 //	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
 //	Records                          TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
-//	Reclaim                          TestG3Recycle, TestOptedOut, TestFieldBugs, and the retention policy above
+//	Reclaim                          TestG3Recycle, TestG4EventsAndSweep, TestOptedOut, TestFieldBugs, and the retention policy above
 //	Verify, conflicts                TestFirstPlacementAdopted, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
-//	CiliumEndpoints                  TestCiliumEndpoints
-//	Pods of other schedulers         TestG9AdoptMode
+//	CiliumEndpoints                  TestG6CEPKeeper
+//	Pods of other schedulers         TestG9AdoptMode, TestG13Exclusion
 //	Flags, dry run, metrics          TestG14GuideDeployment, TestG15GuideScenarios, TestDryRun, TestG17ControllerMetrics
-//	Crashes                          TestKilledAtEveryWrite
+//	Crashes, two controllers         TestKilledAtEveryWrite, TestG7HighAvailability, TestG5SubnetManagement
+//	Rights                           TestG21Security
 //	kubectl fixedip                  TestG16KubectlPlugin
 package integration

@@ -196,6 +196,16 @@ func dataRaces(log []byte) []string {
 	return found
 }
 
+// part is a part of a test in the cluster of the whole.
+func (e *env) part(name string, f func(*env)) {
+	e.t.Helper()
+	e.t.Run(name, func(t *testing.T) {
+		mine := *e
+		mine.t = t
+		f(&mine)
+	})
+}
+
 func (e *env) must(err error) {
 	e.t.Helper()
 	if err != nil {

@@ -10,12 +10,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -90,23 +94,85 @@ func (e *env) awaitEvent(name, reason, note string) {
 	}
 }
 
-// The guide's Deployment starts our controller with nothing changed but the image, and pods that
-// another scheduler placed get the address fixed that they run with: its first mode. (G9, G14)
+// deployGuide applies the guide's Deployment with nothing changed but the image, for the guide's account
+// with the rights of ours, and does for each of its pods what a kubelet does: starts the program of the
+// image with the arguments and variables that the pod has, as the account that it names. Only the file that
+// KUBECONFIG names is another one, since there is one of the guide's name on no machine.
+func (e *env) deployGuide() (pods []*corev1.Pod) {
+	e.t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "guide-deployment.yaml"))
+	e.must(err)
+	var deployment appsv1.Deployment
+	e.must(yaml.UnmarshalStrict(text, &deployment))
+	deployment.Spec.Template.Spec.Containers[0].Image = "fixedip:latest"
+	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "guide-rbac.yaml")))
+	e.create(&deployment)
+	e.eventually("the Deployment to have its pods", func() bool {
+		var list corev1.PodList
+		e.must(e.api.List(within(e.t), &list, client.InNamespace(deployment.Namespace), client.MatchingLabels(deployment.Spec.Selector.MatchLabels)))
+		pods = nil
+		for i := range list.Items {
+			pods = append(pods, &list.Items[i])
+		}
+		return len(pods) == int(*deployment.Spec.Replicas)
+	})
+	for i, pod := range pods {
+		container := pod.Spec.Containers[0]
+		command := []string{"-u", "POD_NAMESPACE"}
+		for _, v := range container.Env {
+			if v.Name == "KUBECONFIG" {
+				v.Value = e.accountOf(pod)
+			}
+			command = append(command, v.Name+"="+v.Value)
+		}
+		command = append(append(command, filepath.Join(bin, "race", "fixedip-controller")), container.Args...)
+		if i > 0 {
+			// Pods have ports of their own, and these are on one machine.
+			command = append(command, "--metrics-bind-address=0", "--health-probe-bind-address=0")
+		}
+		_, err := e.StartProcess(pod.Name, "/usr/bin/env", command...)
+		e.must(err)
+	}
+	return pods
+}
+
+// accountOf is a kubeconfig of the account and in the namespace that a pod runs with.
+func (e *env) accountOf(pod *corev1.Pod) string {
+	e.t.Helper()
+	admin, err := e.RESTConfig(cluster.Admin)
+	e.must(err)
+	token, err := kubernetes.NewForConfigOrDie(admin).CoreV1().ServiceAccounts(pod.Namespace).
+		CreateToken(within(e.t), pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	e.must(err)
+	cfg, err := clientcmd.LoadFromFile(e.Kubeconfig(cluster.Admin))
+	e.must(err)
+	now := cfg.Contexts[cfg.CurrentContext]
+	now.Namespace, cfg.AuthInfos[now.AuthInfo].Token = pod.Namespace, token.Status.Token
+	path := filepath.Join(e.Dir(), pod.Name+".conf")
+	e.must(clientcmd.WriteToFile(*cfg, path))
+	return path
+}
+
+// G14: the guide's Deployment starts our controller with nothing changed but the image, both replicas,
+// and pods that another scheduler placed get the address fixed that they run with: its first mode.
 func TestG14GuideDeployment(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("testdata", "guide-deployment.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	e := startCluster(t)
+	e.witness.AnyOrder()
+	nodes := []string{"node-1", "node-2"}
+	for _, n := range nodes {
+		e.startNode(n)
 	}
-	var deployment appsv1.Deployment
-	if err := yaml.UnmarshalStrict(text, &deployment); err != nil {
-		t.Fatal(err)
+	pods := e.deployGuide()
+	e.controller = e.Process(pods[0].Name)
+	for _, n := range nodes {
+		e.must(e.WaitNodeReady(e.whileAllRun(), n))
 	}
-	container := deployment.Spec.Template.Spec.Containers[0]
-	if diff := cmp.Diff([]corev1.EnvVar{{Name: "KUBECONFIG", Value: "/etc/kubernetes/scheduler.conf"}}, container.Env); diff != "" {
-		t.Fatalf("the variables of the manifest (-want +got): %s", diff)
-	}
-	e := startAsGuide(t, []string{"node-1", "node-2"}, container.Args, nil)
+	e.eventually("one of the replicas to lead", func() bool {
+		var lease coordinationv1.Lease
+		err := e.api.Get(within(t), client.ObjectKey{Namespace: "kube-system", Name: "cilium-ipam-leader"}, &lease)
+		return err == nil && ptr.Deref(lease.Spec.HolderIdentity, "") != ""
+	})
 	for _, name := range []string{"labelSector", "ipRateNum", "maxAllocatedIP", "enableIPv6"} {
 		if lines := e.logged(e.controller, "Flag --"+name+" is deprecated; use --"); len(lines) != 1 || !strings.HasPrefix(lines[0], "W") {
 			t.Errorf("the warnings of --%s are %q, want one", name, lines)
@@ -156,9 +222,55 @@ func TestG14GuideDeployment(t *testing.T) {
 
 	e.delete(&appsv1.StatefulSet{ObjectMeta: moved.ObjectMeta})
 	e.await("wait for db to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 1 })
+	for _, pod := range pods {
+		if p := e.Process(pod.Name); !p.Running() || len(e.logged(p, "forbidden")) > 0 {
+			t.Errorf("replica %s runs: %t; it was refused %q", pod.Name, p.Running(), e.logged(p, "forbidden"))
+		}
+	}
 }
 
-// The guide's three configurations. (G15)
+// G13: pods whose label DBBranch begins with one of the prefixes are left alone, whatever else they say.
+func TestG13Exclusion(t *testing.T) {
+	t.Parallel()
+	e := startAsGuide(t, []string{"node-1"}, []string{
+		`--labelSector={"matchLabels":{"tier":"db"}}`, "--excludeDbbranchPrefixs=test-,staging-",
+		"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0",
+	}, nil)
+	// By the name of the workload. A branch of "": there is no such label.
+	branches := map[string]string{
+		"first": "test-1", "second": "staging-eu", "asks": "test-2",
+		"other": "release-1", "shorter": "test", "inside": "a-test-1", "capital": "Test-1", "none": "",
+	}
+	left := []string{"first", "second", "asks"}
+	var adopted, alone []string
+	for name, branch := range branches {
+		labels := map[string]string{"tier": "db", "name": name}
+		if branch != "" {
+			labels["DBBranch"] = branch
+		}
+		s := placed(name, "node-1", 1, labels)
+		if name == "asks" {
+			s.Spec.Template.Annotations = map[string]string{"fixedip.io/enabled": "true"}
+		}
+		e.create(s)
+		if slices.Contains(left, name) {
+			alone = append(alone, name+"-0")
+		} else {
+			adopted = append(adopted, name+"-0")
+		}
+	}
+	before := e.awaitRunning(nil, adopted...)
+	e.awaitPods(alone...)
+	e.deletePods(adopted...)
+	e.sameAddresses(before, e.awaitRunning(before, adopted...))
+	for _, r := range e.witness.State(namespace) {
+		if slices.Contains(alone, r.Pod) && len(r.Entries)+len(r.Phase) > 0 {
+			t.Errorf("pod %s was to be left alone: %+v", r.Pod, r)
+		}
+	}
+}
+
+// G15: the guide's three configurations.
 func TestG15GuideScenarios(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -212,12 +324,11 @@ func TestG15GuideScenarios(t *testing.T) {
 	}
 }
 
-// Pods that run already when the controller is told of them keep their addresses without a restart.
-// An annotation counts for more than the selector, and the label of a branch for more than both. (G9,
-// G11, G13)
+// G9: pods that run already when the controller is told of them keep their addresses without a restart.
+// An annotation counts for more than the selector.
 func TestG9AdoptMode(t *testing.T) {
 	t.Parallel()
-	args := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--exclude-dbbranch-prefixes=test-", "--metrics-bind-address=0", "--health-probe-bind-address=0"}
+	args := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0"}
 	e := startAsGuide(t, []string{"node-1"}, args, nil)
 	make := func(name string, labels map[string]string, annotations map[string]string) *appsv1.StatefulSet {
 		labels["name"] = name
@@ -227,13 +338,20 @@ func TestG9AdoptMode(t *testing.T) {
 	}
 	e.create(
 		make("chosen", map[string]string{"tier": "db"}, nil),
-		make("excluded", map[string]string{"tier": "db", "DBBranch": "test-1"}, map[string]string{"fixedip.io/enabled": "true"}),
+		make("unexpressed", map[string]string{"tier": "db", "phase": "trial"}, nil),
 		make("outside", map[string]string{"tier": "web"}, nil),
 		make("opted-in", map[string]string{"tier": "web"}, map[string]string{"fixedip.io/enabled": "true"}),
 		make("opted-out", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "false"}),
 		make("mistaken", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "maybe"}),
 	)
-	adopted := append(names("chosen", 2), names("opted-in", 2)...)
+	// The guide's example is a pod without a controller.
+	lone := func(name, tier string) *corev1.Pod {
+		pod := ordinaryPod(name, "", "node-1")
+		pod.Labels = map[string]string{"tier": tier}
+		return pod
+	}
+	e.create(lone("lone", "db"), lone("lone-outside", "web"))
+	adopted := append(append(names("chosen", 2), names("opted-in", 2)...), "lone")
 	before := map[string]witness.Row{}
 	e.await("wait for all pods to run", func(rows []witness.Row) bool {
 		running := 0
@@ -243,7 +361,7 @@ func TestG9AdoptMode(t *testing.T) {
 				running++
 			}
 		}
-		return running == 12
+		return running == 14
 	})
 	e.awaitRunning(nil, names("opted-in", 2)...)
 	e.must(e.controller.Terminate(within(t)))
@@ -251,7 +369,7 @@ func TestG9AdoptMode(t *testing.T) {
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "adopting", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
 		Lease: product.QuickLease,
-		Args:  append(args, "--label-selector=tier in (db)"),
+		Args:  append(args, `--label-selector={"matchLabels":{"tier":"db"},"matchExpressions":[{"key":"phase","operator":"DoesNotExist"}]}`),
 	})
 	e.must(err)
 	after := e.awaitRunning(nil, adopted...)
@@ -264,6 +382,8 @@ func TestG9AdoptMode(t *testing.T) {
 		e.awaitEvent(name, "InvalidAnnotation", `annotation fixedip.io/enabled of pod default/`+name+` is "maybe"; write "true" or "false"; its address is not fixed`)
 	}
 	e.deletePods(adopted...)
+	e.awaitRecord("lone", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.createAnew(lone("lone", "db"))
 	e.sameAddresses(after, e.awaitRunning(after, adopted...))
 	e.await("look at those that are left alone", func(rows []witness.Row) bool {
 		for _, r := range rows {

@@ -238,52 +238,6 @@ func TestHoldAndFree(t *testing.T) {
 	e.untouched(stays)
 }
 
-// Several cluster CIDRs with a mask size each are used in order. When the last is used up, the node
-// that gets none is told, and its number is a metric. Then the nodes bring their subnets themselves.
-func TestSubnetSources(t *testing.T) {
-	t.Parallel()
-	e := start(t, options{noScheduler: true})
-	port := freePort(t)
-	e.startController("pools", "--cluster-pool-ipv4-cidr=10.240.0.0/28,10.250.0.0/25", "--cluster-pool-ipv4-mask-size=28,26",
-		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port))
-	for i, want := range []string{"10.240.0.0/28", "10.250.0.0/26", "10.250.0.64/26"} {
-		name := fmt.Sprintf("node-%d", i)
-		e.agentless(name)
-		if got := e.subnetsOf(name, 1); got[0] != want {
-			t.Errorf("%s was given %v, want %s", name, got, want)
-		}
-	}
-	e.agentless("late")
-	e.event("late", "SubnetsExhausted", "No [IPv4] subnet is left in the cluster pools for node late; add a CIDR to the controller's cluster-pool flags")
-	e.controllerMetrics(port, map[string]float64{
-		`fixedip_nodes_without_subnet{family="IPv4"}`:             1,
-		`fixedip_cluster_pool_free_subnets{cidr="10.250.0.0/25"}`: 0,
-	})
-	e.must(e.Process("pools").Kill())
-
-	e.startController("brought", "--subnet-source=Node", fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port))
-	// Kubernetes gives the range of a node that is gone to another.
-	e.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "kept-0"}, Spec: v1alpha1.FixedIPSpec{
-		IPs: []string{"10.60.0.9"}, NodeName: "gone", PodName: "kept-0", Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "kept"},
-	}})
-	e.homed("kept-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
-	e.agentless("brings", "10.60.0.0/24", "fd00:60::/120")
-	if got := e.subnetsOf("brings", 2); !slices.Equal(got, []string{"10.60.0.0/24", "fd00:60::/120"}) {
-		t.Errorf("a node with spec.podCIDRs has %v", got)
-	}
-	e.homed("kept-0", metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
-	if entries := e.witness.Entries(namespace, "kept-0"); !slices.Equal(entries, []string{"brings/10.60.0.9"}) {
-		t.Errorf("the pools have %v for pod kept-0", entries)
-	}
-	e.agentless("overlaps", "10.60.0.128/25")
-	e.event("overlaps", "SubnetOverlap", "Subnet 10.60.0.128/25 of spec.podCIDRs of node overlaps overlaps a subnet of node brings")
-	e.agentless("empty")
-	e.event("empty", "SubnetMissing", "spec.podCIDRs of node empty is empty")
-	for _, p := range []string{"overlaps", "empty"} {
-		e.subnetsOf(p, 0)
-	}
-}
-
 // agentless makes a Node and a CiliumNode that no process stands behind.
 func (e *env) agentless(name string, podCIDRs ...string) {
 	e.t.Helper()

@@ -72,12 +72,12 @@ func (e *env) raise(h *unstructured.Unstructured) {
 	}
 }
 
-// animals are pods of a herd; without one they are nobody's.
+// animals are pods of a herd; without one they are nobody's, and say nothing about their addresses.
 func animals(of *unstructured.Unstructured, names ...string) []client.Object {
 	var pods []client.Object
 	for _, name := range names {
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{"fixedip.io/enabled": "true"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 			Spec: corev1.PodSpec{
 				SchedulerName:                 "fixedip-scheduler",
 				TerminationGracePeriodSeconds: ptr.To[int64](1),
@@ -85,6 +85,7 @@ func animals(of *unstructured.Unstructured, names ...string) []client.Object {
 			},
 		}
 		if of != nil {
+			pod.Annotations = map[string]string{"fixedip.io/enabled": "true"}
 			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: of.GetAPIVersion(), Kind: of.GetKind(), Name: of.GetName(), UID: of.GetUID(), Controller: ptr.To(true)}}
 		}
 		pods = append(pods, pod)
@@ -105,13 +106,22 @@ func (e *env) awaitGone(names ...string) {
 	})
 }
 
+// G18: pods of other owners than StatefulSets have fixed addresses too, of any kind that the
+// configuration names: Deployments, and custom resources.
+func TestG18OtherOwners(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: append([]string{"--workload-kind=" + herds, "--workload-kind=" + deployments}, defaultPool...),
+		workloads: "[{apiGroup: example.com, kind: Herd, identity: PodName}, {apiGroup: apps, kind: Deployment, identity: Slot}]"})
+	e.part("custom resource", (*env).customResource)
+	e.part("Deployment, updated", (*env).deploymentUpdated)
+	e.part("Deployment, scaled and deleted", (*env).deploymentGivesBack)
+	e.part("Deployment that does not ask", (*env).deploymentWithoutSlots)
+}
+
 // A kind that nobody but its author knows, and that is installed after our programs have started:
 // its pods keep their addresses by name, a stranger of the name does not get them, fewer replicas
 // and the end of the workload give them back.
-func TestKindWithStableNames(t *testing.T) {
-	t.Parallel()
-	e := start(t, options{nodes: threeNodes, controllerArgs: append([]string{"--workload-kind=" + herds}, defaultPool...),
-		workloads: "[{apiGroup: example.com, kind: Herd, identity: PodName}]"})
+func (e *env) customResource() {
 	e.installHerds()
 	sheep := herd("sheep", 3, map[string]any{"fixedip.io/when-scaled": "Delete"})
 	e.raise(sheep)
@@ -142,24 +152,18 @@ func TestKindWithStableNames(t *testing.T) {
 	e.create(animals(sheep, "sheep-1")...)
 	e.sameAddresses(after, e.awaitRunning(before, all...))
 
-	e.must(e.api.Patch(within(t), herd("sheep", 0, nil), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":2}}`))))
+	e.must(e.api.Patch(within(e.t), herd("sheep", 0, nil), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":2}}`))))
 	e.deletePods("sheep-2")
 	e.await("wait for sheep-2 to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 2 })
 
 	e.delete(sheep)
 	e.deletePods("sheep-0", "sheep-1")
 	e.await("wait for the herd to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 0 })
-	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 }))
+	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Resting == 0 }))
 }
 
 // deployments are a kind with slots.
 const deployments = "Deployment.apps=Slot"
-
-// withDeployments are options of a cluster in which Deployments may have fixed addresses.
-func withDeployments(nodes ...string) options {
-	return options{nodes: nodes, controllerArgs: append([]string{"--workload-kind=" + deployments}, defaultPool...),
-		workloads: "[{apiGroup: apps, kind: Deployment, identity: Slot}]"}
-}
 
 // deployment makes a Deployment of ours, which puts one pod in surplus while it is updated.
 func deployment(name string, replicas int32, change ...func(*appsv1.Deployment)) *appsv1.Deployment {
@@ -232,9 +236,7 @@ func (e *env) awaitSlots(want int) map[string]bool {
 
 // A Deployment settles at one address more than it has replicas, the one that its updates need for
 // a pod in surplus, and every update from then on finds its addresses among these.
-func TestDeploymentUpdates(t *testing.T) {
-	t.Parallel()
-	e := start(t, withDeployments(threeNodes...))
+func (e *env) deploymentUpdated() {
 	e.create(deployment("shop", 3))
 	pods := e.awaitReplicas(nil, 3)
 	first := places(pods)
@@ -247,31 +249,38 @@ func TestDeploymentUpdates(t *testing.T) {
 			settled = e.awaitSlots(4)
 			for place := range first {
 				if !settled[place] {
-					t.Errorf("the update has lost %s; what is left is %v", place, settled)
+					e.t.Errorf("the update has lost %s; what is left is %v", place, settled)
 				}
 			}
 		}
 		for place := range places(pods) {
 			if !settled[place] {
-				t.Errorf("update %d: a pod is at %s, and the Deployment has %v", update, place, settled)
+				e.t.Errorf("update %d: a pod is at %s, and the Deployment has %v", update, place, settled)
 			}
 		}
 		if now := e.awaitSlots(4); !maps.Equal(now, settled) {
-			t.Errorf("update %d: the slots are %v, and were %v", update, now, settled)
+			e.t.Errorf("update %d: the slots are %v, and were %v", update, now, settled)
 		}
 	}
 	for _, r := range e.witness.Records(namespace) {
 		if want := "shop-" + strings.ReplaceAll(r.Spec.IPs[0], ".", "-"); r.Name != want || r.Spec.Owner.Kind != "Deployment" || r.Spec.Owner.Name != "shop" {
-			t.Errorf("FixedIP %s of %s %s, want %s", r.Name, r.Spec.Owner.Kind, r.Spec.Owner.Name, want)
+			e.t.Errorf("FixedIP %s of %s %s, want %s", r.Name, r.Spec.Owner.Kind, r.Spec.Owner.Name, want)
 		}
 	}
+	e.deploymentGone()
+}
+
+// deploymentGone deletes the Deployment, which leaves nothing behind.
+func (e *env) deploymentGone() {
+	e.t.Helper()
+	e.delete(deployment("shop", 0), client.PropagationPolicy(metav1.DeletePropagationBackground))
+	e.await("wait for the Deployment to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Resting == 0 }))
 }
 
 // Scaled down a Deployment keeps its slots, or gives back those that it does not need; deleted by
 // hand one goes when its pod does; deleted, the Deployment leaves nothing behind.
-func TestDeploymentSlotsGoBack(t *testing.T) {
-	t.Parallel()
-	e := start(t, withDeployments(threeNodes...))
+func (e *env) deploymentGivesBack() {
 	e.create(deployment("shop", 4))
 	four := places(e.awaitReplicas(nil, 4))
 	scale := func(to int) map[string]witness.Row {
@@ -281,7 +290,7 @@ func TestDeploymentSlotsGoBack(t *testing.T) {
 	scale(1)
 	e.awaitSlots(4)
 	if again := places(scale(4)); !maps.Equal(again, four) {
-		t.Errorf("scaled down and up it has %v, and had %v", again, four)
+		e.t.Errorf("scaled down and up it has %v, and had %v", again, four)
 	}
 
 	e.patchDeployment("shop", `{"metadata":{"annotations":{"fixedip.io/when-scaled":"Delete"}}}`)
@@ -311,19 +320,14 @@ func TestDeploymentSlotsGoBack(t *testing.T) {
 	}
 	for _, r := range e.awaitReplicas(left, 1) {
 		if r.Address == given {
-			t.Errorf("pod %s has %s, which was given up", r.Pod, r.Address)
+			e.t.Errorf("pod %s has %s, which was given up", r.Pod, r.Address)
 		}
 	}
-
-	e.delete(deployment("shop", 0), client.PropagationPolicy(metav1.DeletePropagationBackground))
-	e.await("wait for the Deployment to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == 0 })
-	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 }))
+	e.deploymentGone()
 }
 
 // A Deployment whose pods do not ask for it is left alone.
-func TestDeploymentWithoutSlots(t *testing.T) {
-	t.Parallel()
-	e := start(t, withDeployments("node-1"))
+func (e *env) deploymentWithoutSlots() {
 	e.create(deployment("plain", 2, func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil }))
 	e.await("wait for the pods to run", func(rows []witness.Row) bool {
 		running := 0
@@ -335,6 +339,6 @@ func TestDeploymentWithoutSlots(t *testing.T) {
 		return running == 2
 	})
 	if slots := e.slots(); len(slots) > 0 {
-		t.Errorf("it has the slots %v", slots)
+		e.t.Errorf("it has the slots %v", slots)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +17,7 @@ import (
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
 // viewer is a person with the rights of manifests/viewer-rbac.yaml, and those of the role view that
@@ -65,7 +68,8 @@ func (e *env) says(args []string, texts ...string) {
 	}
 }
 
-// The plugin shows what stands, and says in one command why a pod waits. (G16)
+// G16: the plugin shows what stands, and says in one command why a pod waits. Of each of the guide's four
+// cases of trouble it tells the cause, and what helps.
 func TestG16KubectlPlugin(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -92,4 +96,34 @@ func TestG16KubectlPlugin(t *testing.T) {
 	if out, err := e.kubectl("explain"); err == nil || !strings.Contains(out, "name one pod, or one that was") {
 		t.Errorf("explain without a pod: %v, %s", err, out)
 	}
+
+	// A pod has no fixed address: nothing matches it, or it has no node yet.
+	waits := placed("waits", "", 1, map[string]string{"app": "waits"})
+	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
+	e.awaitPods("other-0")
+	e.says([]string{"explain", "other-0"}, "! Its address is not fixed: default-scheduler placed it, and the controller has not adopted it. "+
+		`what helps: schedulerName: fixedip-scheduler in the pod template, or labels that the controller's --label-selector matches, or the annotation fixedip.io/enabled: "true"`)
+	e.await("wait for waits-0", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
+	e.says([]string{"explain", "waits-0"}, "! It waits for default-scheduler, which knows nothing of fixed addresses. what helps: schedulerName: fixedip-scheduler in the pod template")
+
+	// An address does not go back: its StatefulSet is still there, or nobody does the work.
+	e.scale("web", 1)
+	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	e.says([]string{"explain", "web-1"}, "- Its address is kept for when StatefulSet web is scaled up again: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 gives the address back")
+	e.must(e.controller.Terminate(within(t)))
+	e.says([]string{"explain", "web-1"}, "! No fixedip-controller leads: nothing is recorded or given back. what helps: look at the pods of fixedip-controller")
+
+	// A CiliumEndpoint is left behind.
+	stuck := endpointBy("web-1", "192.0.2.7")
+	stuck.Finalizers = []string{"example.com/hold"}
+	e.create(stuck)
+	e.says([]string{"explain", "web-1"}, "! There still is a CiliumEndpoint of its name. what helps: if the pod is gone for good: kubectl -n default delete ciliumendpoint web-1")
+	e.delete(stuck)
+	e.says([]string{"explain", "web-1"}, "! The CiliumEndpoint of a former pod is stuck: its deletion was asked for ",
+		`what helps: kubectl -n default patch ciliumendpoint web-1 --type=merge -p '{"metadata":{"finalizers":[]}}'`)
+
+	// Two nodes have the same subnet.
+	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "twin"}, Spec: ciliumv2.NodeSpec{IPAM: ipamtypes.IPAMSpec{PodCIDRs: e.subnetsOf("node-1", 1)}}})
+	e.says([]string{"nodes"}, "subnet overlaps that of twin", "subnet overlaps that of node-1")
+	e.says([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; nothing in them is handed out. what helps: change spec.ipam.podCIDRs of one of the two CiliumNodes")
 }

@@ -35,14 +35,20 @@ type served struct {
 // startServing starts a scheduler that serves metrics and health.
 func (e *env) startServing(o product.SchedulerOptions) *served {
 	e.t.Helper()
-	admin, err := e.RESTConfig(cluster.Admin)
-	e.must(err)
 	o.SecurePort = freePort(e.t)
 	e.scheduler = e.startScheduler("scheduler", o)
+	return e.servedOn(o.SecurePort)
+}
+
+// servedOn is the secure port of a scheduler that was started with it.
+func (e *env) servedOn(port int) *served {
+	e.t.Helper()
+	admin, err := e.RESTConfig(cluster.Admin)
+	e.must(err)
 	// The scheduler makes its certificate itself.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	e.t.Cleanup(transport.CloseIdleConnections)
-	return &served{e: e, port: o.SecurePort, token: admin.BearerToken, client: &http.Client{Transport: transport}}
+	return &served{e: e, port: port, token: admin.BearerToken, client: &http.Client{Transport: transport}}
 }
 
 // freePort is a port of the loopback that nobody listened on a moment ago.
@@ -152,7 +158,7 @@ func TestMetrics(t *testing.T) {
 	})
 
 	// A pod that is refused and mended is woken by that. What becomes of it then is the affair of
-	// TestOptOut.
+	// TestG11Annotations.
 	e.create(statefulSet("wrong", 1, func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Annotations = map[string]string{"fixedip.io/enabled": "yes please"}
 	}))

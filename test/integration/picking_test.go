@@ -17,9 +17,10 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// Addresses are taken from the top. One that was given back rests, for an hour here: it is passed
-// over while another is free, and when none is, that which rests longest is taken.
-func TestPicking(t *testing.T) {
+// G24: a fresh address is not used again at once. Addresses are taken from the top; one that was given
+// back rests, for an hour here: it is passed over while another is free, and when none is, that which
+// rests longest is taken. One that has rested is as good as any.
+func TestG24Rotation(t *testing.T) {
 	t.Parallel()
 	// A node with room for three fixed addresses. Its agent is slow to report, so that it still lists an
 	// address when that is given back: one that it never listed is nobody's until it has cooled down.
@@ -61,6 +62,16 @@ func TestPicking(t *testing.T) {
 	}
 	place("d", resting[0])
 	place("e", resting[1])
+
+	// The cool-down is over for all that rests, and what was taken from c is the highest that is free.
+	gone("c")
+	gone("d")
+	e.must(e.controller.Terminate(within(t)))
+	e.startController("cooled", "--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=2", "--max-allocated-ip=3", "--cool-down=1s")
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Used == 2+running }))
+	free := []string{"10.240.0.4", resting[0]}
+	slices.Sort(free)
+	place("f", free[1])
 }
 
 // How much the free addresses of a node count beside its free CPU is said in the configuration.

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,11 +21,36 @@ import (
 
 var threeNodes = []string{"node-1", "node-2", "node-3"}
 
-func TestFirstPlacementAndRestart(t *testing.T) {
+// G1: the scheduler writes the owner, and what it is for, onto the address of a pod before it binds the
+// pod. No controller runs meanwhile: its record follows when it is back.
+func TestG1OwnerBinding(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
+	e.must(e.controller.Terminate(within(t)))
 	pods := names("web", 9)
 	e.create(statefulSet("web", 9))
+	e.await("wait for the pods to run", func(rows []witness.Row) bool {
+		return len(rows) == len(pods) && !slices.ContainsFunc(rows, func(r witness.Row) bool { return !r.Running || r.Phase != "" || len(r.Entries) != 1 })
+	})
+	owned := map[string]ipamtypes.AllocationIP{}
+	var nodes ciliumv2.CiliumNodeList
+	e.must(e.api.List(within(t), &nodes))
+	for _, cn := range nodes.Items {
+		for ip, entry := range cn.Spec.IPAM.Pool {
+			if entry.Owner != "" {
+				owned[cn.Name+"/"+ip] = entry
+			}
+		}
+	}
+	want := map[string]ipamtypes.AllocationIP{}
+	for _, name := range pods {
+		pod := e.witness.Pod(namespace, name)
+		want[pod.Spec.NodeName+"/"+pod.Status.PodIP] = ipamtypes.AllocationIP{Owner: "default/" + name, Resource: "default/StatefulSet/web"}
+	}
+	if diff := cmp.Diff(want, owned); diff != "" {
+		t.Errorf("the entries with an owner in the pools (-want +got): %s", diff)
+	}
+	e.must(e.controller.Restart(within(t)))
 	before := e.awaitRunning(nil, pods...)
 
 	placements := e.witness.Placements()
@@ -44,8 +72,16 @@ func TestFirstPlacementAndRestart(t *testing.T) {
 			t.Errorf("FixedIP %s: %+v, %+v; the pod: %+v", name, fip.Spec, fip.Status, r)
 		}
 	}
+}
 
-	// A restart in place writes no spec of a CiliumNode.
+// G2: whatever is started anew, a pod has the address that it had. A restart in place writes no spec of
+// a CiliumNode.
+func TestG2SameAddress(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
+	pods := names("web", 9)
+	e.create(statefulSet("web", 9))
+	before := e.awaitRunning(nil, pods...)
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Used == p.Fixed+2 && p.Dynamic == 10 }))
 	generations := e.witness.Generations()
 	e.deletePods(pods...)
@@ -55,68 +91,60 @@ func TestFirstPlacementAndRestart(t *testing.T) {
 			t.Errorf("the spec of CiliumNode %s was written %d times", n, g-generations[n])
 		}
 	}
-}
+	again := func() {
+		t.Helper()
+		now := e.awaitRunning(nil, pods...)
+		e.deletePods(pods...)
+		e.sameAddresses(before, e.awaitRunning(now, pods...))
+	}
 
-func TestControllerDown(t *testing.T) {
-	t.Parallel()
-	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
-	e.create(statefulSet("web", 3))
-	before := e.awaitRunning(nil, names("web", 3)...)
+	// Without a controller, and with one that has come back.
 	e.must(e.controller.Terminate(within(t)))
-
-	e.deletePods(names("web", 3)...)
-	e.sameAddresses(before, e.awaitRunning(before, names("web", 3)...))
-
-	// A first placement works too; its record follows when the controller is back.
-	e.create(statefulSet("late", 1))
-	e.await("wait for late-0 to run", func(rows []witness.Row) bool {
-		return slices.ContainsFunc(rows, func(r witness.Row) bool {
-			return r.Pod == "late-0" && r.Running && r.Phase == "" && len(r.Entries) == 1
-		})
-	})
+	again()
 	e.must(e.controller.Restart(within(t)))
-	e.awaitRunning(nil, "late-0")
-}
+	again()
 
-func TestDualStack(t *testing.T) {
-	t.Parallel()
-	o := options{
-		controllerArgs: append([]string{"--cluster-pool-ipv6-cidr=fd00:240::/112", "--cluster-pool-ipv6-mask-size=120"}, defaultPool...),
-		families:       []string{"IPv4", "IPv6"},
-	}
-	e := start(t, o)
-	e.startNode("node-1", "--ipv6")
-	e.startNode("node-2", "--ipv6")
-	e.create(statefulSet("web", 4))
-	before := e.awaitRunning(nil, names("web", 4)...)
-	for name, r := range before {
-		if ips := strings.Split(r.Address, ","); len(ips) != 2 || len(r.Entries) != 2 {
-			t.Errorf("pod %s has %s and the entries %v, want an address of each family", name, r.Address, r.Entries)
+	// A scheduler that is killed has no time to give up its lease: its successor waits for the end of it.
+	e.must(e.scheduler.Kill())
+	e.must(e.scheduler.Restart(within(t)))
+	again()
+
+	// An agent restores what its pods have.
+	now := e.awaitRunning(nil, pods...)
+	e.must(e.Process("node-1").Restart(within(t)))
+	e.restored("node-1", now)
+	again()
+
+	// After a reboot the pods are those that they were, and their sandboxes are others: the agent is asked
+	// for their addresses anew.
+	now = e.awaitRunning(nil, pods...)
+	e.must(e.Process("node-2").Kill())
+	rebooted := e.startNode("node-2", "--rebooted")
+	for name, r := range now {
+		if r.Node == "node-2" {
+			e.eventually("pod "+name+" to have a second sandbox", func() bool {
+				started := e.logged(rebooted, `uid="`+r.UID+`"`)
+				return len(slices.DeleteFunc(started, func(line string) bool { return !strings.Contains(line, "Started the pod") })) == 2
+			})
 		}
 	}
-	e.deletePods(names("web", 4)...)
-	e.sameAddresses(before, e.awaitRunning(before, names("web", 4)...))
+	e.untouched(now)
+	again()
 }
 
-func TestOptOut(t *testing.T) {
-	t.Parallel()
-	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
-	annotated := func(value string) func(*appsv1.StatefulSet) {
-		return func(s *appsv1.StatefulSet) {
-			s.Spec.Template.Annotations = map[string]string{"fixedip.io/enabled": value}
+// restored waits until an agent that was started again tells of the addresses of its pods, which it has
+// restored and not given out.
+func (e *env) restored(node string, pods map[string]witness.Row) {
+	e.t.Helper()
+	e.awaitNode(node, "the agent to have restored its pods", func(cn *ciliumv2.CiliumNode) bool {
+		for name, r := range pods {
+			if r.Node == node && cn.Status.IPAM.Used[r.Address].Owner != "default/"+name+" [restored]" {
+				return false
+			}
 		}
-	}
-	e.create(statefulSet("out", 1, annotated("false")), statefulSet("in", 1, annotated("true")), statefulSet("wrong", 1, annotated("yes please")))
-	e.awaitRunning(nil, "in-0")
-	e.await("wait for out-0 to run without an entry of its own", func(rows []witness.Row) bool {
-		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "out-0" && r.Running && r.Phase == "" && len(r.Entries) == 0 })
+		return true
 	})
-	e.podMessage("wrong-0", `annotation fixedip.io/enabled of pod default/wrong-0 is "yes please"; write "true" or "false"`)
-
-	// Mended on the pod itself, it is placed.
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "wrong-0"}}
-	e.must(e.api.Patch(within(t), pod, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/enabled":"true"}}}`))))
-	e.awaitRunning(nil, "wrong-0")
+	e.untouched(pods)
 }
 
 // A node with room for three fixed addresses: the fourth pod waits, says why, and is placed when
@@ -227,9 +255,9 @@ func TestExplain(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }
 
-// A pod that asks for it has the same MAC address in every incarnation, written where the agent
+// G19: a pod that asks for it has the same MAC address in every incarnation, written where the agent
 // reads it, before the bind.
-func TestStickyMAC(t *testing.T) {
+func TestG19StickyMAC(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
 	annotated := func(key, value string) func(*appsv1.StatefulSet) {

@@ -119,8 +119,10 @@ func (e *env) awaitRecord(name string, condition func(*v1alpha1.FixedIP) bool) {
 	})
 }
 
-// What the annotations of a StatefulSet say about its addresses is recorded, and done.
-func TestRetention(t *testing.T) {
+// G22: what the annotations of a StatefulSet say about its addresses is recorded, and done. With a TTL
+// the address of a pod that is gone is kept for so long: a pod of the name has it again within that
+// time, and after it the address goes back.
+func TestG22RetentionTTL(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
 	annotated := func(annotations map[string]string) func(*appsv1.StatefulSet) {
@@ -131,11 +133,13 @@ func TestRetention(t *testing.T) {
 			"kept":    {"fixedip.io/when-deleted": "Retain"},
 			"shrinks": {"fixedip.io/when-scaled": "Delete"},
 			"returns": {"fixedip.io/ttl": "1h"},
+			"naps":    {"fixedip.io/ttl": "1h", "fixedip.io/when-scaled": "Delete"},
+			"leaves":  {"fixedip.io/ttl": "2s", "fixedip.io/when-scaled": "Delete"},
 			"expires": {"fixedip.io/ttl": "2s"},
 			"wrong":   {"fixedip.io/when-deleted": "Never"},
 		}[name]))
 	}
-	workloads := []string{"kept", "shrinks", "returns", "expires", "wrong"}
+	workloads := []string{"kept", "shrinks", "returns", "naps", "leaves", "expires", "wrong"}
 	var all []string
 	for _, w := range workloads {
 		e.create(make(w))
@@ -151,30 +155,37 @@ func TestRetention(t *testing.T) {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.Reclaim == want })
 	}
 
-	e.must(e.api.Patch(within(t), make("shrinks"), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
+	for _, w := range []string{"shrinks", "naps", "leaves"} {
+		e.scale(w, 1)
+	}
 	for _, w := range []string{"kept", "returns", "expires", "wrong"} {
 		e.delete(make(w))
 	}
-	rows := e.await("wait for the addresses that go back", func(rows []witness.Row) bool { return len(rows) == 5 })
+	rows := e.await("wait for the addresses that go back", func(rows []witness.Row) bool { return len(rows) == 8 })
 	for _, r := range rows {
-		if want := []string{"kept-0", "kept-1", "returns-0", "returns-1", "shrinks-0"}; !slices.Contains(want, r.Pod) {
+		if want := []string{"kept-0", "kept-1", "leaves-0", "naps-0", "naps-1", "returns-0", "returns-1", "shrinks-0"}; !slices.Contains(want, r.Pod) {
 			t.Errorf("%+v is still there, want %v", r, want)
 		}
 		if r.Entries[0] != before[r.Pod].Entries[0] {
 			t.Errorf("pod %s had %v, and %v is kept", r.Pod, before[r.Pod].Entries, r.Entries)
 		}
 	}
-	e.awaitRecord("returns-0", func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt != nil })
+	for _, name := range []string{"returns-0", "naps-1"} {
+		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt != nil })
+	}
 
-	again := append(names("kept", 2), names("returns", 2)...)
+	again := append(names("kept", 2), "returns-0", "returns-1", "naps-1")
 	e.create(make("kept"), make("returns"))
+	e.scale("naps", 2)
 	after := e.awaitRunning(before, again...)
 	for _, name := range again {
 		if after[name].Address != before[name].Address {
 			t.Errorf("pod %s had %s and has %s now", name, before[name].Address, after[name].Address)
 		}
 	}
-	e.awaitRecord("returns-0", func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt == nil })
+	for _, name := range []string{"returns-0", "naps-1"} {
+		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt == nil })
+	}
 
 	// A policy that can't be read is told on the StatefulSet.
 	var events eventsv1.EventList

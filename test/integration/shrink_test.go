@@ -74,13 +74,13 @@ func dynamic(cn *ciliumv2.CiliumNode) int {
 	return n
 }
 
-// A pool grows with its pods and shrinks after them, in few writes, and nothing is kept in it that is
-// of no use. That no running pod lost its entry the agent would tell: restarted, it restores them.
+// G12: a pool grows with its pods, up to what a node may have, and shrinks after them, in few writes, and
+// nothing is kept in it that is of no use. That no running pod lost its entry the agent would tell: restarted, it restores them.
 func TestG12Watermarks(t *testing.T) {
 	t.Parallel()
-	const perMinute = 20
+	const perMinute, most = 20, 28
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{
-		"--ip-rate-num=4", "--max-above-watermark=4", fmt.Sprintf("--node-writes-per-minute=%d", perMinute)}, defaultPool...)})
+		"--ip-rate-num=4", "--max-above-watermark=4", fmt.Sprintf("--max-allocated-ip=%d", most), fmt.Sprintf("--node-writes-per-minute=%d", perMinute)}, defaultPool...)})
 	began, first := time.Now(), e.witness.Generations()["node-1"]
 	// Two more are the node's own.
 	settled := func(used int) func(*ciliumv2.CiliumNode) bool {
@@ -98,6 +98,24 @@ func TestG12Watermarks(t *testing.T) {
 	}
 	e.awaitPods(pods...)
 	e.awaitNode("node-1", "the pool to have grown", settled(20))
+	for i := range 10 {
+		pods = append(pods, fmt.Sprintf("more-%d", i))
+		e.create(ordinaryPod(pods[20+i], "nobody", "node-1"))
+	}
+	running := func(rows []witness.Row) (n int) {
+		for _, r := range rows {
+			if r.Running {
+				n++
+			}
+		}
+		return n
+	}
+	e.await("wait for as many pods as the node may have addresses", func(rows []witness.Row) bool { return running(rows) == most-2 })
+	e.awaitNode("node-1", "the agent to report them", func(cn *ciliumv2.CiliumNode) bool { return len(cn.Status.IPAM.Used) == most })
+	e.awaitEventOn("Pod", e.without(pods), "FailedCreatePodSandBox", "unable to allocate IP")
+	if cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true }); dynamic(cn) != most {
+		t.Errorf("the pool has %d addresses, and may have %d", dynamic(cn), most)
+	}
 
 	e.deletePods(pods[3:]...)
 	cn := e.awaitNode("node-1", "the pool to have shrunk", settled(3))
@@ -131,6 +149,16 @@ func TestG12Watermarks(t *testing.T) {
 		}
 		return restored == 3 && len(cn.ManagedFields) == 0
 	})
+}
+
+// without is one of the pods that has no address.
+func (e *env) without(pods []string) string {
+	e.t.Helper()
+	i := slices.IndexFunc(pods, func(name string) bool { return e.witness.Pod(namespace, name).Status.PodIP == "" })
+	if i < 0 {
+		e.t.Fatalf("all of %v have addresses", pods)
+	}
+	return pods[i]
 }
 
 // More pods at once than a pool has free: it grows for those that wait, and not only when the agent

@@ -57,6 +57,13 @@ func (g *writeGate) arm(n int, after bool) {
 	g.at, g.count, g.after = n, 0, after
 }
 
+// writes are those that have come since the gate was made, or armed.
+func (g *writeGate) writes() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.count
+}
+
 func (g *writeGate) stops(r *http.Request) (stop, after bool) {
 	if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") {
 		return false, false

@@ -1,0 +1,90 @@
+package integration
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// familiesOf are those of addresses or subnets, in their order.
+func familiesOf(texts ...string) []string {
+	var families []string
+	for _, s := range texts {
+		addr, _, _ := strings.Cut(s, "/")
+		families = append(families, address.Of(netip.MustParseAddr(addr)).String())
+	}
+	return families
+}
+
+// G8: a cluster of either family, and of both. There the pods that another scheduler placed may be left with
+// the IPv6 address that comes; that both of theirs can be kept is TestG15GuideScenarios'.
+func TestG8Families(t *testing.T) {
+	t.Parallel()
+	v4, v6, both := []string{"IPv4"}, []string{"IPv6"}, []string{"IPv4", "IPv6"}
+	const ipv6CIDR, ipv6Mask = "--cluster-pool-ipv6-cidr=fd00:240::/112", "--cluster-pool-ipv6-mask-size=120"
+	for name, c := range map[string]struct {
+		controller, node []string
+		// ours and theirs are the families in which the pods of our scheduler and those of another one have
+		// a fixed address; ours are those of the nodes, too.
+		ours, theirs []string
+	}{
+		"IPv4 alone": {
+			controller: append([]string{"--enable-ipv6=false", ipv6CIDR, ipv6Mask}, defaultPool...),
+			ours:       v4, theirs: v4,
+		},
+		"IPv6 alone": {
+			controller: []string{"--enable-ipv6=true", "--enable-static-pod-ipv6=true", ipv6CIDR, ipv6Mask, "--cool-down=2s"},
+			node:       []string{"--ipv4=false", "--ipv6"},
+			ours:       v6, theirs: v6,
+		},
+		"both": {
+			controller: append([]string{"--enable-ipv6=true", "--enable-static-pod-ipv6=false", ipv6CIDR, ipv6Mask}, defaultPool...),
+			node:       []string{"--ipv6"},
+			ours:       both, theirs: v4,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := startOn(t, options{controllerArgs: append(c.controller, `--label-selector={"matchLabels":{"app":"theirs"}}`), families: c.ours},
+				map[string][]string{"node-1": c.node, "node-2": c.node})
+			// Theirs are claimed when they run.
+			e.witness.AnyOrder()
+			for _, node := range []string{"node-1", "node-2"} {
+				var cn ciliumv2.CiliumNode
+				e.must(e.api.Get(within(t), client.ObjectKey{Name: node}, &cn))
+				if got := familiesOf(cn.Spec.IPAM.PodCIDRs...); !slices.Equal(got, c.ours) {
+					t.Errorf("%s has the subnets %v, want one of each of %v", node, cn.Spec.IPAM.PodCIDRs, c.ours)
+				}
+			}
+			fixed := map[string][]string{"ours-0": c.ours, "ours-1": c.ours, "ours-2": c.ours, "theirs-0": c.theirs}
+			all := append(names("ours", 3), "theirs-0")
+			e.create(statefulSet("ours", 3), placed("theirs", "node-1", 1, map[string]string{"app": "theirs"}))
+			before := e.awaitRunning(nil, all...)
+			kept := map[string][]string{}
+			for name, families := range fixed {
+				kept[name] = e.witness.Record(namespace, name).Spec.IPs
+				if got := familiesOf(kept[name]...); !slices.Equal(got, families) || len(before[name].Entries) != len(families) {
+					t.Errorf("of pod %s with %s the addresses %v are kept by the entries %v, want one of each of %v", name, before[name].Address, kept[name], before[name].Entries, families)
+				}
+				if got := familiesOf(strings.Split(before[name].Address, ",")...); !slices.Equal(got, c.ours) {
+					t.Errorf("pod %s runs with %s, want an address of each of %v", name, before[name].Address, c.ours)
+				}
+			}
+			e.deletePods(all...)
+			for name, r := range e.awaitRunning(before, all...) {
+				if has := strings.Split(r.Address, ","); slices.ContainsFunc(kept[name], func(a string) bool { return !slices.Contains(has, a) }) || r.Node != before[name].Node {
+					t.Errorf("for pod %s %v is kept on %s, and it runs with %s on %s", name, kept[name], before[name].Node, r.Address, r.Node)
+				}
+			}
+			e.await("look at the entries", func(rows []witness.Row) bool {
+				return !slices.ContainsFunc(rows, func(r witness.Row) bool { return !slices.Equal(r.Entries, before[r.Pod].Entries) })
+			})
+		})
+	}
+}

@@ -1,0 +1,267 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/component-base/metrics/testutil"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// quantile is the upper end of the bucket of a histogram that has the quantile of all that was observed with
+// the given labels, and how much that was.
+func quantile(t *testing.T, body, name string, q float64, with map[string]string) (atMost time.Duration, count float64) {
+	t.Helper()
+	samples := testutil.NewMetrics()
+	if err := testutil.ParseMetrics(body, &samples); err != nil {
+		t.Fatal(err)
+	}
+	// Key: the upper end, in seconds. Value: how many were below it.
+	below := map[float64]float64{}
+	for _, s := range samples[name+"_bucket"] {
+		matches := true
+		for k, v := range with {
+			matches = matches && string(s.Metric[testutil.LabelName(k)]) == v
+		}
+		end, err := strconv.ParseFloat(string(s.Metric["le"]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if matches {
+			below[end] += float64(s.Value)
+		}
+	}
+	count = below[math.Inf(1)]
+	least := math.Inf(1)
+	for end, n := range below {
+		if n >= q*count && end < least {
+			least = end
+		}
+	}
+	if count == 0 || math.IsInf(least, 1) {
+		return time.Duration(math.MaxInt64), count
+	}
+	return time.Duration(least * float64(time.Second)), count
+}
+
+// G20: on a node every address of its subnet can be somebody's, and in a cluster of more than a thousand
+// nodes each has a subnet of its own. How long it takes to decide about an address there, and to handle the
+// event of a pod, is told: no machine of a test can promise it. What it takes to recycle is TestG3Recycle's.
+//
+// It does not run beside others, which would be measured too, and with programs as users run them.
+func TestG20Figures(t *testing.T) {
+	const nodes, spread = 1001, 200
+	// Nodes that nobody stands behind count as ready for as long.
+	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--node-monitor-grace-period=1h"}})
+	metricsPort, securePort := freePort(t), freePort(t)
+	var err error
+	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
+		Args: []string{"--enable-leader-election=false", fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", metricsPort),
+			"--cluster-pool-ipv4-cidr=10.60.0.0/24,10.64.0.0/12", "--cluster-pool-ipv4-mask-size=24,23", "--ip-rate-num=2", "--max-allocated-ip=2"},
+	})
+	e.must(err)
+	e.startNode("full", "--max-pods=600", ofGroup("full"))
+	e.must(e.WaitNodeReady(within(t), "full"))
+	if got := e.subnetsOf("full", 1); got[0] != "10.60.0.0/24" {
+		t.Fatalf("node full has %v", got)
+	}
+	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{Lease: product.QuickLease, SecurePort: securePort})
+	e.must(err)
+
+	// 254 addresses of a /24, of which the node has two. Pods are looked at in lists: the witness shows all
+	// that stands after each event, which is too much of it here.
+	const most = 252
+	began := time.Now()
+	e.create(statefulSet("fills", most, on("full")))
+	addresses := map[string]string{}
+	e.long("all addresses of a subnet to be in use", func() bool {
+		clear(addresses)
+		for _, p := range e.pods("fills") {
+			if p.Status.Phase == corev1.PodRunning {
+				addresses[p.Status.PodIP] = p.Name
+			}
+		}
+		return len(addresses) == most
+	})
+	t.Logf("%d pods of one node run with fixed addresses after %v", most, time.Since(began).Round(time.Millisecond))
+	var full ciliumv2.CiliumNode
+	e.must(e.api.Get(within(t), client.ObjectKey{Name: "full"}, &full))
+	for i := 1; i <= 254; i++ {
+		ip := fmt.Sprintf("10.60.0.%d", i)
+		entry, exists := full.Spec.IPAM.Pool[ip]
+		if owner := addresses[ip]; !exists || owner != "" && entry.Owner != "default/"+owner || owner == "" && entry.Owner != "" {
+			t.Errorf("%s is used by %q, and its entry (%v) is %+v", ip, owner, exists, entry)
+		}
+	}
+	if n := len(full.Spec.IPAM.Pool); n != 254 {
+		t.Errorf("the pool has %d entries, want 254", n)
+	}
+	e.create(statefulSet("late", 1, on("full")))
+	e.podMessage("late-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
+
+	began = time.Now()
+	e.manyNodes(nodes)
+	e.long("all nodes to have a subnet", func() bool {
+		var list ciliumv2.CiliumNodeList
+		e.must(e.api.List(within(t), &list))
+		return len(list.Items) == nodes+1 && !slices.ContainsFunc(list.Items, func(cn ciliumv2.CiliumNode) bool {
+			return len(cn.Spec.IPAM.PodCIDRs) != 1 || len(cn.Spec.IPAM.Pool) == 0
+		})
+	})
+	t.Logf("%d nodes that join at once have their subnets and first entries after %v", nodes, time.Since(began).Round(time.Millisecond))
+	if n := len(e.disjoint()); n != nodes+1 {
+		t.Errorf("%d nodes have subnets, want %d", n, nodes+1)
+	}
+	e.awaitMetric(metricsPort, "fixedip_subnet_free_addresses", map[string]string{"node": "many-0", "family": "IPv4"}, func(n float64) bool { return n > 255 })
+
+	began = time.Now()
+	e.create(statefulSet("spread", spread, on("many")))
+	e.long("all pods to be bound", func() bool {
+		return !slices.ContainsFunc(e.pods("spread"), func(p corev1.Pod) bool { return p.Spec.NodeName == "" })
+	})
+	t.Logf("%d pods are placed on %d nodes after %v", spread, nodes, time.Since(began).Round(time.Millisecond))
+	began = time.Now()
+	e.run(e.pods("spread"))
+	e.long("all pods to be recorded", func() bool {
+		var records v1alpha1.FixedIPList
+		e.must(e.api.List(within(t), &records, client.InNamespace(namespace)))
+		return len(records.Items) == most+spread
+	})
+	t.Logf("they run, and are recorded, after %v", time.Since(began).Round(time.Millisecond))
+
+	scheduler := e.servedOn(securePort)
+	body := scheduler.await("the metrics of the scheduler", "/metrics", scheduler.token, func(status int, _ string) bool { return status == http.StatusOK })
+	tell := func(what, body, name string, with map[string]string) {
+		t.Helper()
+		median, n := quantile(t, body, name, 0.5, with)
+		p99, _ := quantile(t, body, name, 0.99, with)
+		t.Logf("%s: half within %v, 99 %% within %v, of %v", what, median, p99, n)
+		if n == 0 {
+			t.Errorf("%s: nothing was measured", what)
+		}
+	}
+	for _, point := range []string{"PreFilter", "Filter", "Reserve"} {
+		tell("address decided, "+point+" of FixedIP", body, "scheduler_plugin_execution_duration_seconds", map[string]string{"plugin": "FixedIP", "extension_point": point})
+	}
+	tell("claim written and seen", body, "fixedip_claim_duration_seconds", nil)
+	body = e.get(metricsPort)
+	tell("pod event waits", body, "workqueue_queue_duration_seconds", map[string]string{"name": "record"})
+	tell("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "record"})
+}
+
+// get reads the metrics of the controller that serves on a port.
+func (e *env) get(port int) string {
+	e.t.Helper()
+	request, err := http.NewRequestWithContext(within(e.t), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
+	e.must(err)
+	response, err := http.DefaultClient.Do(request)
+	e.must(err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	e.must(err)
+	return string(body)
+}
+
+// long is eventually for what takes some thousand requests.
+func (e *env) long(what string, so func() bool) {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeoutCause(e.t.Context(), 3*patience, errors.New("it takes too long"))
+	defer cancel()
+	for !so() {
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			e.t.Fatalf("wait for %s: %v", what, context.Cause(ctx))
+		}
+	}
+}
+
+// pods are those of a workload, as the API server has them.
+func (e *env) pods(workload string) []corev1.Pod {
+	e.t.Helper()
+	var list corev1.PodList
+	e.must(e.api.List(within(e.t), &list, client.InNamespace(namespace), client.MatchingLabels{"app": workload}))
+	return list.Items
+}
+
+// run does what the kubelets of nodes that nobody stands behind would do: the pods run, with the addresses
+// that the pools give them.
+func (e *env) run(pods []corev1.Pod) {
+	e.t.Helper()
+	var nodes ciliumv2.CiliumNodeList
+	e.must(e.api.List(within(e.t), &nodes))
+	// Key: the owner as the pool names it.
+	has := map[string]string{}
+	for _, cn := range nodes.Items {
+		for ip, entry := range cn.Spec.IPAM.Pool {
+			has[entry.Owner] = ip
+		}
+	}
+	api, _ := e.fast()
+	var starting errgroup.Group
+	starting.SetLimit(16)
+	for _, pod := range pods {
+		starting.Go(func() error {
+			ip := has[namespace+"/"+pod.Name]
+			pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, ip, []corev1.PodIP{{IP: ip}}
+			_, err := api.CoreV1().Pods(namespace).UpdateStatus(e.t.Context(), &pod, metav1.UpdateOptions{})
+			return err
+		})
+	}
+	e.must(starting.Wait())
+}
+
+// fast are clients that nothing holds back.
+func (e *env) fast() (kubernetes.Interface, client.Client) {
+	e.t.Helper()
+	cfg, err := e.RESTConfig(cluster.Admin)
+	e.must(err)
+	cfg.QPS, cfg.Burst = 5000, 10000
+	api, err := client.New(cfg, client.Options{Scheme: e.api.Scheme()})
+	e.must(err)
+	return kubernetes.NewForConfigOrDie(cfg), api
+}
+
+// manyNodes makes nodes many-0 and so on in a hurry, which are ready and behind which nobody stands.
+func (e *env) manyNodes(n int) {
+	e.t.Helper()
+	api, fast := e.fast()
+	var making errgroup.Group
+	making.SetLimit(16)
+	for i := range n {
+		making.Go(func() error {
+			name := fmt.Sprintf("many-%d", i)
+			resources := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("32Gi"), corev1.ResourcePods: resource.MustParse("110")}
+			node := &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"group": "many", corev1.LabelHostname: name}},
+				Status: corev1.NodeStatus{Capacity: resources, Allocatable: resources, Conditions: []corev1.NodeCondition{
+					{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()},
+				}},
+			}
+			if _, err := api.CoreV1().Nodes().Create(e.t.Context(), node, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			return fast.Create(e.t.Context(), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		})
+	}
+	e.must(making.Wait())
+}

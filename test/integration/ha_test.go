@@ -1,0 +1,157 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// defaultOf is what the controller says that a flag is by default.
+func defaultOf(t *testing.T, flag string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "race", "fixedip-controller"), "--help")
+	help, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^ +(-v, )?--` + flag + `\b.*\(default "?([^")]+)"?\)`).FindSubmatch(help)
+	if line == nil {
+		t.Fatalf("no default of --%s in\n%s", flag, help)
+	}
+	return string(line[2])
+}
+
+// startAs starts a controller that is told no more about its election than the given arguments and its
+// namespace, which a pod finds in POD_NAMESPACE.
+func (e *env) startAs(name string, args ...string) *replica {
+	e.t.Helper()
+	r := &replica{e: e, name: name, metrics: freePort(e.t)}
+	_, err := e.StartProcess(name, "/usr/bin/env", append([]string{
+		"POD_NAMESPACE=fixedip-system", filepath.Join(bin, "race", "fixedip-controller"), "--kubeconfig=" + e.Kubeconfig(cluster.Controller), "-v=2",
+		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", r.metrics), "--health-probe-bind-address=0",
+	}, append(args, defaultPool...)...)...)
+	e.must(err)
+	return r
+}
+
+// leads waits until a replica says that it leads by the Lease of a name, or that it does not.
+func (r *replica) leads(id string, yes bool) {
+	r.e.t.Helper()
+	n := 0
+	if yes {
+		n = 1
+	}
+	r.awaitServed(r.metrics, "/metrics", fmt.Sprintf(`leader_election_master_status{name=%q} %d`, id, n))
+}
+
+// G7: of two replicas one leads, by a Lease and with times that the flags name. It is killed in the middle
+// of its work; the other takes over when the lease is over, goes on with that work, and nothing is lost.
+func TestG7HighAvailability(t *testing.T) {
+	t.Parallel()
+	const id = "cilium-ipam-leader"
+	for flag, want := range map[string]string{
+		"enable-leader-election": "true", "leader-election-id": id, "leader-election-lease-duration": "15s",
+		"leader-election-renew-deadline": "10s", "leader-election-retry-period": "2s",
+	} {
+		if got := defaultOf(t, flag); got != want {
+			t.Errorf("--%s is %s by default, want %s", flag, got, want)
+		}
+	}
+	e := start(t, options{noScheduler: true})
+	e.startNode("node-1")
+	e.startNode("node-2")
+	first := e.startAs("first", "--enable-leader-election=true")
+	first.leads(id, true)
+	second := e.startAs("second")
+	second.leads(id, false)
+	e.startScheduler("scheduler", product.SchedulerOptions{})
+	e.create(statefulSet("web", 4), statefulSet("goes", 4))
+	before := e.awaitRunning(nil, append(names("web", 4), names("goes", 4)...)...)
+	lease := e.lease("fixedip-system", id)
+	if got := ptr.Deref(lease.Spec.LeaseDurationSeconds, 0); got != 15 {
+		t.Errorf("the lease is for %d s, want 15", got)
+	}
+
+	// Half of its work is done, at most, when it goes.
+	records := map[string]*v1alpha1.FixedIP{}
+	for _, name := range names("web", 4) {
+		records[name] = e.witness.Record(namespace, name)
+	}
+	e.delete(statefulSet("goes", 4))
+	e.create(statefulSet("comes", 4))
+	e.must(e.Process("first").Kill())
+	e.deletePods(names("web", 4)...)
+	e.startNode("node-3")
+	web := e.awaitRunning(before, names("web", 4)...)
+	e.sameAddresses(subset(before, names("web", 4)...), web)
+	second.leads(id, true)
+	if now := e.lease("fixedip-system", id); ptr.Deref(now.Spec.LeaseTransitions, 0) != ptr.Deref(lease.Spec.LeaseTransitions, 0)+1 || *now.Spec.HolderIdentity == *lease.Spec.HolderIdentity {
+		t.Errorf("the lease was %+v and is %+v", lease.Spec, now.Spec)
+	}
+	comes := e.awaitRunning(nil, names("comes", 4)...)
+	e.await("wait for the StatefulSet that goes to leave nothing behind", func(rows []witness.Row) bool { return len(left(rows, "goes")) == 0 })
+	e.must(e.WaitNodeReady(within(t), "node-3"))
+	for name, was := range records {
+		if now := e.witness.Record(namespace, name); now == nil || now.UID != was.UID || now.Spec.IPs[0] != was.Spec.IPs[0] {
+			t.Errorf("the record of %s was %+v and is %+v", name, was, now)
+		}
+	}
+
+	// The one that was killed comes back as the second, and is the first again when the other stops, which
+	// gives the lease up.
+	e.must(e.Process("first").Restart(within(t)))
+	first.leads(id, false)
+	e.must(e.Process("second").Terminate(within(t)))
+	first.leads(id, true)
+	e.must(e.Process("first").Terminate(within(t)))
+
+	// Another Lease, elsewhere, and other times.
+	e.allowLeases("kube-public", "another", "fixedip-subnets")
+	other := e.startAs("other", "--leader-election-namespace=kube-public", "--leader-election-id=another",
+		"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s", "--leader-election-retry-period=1s")
+	other.leads("another", true)
+	if got := ptr.Deref(e.lease("kube-public", "another").Spec.LeaseDurationSeconds, 0); got != 6 {
+		t.Errorf("the lease is for %d s, want 6", got)
+	}
+	e.deletePods(names("comes", 4)...)
+	e.sameAddresses(comes, e.awaitRunning(comes, names("comes", 4)...))
+}
+
+func (e *env) lease(namespace, name string) *coordinationv1.Lease {
+	e.t.Helper()
+	var lease coordinationv1.Lease
+	e.must(e.api.Get(within(e.t), client.ObjectKey{Namespace: namespace, Name: name}, &lease))
+	return &lease
+}
+
+// allowLeases lets the controller have Leases in another namespace than the manifests say, as whoever sets
+// its flags so has to.
+func (e *env) allowLeases(namespace string, names ...string) {
+	e.t.Helper()
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: "fixedip-controller"}
+	e.create(&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: names, Verbs: []string{"get", "update"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}}, &rbacv1.RoleBinding{
+		ObjectMeta: *meta.DeepCopy(),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "fixedip-system", Name: "fixedip-controller"}},
+	})
+}

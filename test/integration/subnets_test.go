@@ -1,0 +1,191 @@
+package integration
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// disjoint fails where subnets of two nodes overlap, and returns those of each by its name.
+func (e *env) disjoint() map[string][]netip.Prefix {
+	e.t.Helper()
+	var nodes ciliumv2.CiliumNodeList
+	e.must(e.api.List(within(e.t), &nodes))
+	of := map[string][]netip.Prefix{}
+	type holding struct {
+		subnet netip.Prefix
+		node   string
+	}
+	var all []holding
+	for _, cn := range nodes.Items {
+		for _, s := range cn.Spec.IPAM.PodCIDRs {
+			subnet := netip.MustParsePrefix(s)
+			of[cn.Name] = append(of[cn.Name], subnet)
+			all = append(all, holding{subnet, cn.Name})
+		}
+	}
+	// In this order those that overlap are neighbours.
+	slices.SortFunc(all, func(a, b holding) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
+	for i := 1; i < len(all); i++ {
+		if all[i].subnet.Overlaps(all[i-1].subnet) {
+			e.t.Errorf("subnet %s of node %s overlaps %s of node %s", all[i].subnet, all[i].node, all[i-1].subnet, all[i-1].node)
+		}
+	}
+	return of
+}
+
+// G5: each node has a subnet of each family out of the CIDRs that the flags name, in their order and of
+// their mask sizes, and none overlap: not with those that stood before the controller, and not when two
+// controllers give them out at once. When the CIDRs are used up, the node that gets none is told, and its
+// number is a metric.
+func TestG5SubnetManagement(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{noScheduler: true})
+	// It stands before any controller was there, and not at the beginning of a CIDR.
+	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "standing"}, Spec: ciliumv2.NodeSpec{
+		IPAM: ipamtypes.IPAMSpec{PodCIDRs: []string{"10.250.0.0/26", "fd00:240::100/120"}},
+	}})
+	port := freePort(t)
+	e.startController("pools", "--cluster-pool-ipv4-cidr=10.240.0.0/28,10.250.0.0/25", "--cluster-pool-ipv4-mask-size=28,26",
+		"--cluster-pool-ipv6-cidr=fd00:240::/119,fd00:250::/120", "--cluster-pool-ipv6-mask-size=120",
+		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port))
+	for i, want := range [][]string{{"10.240.0.0/28", "fd00:240::/120"}, {"10.250.0.64/26", "fd00:250::/120"}} {
+		name := fmt.Sprintf("node-%d", i)
+		e.agentless(name)
+		if got := e.subnetsOf(name, 2); !slices.Equal(got, want) {
+			t.Errorf("%s was given %v, want %v", name, got, want)
+		}
+	}
+	e.agentless("late")
+	e.event("late", "SubnetsExhausted", "No [IPv4 IPv6] subnet is left in the cluster pools for node late; add a CIDR to the controller's cluster-pool flags")
+	e.controllerMetrics(port, map[string]float64{
+		`fixedip_nodes_without_subnet{family="IPv4"}`:             1,
+		`fixedip_nodes_without_subnet{family="IPv6"}`:             1,
+		`fixedip_cluster_pool_free_subnets{cidr="10.250.0.0/25"}`: 0,
+	})
+	e.must(e.Process("pools").Kill())
+
+	// Neither of the two waits for the other to lose its lease, and both find all that have come meanwhile.
+	const joining = 80
+	for i := range joining {
+		e.agentless(fmt.Sprintf("joins-%d", i))
+	}
+	for _, name := range []string{"first", "second"} {
+		e.startController(name, "--enable-leader-election=false", "--cluster-pool-ipv4-cidr=10.250.0.0/16", "--cluster-pool-ipv4-mask-size=26")
+	}
+	e.subnetsOf("late", 1)
+	for i := range joining {
+		e.subnetsOf(fmt.Sprintf("joins-%d", i), 1)
+	}
+	for name, subnets := range e.disjoint() {
+		if slices.ContainsFunc(subnets, func(s netip.Prefix) bool {
+			return s.Addr().Is4() && s.Bits() != 26 && name != "node-0"
+		}) {
+			t.Errorf("node %s has the subnets %v, which are of no mask size that was asked for", name, subnets)
+		}
+	}
+	first, second := len(e.logged(e.Process("first"), `"Subnets assigned"`)), len(e.logged(e.Process("second"), `"Subnets assigned"`))
+	t.Logf("one controller gave subnets to %d nodes, and the other to %d", first, second)
+	if first+second != joining+1 {
+		t.Errorf("subnets were given %d times to %d nodes", first+second, joining+1)
+	}
+}
+
+// G23: where kube-controller-manager gives nodes their ranges, these are their subnets. When it gives the
+// range of a node that is gone to another, that one has the addresses that are kept in it.
+func TestG23NodeCIDRs(t *testing.T) {
+	t.Parallel()
+	o := options{
+		controlPlaneArgs: []string{"--node-cidrs=10.60.0.0/22,fd00:60::/118", "--node-cidr-mask-sizes=24,120"},
+		controllerArgs:   []string{"--subnet-source=Node", "--cool-down=2s"},
+		families:         []string{"IPv4", "IPv6"},
+	}
+	e := startOn(t, o, map[string][]string{"node-1": {"--ipv6"}, "node-2": {"--ipv6"}})
+	e.create(statefulSet("web", 6))
+	before := e.awaitRunning(nil, names("web", 6)...)
+	for _, name := range []string{"node-1", "node-2"} {
+		if given, got := e.nodeCIDRs(name), e.subnetsOf(name, 2); !slices.Equal(got, given) {
+			t.Errorf("Kubernetes gave %v to node %s, and its CiliumNode has %v", given, name, got)
+		}
+	}
+	subnets := e.disjoint()
+	for name, r := range before {
+		for _, a := range strings.Split(r.Address, ",") {
+			if addr := netip.MustParseAddr(a); !slices.ContainsFunc(subnets[r.Node], func(s netip.Prefix) bool { return s.Contains(addr) }) {
+				t.Errorf("pod %s has %s on node %s, whose subnets are %v", name, a, r.Node, subnets[r.Node])
+			}
+		}
+	}
+	e.deletePods(names("web", 6)...)
+	e.sameAddresses(before, e.awaitRunning(before, names("web", 6)...))
+
+	lost, stays := map[string]witness.Row{}, map[string]witness.Row{}
+	for name, r := range e.awaitRunning(nil, names("web", 6)...) {
+		if r.Node == "node-1" {
+			lost[name] = r
+		} else {
+			stays[name] = r
+		}
+	}
+	had := e.subnetsOf("node-1", 2)
+	e.loseNode("node-1")
+	for name := range lost {
+		e.homed(name, metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	}
+	// There are three ranges for three nodes that join. Which of these it gives the one that is free again is
+	// the affair of Kubernetes.
+	heir := ""
+	for _, name := range []string{"third", "fourth", "fifth"} {
+		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		e.eventually("node "+name+" to have a range of each family", func() bool { return len(e.nodeCIDRs(name)) == 2 })
+		if slices.Equal(e.nodeCIDRs(name), had) {
+			heir = name
+		}
+	}
+	if heir == "" {
+		t.Fatalf("Kubernetes gave %v to none of the nodes that joined", had)
+	}
+	e.startNode(heir, "--ipv6")
+	var now []string
+	for name := range lost {
+		now = append(now, name)
+	}
+	for name, r := range e.awaitRunning(lost, now...) {
+		if r.Address != lost[name].Address || r.Node != heir {
+			t.Errorf("pod %s had %s on %s and has %s on %s now", name, lost[name].Address, lost[name].Node, r.Address, r.Node)
+		}
+		e.homed(name, metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned)
+	}
+	if got := e.subnetsOf(heir, 2); !slices.Equal(got, had) {
+		t.Errorf("node %s has %v, and Kubernetes has given it what node-1 had: %v", heir, got, had)
+	}
+	e.untouched(stays)
+
+	// Kubernetes has no range left, and one by hand overlaps another.
+	e.agentless("empty")
+	e.event("empty", "SubnetMissing", "spec.podCIDRs of node empty is empty")
+	e.agentless("overlaps", "10.60.0.128/25")
+	e.event("overlaps", "SubnetOverlap", "Subnet 10.60.0.128/25 of spec.podCIDRs of node overlaps overlaps a subnet of node ")
+	for _, name := range []string{"empty", "overlaps"} {
+		e.subnetsOf(name, 0)
+	}
+}
+
+// nodeCIDRs are the ranges that Kubernetes has given to a node.
+func (e *env) nodeCIDRs(name string) []string {
+	e.t.Helper()
+	var node corev1.Node
+	e.must(e.api.Get(within(e.t), client.ObjectKey{Name: name}, &node))
+	return node.Spec.PodCIDRs
+}

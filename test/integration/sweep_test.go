@@ -1,0 +1,71 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fixedip.io/fixedip/hack/witness"
+)
+
+// left are the rows of pods that belonged to a StatefulSet.
+func left(rows []witness.Row, workload string) []witness.Row {
+	return slices.DeleteFunc(slices.Clone(rows), func(r witness.Row) bool { return !strings.HasPrefix(r.Pod, workload+"-") })
+}
+
+// G4: addresses go back by events at once: the next sweep is an hour away. What nobody has heard of is
+// found by looking at everything, which is done at the start, and then again and again without writing
+// anything.
+func TestG4EventsAndSweep(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--sweep-interval=1h"}, defaultPool...)})
+	e.create(statefulSet("told", 2), statefulSet("untold", 2), statefulSet("shrinks", 2, annotatedWith("fixedip.io/when-scaled", "Delete")), statefulSet("stays", 2))
+	all := slices.Concat(names("told", 2), names("untold", 2), names("shrinks", 2), names("stays", 2))
+	before := e.awaitRunning(nil, all...)
+
+	e.delete(statefulSet("told", 2))
+	e.scale("shrinks", 1)
+	e.await("wait for what was deleted to leave nothing behind", func(rows []witness.Row) bool {
+		return len(left(rows, "told")) == 0 && len(left(rows, "shrinks")) == 1
+	})
+
+	e.must(e.controller.Kill())
+	e.delete(statefulSet("untold", 2))
+	e.scale("shrinks", 0)
+	missed := append(names("untold", 2), "shrinks-0")
+	e.awaitGone(missed...)
+	for _, name := range missed {
+		if entries := e.witness.Entries(namespace, name); !slices.Equal(entries, before[name].Entries) {
+			t.Errorf("without a controller pod %s had the entries %v and has %v", name, before[name].Entries, entries)
+		}
+	}
+	port := freePort(t)
+	e.startController("controller", append([]string{"--sweep-interval=1s", "--enable-leader-election=false", fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)...)
+	e.await("wait for what nobody heard of to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == len(left(rows, "stays")) })
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Dynamic == 10 && p.Used == 2+p.Fixed }))
+
+	written := func() map[string]string {
+		all := e.written()
+		// It renews its lease all the time.
+		delete(all, "Lease fixedip-scheduler")
+		return all
+	}
+	quiet := written()
+	last := 0.0
+	for range 3 {
+		e.awaitMetric(port, "fixedip_last_reconcile_timestamp_seconds", map[string]string{"controller": "record"}, func(at float64) bool {
+			if at < last+1 {
+				return false
+			}
+			last = at
+			return true
+		})
+	}
+	if diff := cmp.Diff(quiet, written()); diff != "" {
+		t.Errorf("the sweep has written (-before +after): %s", diff)
+	}
+	e.untouched(map[string]witness.Row{"stays-0": before["stays-0"], "stays-1": before["stays-1"]})
+}
