@@ -1,12 +1,25 @@
-# One image for both programs: static binaries, no shell, no root.
-FROM golang:1.26 AS build
+# An image for each program: one static binary, no shell, no root.
+#
+#   docker build --target fixedip-controller --build-arg VERSION=v1.0.0 -t fixedip-controller:v1.0.0 .
+#
+# make images makes the same images without a container engine. It reads the stages from scratch below
+# (hack/image), so that what they say is said in one place.
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=unknown
-RUN make build VERSION=${VERSION}
+ARG TARGETOS
+ARG TARGETARCH
+RUN GOOS=$TARGETOS GOARCH=$TARGETARCH make build VERSION=$VERSION
 
-FROM scratch
-COPY --from=build /src/bin/fixedip-scheduler /src/bin/fixedip-controller /
+FROM scratch AS fixedip-scheduler
+COPY --from=build /src/bin/fixedip-scheduler /
 USER 65532:65532
+ENTRYPOINT ["/fixedip-scheduler"]
+
+FROM scratch AS fixedip-controller
+COPY --from=build /src/bin/fixedip-controller /
+USER 65532:65532
+ENTRYPOINT ["/fixedip-controller"]

@@ -52,6 +52,13 @@ $(CLUSTER:%=$(BIN)/%): $(BIN)/fixedip-%: FORCE
 $(BIN)/demo: FORCE
 	@hack/build.sh $@ ./hack/demo
 
+$(BIN)/pack: FORCE
+	@hack/build.sh $@ ./hack/pack
+
+.PHONY: images
+images: build $(BIN)/pack ## Makes the images of the Dockerfile, without a container engine
+	@$(BIN)/pack -tag $(VERSION) -out $(BIN)/images
+
 $(PROGRAMS:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
 	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
 
@@ -76,7 +83,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 # The programs come first because their building shows how it goes, and that of tests does not.
 .PHONY: test-unit
 test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
-	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/...)
+	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
 
 .PHONY: test-framework
 test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of the test's own, on a real API server

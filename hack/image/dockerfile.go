@@ -1,0 +1,159 @@
+// Package image makes container images without a container engine: what the Dockerfile's stages from
+// scratch say, as archives that docker, podman, containerd, kind, crane and skopeo read. It knows only
+// what such a stage needs (COPY of built files, USER, ENTRYPOINT) and refuses the rest, so that the two
+// ways to an image can't differ. It runs and builds nothing.
+package image
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Recipe is what an image is made of.
+type Recipe struct {
+	// Name is that of the stage, and of the image.
+	Name  string
+	Files []File
+	// User is whom the image runs as, by numbers: there is no /etc/passwd that names could be in.
+	User       string
+	Entrypoint []string
+}
+
+// File is a file of an image.
+type File struct {
+	// From is where it is, relative to the folder of the Dockerfile.
+	From string
+	// To is its absolute path in the image.
+	To string
+}
+
+// ReadDockerfile reads the recipes of a Dockerfile: its stages from scratch, in their order. Of the other
+// stages it takes only where they work, since that is where the files of this folder are in them.
+func ReadDockerfile(r io.Reader) ([]Recipe, error) {
+	p := parser{workDirs: map[string]string{}}
+	lines := bufio.NewScanner(r)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		instruction, rest, _ := strings.Cut(line, " ")
+		if err := p.instruction(strings.ToUpper(instruction), strings.TrimSpace(rest)); err != nil {
+			return nil, fmt.Errorf("line %d: %s: %w", n, line, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(p.recipes) == 0 {
+		return nil, errors.New("no stage is from scratch")
+	}
+	for _, r := range p.recipes {
+		if len(r.Files) == 0 || r.User == "" || len(r.Entrypoint) == 0 {
+			return nil, fmt.Errorf("stage %s: it needs COPY, USER and ENTRYPOINT", r.Name)
+		}
+	}
+	return p.recipes, nil
+}
+
+type parser struct {
+	recipes []Recipe
+	// workDirs are those of the other stages. Key: the stage's name.
+	workDirs map[string]string
+	// stage is the one that is read if it is not from scratch.
+	stage string
+	// scratch: the last of the recipes is read.
+	scratch bool
+}
+
+func (p *parser) instruction(name, rest string) error {
+	switch {
+	case name == "FROM":
+		return p.from(rest)
+	case !p.scratch:
+		if name == "WORKDIR" {
+			p.workDirs[p.stage] = rest
+		}
+		return nil
+	case strings.HasSuffix(rest, `\`):
+		return errors.New("write it on one line")
+	}
+	r := &p.recipes[len(p.recipes)-1]
+	switch name {
+	case "COPY":
+		return p.copy(r, strings.Fields(rest))
+	case "USER":
+		if !isUser(rest) {
+			return errors.New("write numbers, such as 65532:65532: there is no /etc/passwd")
+		}
+		r.User = rest
+	case "ENTRYPOINT":
+		if err := json.Unmarshal([]byte(rest), &r.Entrypoint); err != nil {
+			return errors.New(`write a list, such as ["/program"]: there is no shell`)
+		}
+	default:
+		return fmt.Errorf("a stage from scratch has COPY, USER and ENTRYPOINT only")
+	}
+	return nil
+}
+
+// from begins a stage.
+func (p *parser) from(rest string) error {
+	fields := slices.DeleteFunc(strings.Fields(rest), func(f string) bool { return strings.HasPrefix(f, "--platform=") })
+	p.stage = ""
+	if len(fields) == 3 && strings.EqualFold(fields[1], "AS") {
+		p.stage = fields[2]
+	}
+	p.scratch = len(fields) > 0 && fields[0] == "scratch"
+	if !p.scratch {
+		p.workDirs[p.stage] = "/"
+		return nil
+	}
+	if p.stage == "" {
+		return errors.New("give the stage a name: FROM scratch AS name")
+	}
+	p.recipes = append(p.recipes, Recipe{Name: p.stage})
+	return nil
+}
+
+// copy adds what a COPY of built files copies.
+func (p *parser) copy(r *Recipe, fields []string) error {
+	if len(fields) < 3 || !strings.HasPrefix(fields[0], "--from=") {
+		return errors.New("write --from=STAGE FILE... DESTINATION")
+	}
+	stage := strings.TrimPrefix(fields[0], "--from=")
+	workDir, ok := p.workDirs[stage]
+	if !ok {
+		return fmt.Errorf("no stage before it is called %s", stage)
+	}
+	sources, destination := fields[1:len(fields)-1], fields[len(fields)-1]
+	folder := strings.HasSuffix(destination, "/")
+	if !path.IsAbs(destination) || len(sources) > 1 && !folder {
+		return errors.New("the destination is a path from the root, and with several files ends in /")
+	}
+	for _, source := range sources {
+		from, inside := strings.CutPrefix(path.Clean(source), strings.TrimSuffix(workDir, "/")+"/")
+		if !inside || strings.ContainsAny(from, "*?[") {
+			return fmt.Errorf("%s is not the path of a file in %s, where stage %s works", source, workDir, stage)
+		}
+		to := destination
+		if folder {
+			to = path.Join(destination, path.Base(from))
+		}
+		r.Files = append(r.Files, File{From: from, To: to})
+	}
+	return nil
+}
+
+func isUser(s string) bool {
+	parts := strings.Split(s, ":")
+	return len(parts) <= 2 && !slices.ContainsFunc(parts, func(part string) bool {
+		return part == "" || strings.Trim(part, "0123456789") != ""
+	})
+}

@@ -1,0 +1,116 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// architectures are what images call the machines that Go builds programs for.
+var architectures = map[elf.Machine]string{
+	elf.EM_X86_64:  "amd64",
+	elf.EM_AARCH64: "arm64",
+	elf.EM_PPC64:   "ppc64le",
+	elf.EM_S390:    "s390x",
+}
+
+// Make makes the image of a recipe from the files in a folder, that of the Dockerfile. The same files make
+// the same image: nothing in it says when, where or by whom it was made.
+func Make(r Recipe, dir string) (v1.Image, error) {
+	var layer bytes.Buffer
+	machine, err := writeLayer(&layer, r, dir)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", r.Name, err)
+	}
+	opener := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil }
+	packed, err := tarball.LayerFromOpener(opener, tarball.WithCompressedCaching)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: pack its files: %w", r.Name, err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, packed)
+	if err != nil {
+		return nil, fmt.Errorf("image %s: add its files: %w", r.Name, err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, fmt.Errorf("image %s: %w", r.Name, err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", machine
+	config.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
+	config.Config = v1.Config{User: r.User, Entrypoint: r.Entrypoint, WorkingDir: "/"}
+	if img, err = mutate.ConfigFile(img, config); err != nil {
+		return nil, fmt.Errorf("image %s: %w", r.Name, err)
+	}
+	return img, nil
+}
+
+// Save writes an image to an archive as docker save does, under a name such as fixedip-controller:v1.0.0.
+func Save(img v1.Image, reference, file string) error {
+	tag, err := name.NewTag(reference)
+	if err != nil {
+		return fmt.Errorf("save image %s: %w", reference, err)
+	}
+	if err := tarball.WriteToFile(file, tag, img); err != nil {
+		return fmt.Errorf("save image %s: %w", reference, err)
+	}
+	return nil
+}
+
+// writeLayer writes the files and returns the architecture that they are for.
+func writeLayer(w io.Writer, r Recipe, dir string) (architecture string, err error) {
+	layer := tar.NewWriter(w)
+	for _, f := range r.Files {
+		data, err := os.ReadFile(filepath.Join(dir, f.From))
+		if err != nil {
+			return "", err
+		}
+		header := tar.Header{Typeflag: tar.TypeReg, Name: strings.TrimPrefix(f.To, "/"), Size: int64(len(data)), Mode: 0o644, ModTime: time.Unix(0, 0)}
+		if bytes.HasPrefix(data, []byte(elf.ELFMAG)) {
+			header.Mode = 0o755
+			if architecture, err = static(data); err != nil {
+				return "", fmt.Errorf("%s: %w", f.From, err)
+			}
+		}
+		if err := layer.WriteHeader(&header); err != nil {
+			return "", fmt.Errorf("pack %s: %w", f.From, err)
+		}
+		if _, err := layer.Write(data); err != nil {
+			return "", fmt.Errorf("pack %s: %w", f.From, err)
+		}
+	}
+	if architecture == "" {
+		return "", errors.New("none of its files is a program for Linux")
+	}
+	return architecture, layer.Close()
+}
+
+// static returns the architecture of a program that needs no other file to run.
+func static(program []byte) (architecture string, err error) {
+	file, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return "", fmt.Errorf("read the program: %w", err)
+	}
+	for _, p := range file.Progs {
+		if p.Type == elf.PT_INTERP {
+			return "", errors.New("it is linked dynamically, and the image has no libraries; build it with CGO_ENABLED=0")
+		}
+	}
+	if architecture = architectures[file.Machine]; architecture == "" {
+		return "", fmt.Errorf("programs for %s are not known here", file.Machine)
+	}
+	return architecture, nil
+}

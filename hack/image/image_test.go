@@ -1,0 +1,183 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// program is as much of one as its reader looks at: its header and, if it is linked dynamically, who loads
+// its libraries.
+func program(t *testing.T, machine elf.Machine, dynamic bool) []byte {
+	t.Helper()
+	header := elf.Header64{
+		Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type:  uint16(elf.ET_EXEC), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT),
+		Phoff: 64, Ehsize: 64, Phentsize: 56,
+	}
+	var segments []elf.Prog64
+	if dynamic {
+		header.Phnum, segments = 1, []elf.Prog64{{Type: uint32(elf.PT_INTERP)}}
+	}
+	var file bytes.Buffer
+	if err := errors.Join(binary.Write(&file, binary.LittleEndian, header), binary.Write(&file, binary.LittleEndian, segments)); err != nil {
+		t.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+// folder has a program, bin/tool, and a text.
+func folder(t *testing.T, program []byte) string {
+	t.Helper()
+	dir := t.TempDir()
+	err := errors.Join(
+		os.Mkdir(filepath.Join(dir, "bin"), 0o700),
+		os.WriteFile(filepath.Join(dir, "bin", "tool"), program, 0o600),
+		os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("free"), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+var recipe = Recipe{
+	Name:       "tool",
+	Files:      []File{{From: "bin/tool", To: "/tool"}, {From: "LICENSE", To: "/etc/LICENSE"}},
+	User:       "65532:65532",
+	Entrypoint: []string{"/tool", "-v"},
+}
+
+// What is saved is what the recipe says, and who reads the archive finds it.
+func TestMake(t *testing.T) {
+	tool := program(t, elf.EM_AARCH64, false)
+	img, err := Make(recipe, folder(t, tool))
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(t.TempDir(), "tool.tar")
+	if err := Save(img, "tool:v1", archive); err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(archive) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"tool:v1"}, manifest[0].RepoTags); diff != "" {
+		t.Errorf("tags (-want +got): %s", diff)
+	}
+	read, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := read.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := config.OS + "/" + config.Architecture; got != "linux/arm64" {
+		t.Errorf("it is for %s", got)
+	}
+	if diff := cmp.Diff(v1.Config{User: "65532:65532", Entrypoint: []string{"/tool", "-v"}, WorkingDir: "/"}, config.Config); diff != "" {
+		t.Errorf("config (-want +got): %s", diff)
+	}
+
+	type entry struct {
+		Name, Text string
+		Mode       int64
+		UID        int
+	}
+	var got []entry
+	files := tar.NewReader(mutate.Extract(read))
+	for {
+		h, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, entry{Name: h.Name, Text: string(data), Mode: h.Mode, UID: h.Uid})
+	}
+	want := []entry{{Name: "tool", Text: string(tool), Mode: 0o755}, {Name: "etc/LICENSE", Text: "free", Mode: 0o644}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("files (-want +got): %s", diff)
+	}
+}
+
+// The same files make the same archive, byte for byte, whenever they were written; another program makes
+// another image.
+func TestReproducible(t *testing.T) {
+	dir := folder(t, program(t, elf.EM_X86_64, false))
+	archive := func() []byte {
+		t.Helper()
+		img, err := Make(recipe, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "tool.tar")
+		if err := Save(img, "tool:v1", file); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	first := archive()
+	later := time.Now().Add(time.Hour)
+	for _, f := range recipe.Files {
+		path := filepath.Join(dir, f.From)
+		if err := errors.Join(os.Chtimes(path, later, later), os.Chmod(path, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(first, archive()) {
+		t.Error("the same files make another archive")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("not free"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(first, archive()) {
+		t.Error("other files make the same archive")
+	}
+}
+
+// What could not run in the image is refused.
+func TestRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		program   []byte
+		file, err string
+	}{
+		"not built":      {program(t, elf.EM_X86_64, false), "bin/other", "no such file"},
+		"no program":     {program(t, elf.EM_X86_64, false), "LICENSE", "none of its files is a program"},
+		"dynamic":        {program(t, elf.EM_X86_64, true), "bin/tool", "bin/tool: it is linked dynamically"},
+		"half a program": {program(t, elf.EM_X86_64, true)[:70], "bin/tool", "bin/tool: read the program"},
+		"other machine":  {program(t, elf.EM_VAX, false), "bin/tool", "EM_VAX"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := recipe
+			r.Files = []File{{From: c.file, To: "/tool"}}
+			if _, err := Make(r, folder(t, c.program)); err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%v, want %s", err, c.err)
+			}
+		})
+	}
+}
