@@ -32,6 +32,8 @@ const (
 	Scheduler = "fixedip-scheduler"
 	// Controller is the service account of the product's controller: its rights are those of the manifests.
 	Controller = "fixedip-controller"
+	// KubeScheduler is the cluster's own scheduler.
+	KubeScheduler = "kube-scheduler"
 	// SimNode is who the simulated nodes are.
 	SimNode = "simnode"
 )

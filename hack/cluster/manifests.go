@@ -15,6 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/kustomize/api/konfig"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
 	crdclient "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/client"
@@ -25,10 +28,24 @@ const crdDir = "crds"
 
 const crdKind = "CustomResourceDefinition"
 
-// readManifests reads every document of the YAML files and of the YAML files in the folders.
+// ReadManifests returns what Apply would apply.
+func ReadManifests(paths ...string) ([]*unstructured.Unstructured, error) {
+	return readManifests(paths)
+}
+
+// readManifests reads every document of the YAML files and of the YAML files in the folders; of a folder with
+// a kustomization, what that makes.
 func readManifests(paths []string) ([]*unstructured.Unstructured, error) {
 	var docs []*unstructured.Unstructured
 	for _, path := range paths {
+		if _, err := os.Stat(filepath.Join(path, konfig.DefaultKustomizationFileName())); err == nil {
+			made, err := kustomize(path)
+			if err != nil {
+				return nil, err
+			}
+			docs = append(docs, made...)
+			continue
+		}
 		err := filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err
@@ -53,6 +70,21 @@ func readManifests(paths []string) ([]*unstructured.Unstructured, error) {
 		}
 	}
 	return docs, nil
+}
+
+// kustomize makes the objects of a kustomization, as kubectl kustomize does.
+func kustomize(dir string) ([]*unstructured.Unstructured, error) {
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy
+	made, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		return nil, fmt.Errorf("make the kustomization %s: %w", dir, err)
+	}
+	data, err := made.AsYaml()
+	if err != nil {
+		return nil, fmt.Errorf("make the kustomization %s: %w", dir, err)
+	}
+	return parseDocuments(data)
 }
 
 func parseDocuments(data []byte) ([]*unstructured.Unstructured, error) {

@@ -52,6 +52,7 @@ func knownIdentities() []identity {
 		account("fixedip-controller"),
 		master("simnode", "simnode"),
 		master(controllerManagerUser, user.KubeControllerManager),
+		{name: "kube-scheduler", user: user.KubeScheduler},
 	}
 }
 

@@ -1,0 +1,319 @@
+// Package manifests tests what is installed, as it is written: what no API server would say about it.
+// How it runs is the affair of test/integration.
+package manifests
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	psapi "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/image"
+)
+
+var root = filepath.Join("..", "..")
+
+// installed are the objects of a kustomization.
+type installed []*unstructured.Unstructured
+
+func kustomize(t *testing.T, dir string) installed {
+	t.Helper()
+	objects, err := cluster.ReadManifests(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// all are those of a kind.
+func all[T any](t *testing.T, objects installed, kind string) []T {
+	t.Helper()
+	var found []T
+	for _, u := range objects {
+		if u.GetKind() != kind {
+			continue
+		}
+		var o T
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &o, true); err != nil {
+			t.Fatalf("%s %s: %v", kind, u.GetName(), err)
+		}
+		found = append(found, o)
+	}
+	return found
+}
+
+func deployments(t *testing.T, objects installed) []appsv1.Deployment {
+	t.Helper()
+	list := all[appsv1.Deployment](t, objects, "Deployment")
+	if len(list) != 2 {
+		t.Fatalf("%d Deployments, want 2", len(list))
+	}
+	return list
+}
+
+// optional is what only some clusters want.
+var optional = []string{"example", "prometheus", "scheduler-plugins-rbac.yaml"}
+
+// Every other manifest is installed.
+func TestNothingIsForgotten(t *testing.T) {
+	manifests := filepath.Join(root, "manifests")
+	text, err := os.ReadFile(filepath.Join(manifests, "kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(manifests, func(file string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(manifests, file)
+		switch {
+		case err != nil:
+			return err
+		case slices.Contains(optional, name) && entry.IsDir():
+			return filepath.SkipDir
+		case !entry.IsDir() && name != "kustomization.yaml" && !slices.Contains(optional, name) && !strings.Contains(string(text), name):
+			t.Errorf("%s is not installed", name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What they may do is what the files say: kustomize has not taken a name in a role for that of a
+// ConfigMap, which it renames.
+func TestRolesAsWritten(t *testing.T) {
+	made := map[string]*unstructured.Unstructured{}
+	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
+		made[u.GetKind()+" "+u.GetName()] = u
+	}
+	files, err := filepath.Glob(filepath.Join(root, "manifests", "*-rbac.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		written, err := cluster.ReadManifests(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range written {
+			if got := made[u.GetKind()+" "+u.GetName()]; got != nil {
+				if diff := cmp.Diff(u.Object, got.Object); diff != "" {
+					t.Errorf("%s of %s (-want +got): %s", u.GetName(), file, diff)
+				}
+			} else if !slices.Contains(optional, filepath.Base(file)) {
+				t.Errorf("%s of %s is not installed", u.GetName(), file)
+			}
+		}
+	}
+}
+
+// The pods run the images of the Dockerfile, by their entry points.
+func TestImages(t *testing.T) {
+	file, err := os.Open(filepath.Join(root, "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	recipes, err := image.ReadDockerfile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
+		c := d.Spec.Template.Spec.Containers[0]
+		name, _, _ := strings.Cut(c.Image, ":")
+		if !slices.ContainsFunc(recipes, func(r image.Recipe) bool { return r.Name == name }) {
+			t.Errorf("%s: no stage of the Dockerfile is called %s", d.Name, name)
+		}
+		if c.Command != nil {
+			t.Errorf("%s: command %q instead of the image's entry point", d.Name, c.Command)
+		}
+	}
+}
+
+// Of all that a restricted pod does without, ours need the host's network and nothing else. Their
+// namespace lets them have it, whatever the default of the cluster.
+func TestPodSecurity(t *testing.T) {
+	objects := kustomize(t, filepath.Join(root, "manifests"))
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	restricted := psapi.LevelVersion{Level: psapi.LevelRestricted, Version: psapi.LatestVersion()}
+	var namespace corev1.Namespace
+	for _, namespace = range all[corev1.Namespace](t, objects, "Namespace") {
+		enforced, errs := psapi.PolicyToEvaluate(namespace.Labels, psapi.Policy{Enforce: restricted, Audit: restricted, Warn: restricted})
+		if !enforced.FullyPrivileged() || len(errs) > 0 {
+			t.Errorf("namespace %s has the policy %v: %v", namespace.Name, enforced.String(), errs.ToAggregate())
+		}
+	}
+	for _, d := range deployments(t, objects) {
+		if d.Namespace != namespace.Name {
+			t.Errorf("%s is in namespace %s, want %s", d.Name, d.Namespace, namespace.Name)
+		}
+		var refused []string
+		for _, result := range evaluator.EvaluatePod(restricted, &d.Spec.Template.ObjectMeta, &d.Spec.Template.Spec) {
+			if !result.Allowed {
+				refused = append(refused, result.ForbiddenReason+": "+result.ForbiddenDetail)
+			}
+		}
+		if diff := cmp.Diff([]string{"host namespaces: hostNetwork=true"}, refused); diff != "" {
+			t.Errorf("%s (-want +got): %s", d.Name, diff)
+		}
+		if c := d.Spec.Template.Spec.Containers[0]; c.SecurityContext.ReadOnlyRootFilesystem == nil || !*c.SecurityContext.ReadOnlyRootFilesystem {
+			t.Errorf("%s may write to its image", d.Name)
+		}
+	}
+}
+
+// The pods are placed on nodes that no pod network has made ready yet, and go away from those that are
+// drained, are short of something or belong to others.
+func TestTolerations(t *testing.T) {
+	taint := func(key string, effect corev1.TaintEffect) corev1.Taint {
+		return corev1.Taint{Key: key, Effect: effect}
+	}
+	for _, c := range []struct {
+		taint     corev1.Taint
+		tolerated bool
+	}{
+		{taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule), true},
+		{taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute), true},
+		{taint(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule), true},
+		{taint("node.cilium.io/agent-not-ready", corev1.TaintEffectNoSchedule), true},
+		{taint("node.cilium.io/agent-not-ready", corev1.TaintEffectNoExecute), true},
+		{taint("node.cloudprovider.kubernetes.io/uninitialized", corev1.TaintEffectNoSchedule), true},
+		{taint("node-role.kubernetes.io/control-plane", corev1.TaintEffectNoSchedule), true},
+		{taint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule), false},
+		{taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute), false},
+		{taint(corev1.TaintNodeOutOfService, corev1.TaintEffectNoExecute), false},
+		{taint(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule), false},
+		{taint("example.com/dedicated", corev1.TaintEffectNoSchedule), false},
+	} {
+		for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
+			got := corev1helpers.TolerationsTolerateTaint(d.Spec.Template.Spec.Tolerations, &c.taint)
+			if got != c.tolerated {
+				t.Errorf("%s tolerates %s: %v, want %v", d.Name, c.taint.ToString(), got, c.tolerated)
+			}
+		}
+	}
+}
+
+// A port of a host is there once. Each that is probed is named, and none is named by both.
+func TestPorts(t *testing.T) {
+	taken := map[int32]string{} // by port: whose it is
+	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
+		c := d.Spec.Template.Spec.Containers[0]
+		names := map[string]bool{}
+		for _, p := range c.Ports {
+			if other := taken[p.ContainerPort]; other != "" {
+				t.Errorf("port %d is that of %s and of %s", p.ContainerPort, other, d.Name)
+			}
+			taken[p.ContainerPort], names[p.Name] = d.Name, true
+		}
+		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+			if !names[probe.HTTPGet.Port.String()] {
+				t.Errorf("%s: %s is probed on port %s, which is not named", d.Name, probe.HTTPGet.Path, probe.HTTPGet.Port.String())
+			}
+		}
+	}
+}
+
+// A drain takes one of the two at a time, and one that doesn't work any time.
+func TestDisruption(t *testing.T) {
+	objects := kustomize(t, filepath.Join(root, "manifests"))
+	budgets := all[policyv1.PodDisruptionBudget](t, objects, "PodDisruptionBudget")
+	for _, d := range deployments(t, objects) {
+		var found int
+		for _, b := range budgets {
+			selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.Namespace == d.Namespace && selector.Matches(labels.Set(d.Spec.Template.Labels)) {
+				found++
+				if b.Spec.MaxUnavailable == nil || b.Spec.MaxUnavailable.IntValue() != 1 || *b.Spec.UnhealthyPodEvictionPolicy != policyv1.AlwaysAllow {
+					t.Errorf("%s: budget %v", d.Name, b.Spec)
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s has %d budgets", d.Name, found)
+		}
+	}
+}
+
+// The installation that the documentation shows, word for word: the images come from the registry that
+// it names, the programs read the files that it names, and they find the API server without its Service.
+func TestDocumentedInstallation(t *testing.T) {
+	dir := t.TempDir()
+	files := documented(t, filepath.Join(root, "docs", "operating.md"))
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clone, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(clone, filepath.Join(dir, "fixedip")); err != nil {
+		t.Fatal(err)
+	}
+	objects := kustomize(t, dir)
+	configMaps := map[string]corev1.ConfigMap{}
+	for _, m := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
+		configMaps[m.Name] = m
+	}
+	for _, d := range deployments(t, objects) {
+		c := d.Spec.Template.Spec.Containers[0]
+		if got, want := c.Image, path.Join("registry.example.com", d.Name)+":v1.0.0"; got != want {
+			t.Errorf("%s has the image %s, want %s", d.Name, got, want)
+		}
+		address := configMaps[c.EnvFrom[0].ConfigMapRef.Name].Data
+		if address["KUBERNETES_SERVICE_HOST"] == "" || address["KUBERNETES_SERVICE_PORT"] == "" {
+			t.Errorf("%s looks for the API server by %v", d.Name, address)
+		}
+		config := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data["config.yaml"]
+		if name := strings.TrimPrefix(d.Name, "fixedip-") + ".yaml"; files[name] != "" && config != files[name] {
+			t.Errorf("%s reads %q, want %s: %q", d.Name, config, name, files[name])
+		}
+	}
+}
+
+// documented are the files that a document shows: each code block whose first line is a comment with
+// nothing but a name that ends in .yaml. Key: that name.
+func documented(t *testing.T, file string) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for i, block := range strings.Split(string(text), "```") {
+		first, rest, _ := strings.Cut(block, "\n")
+		comment, _, _ := strings.Cut(rest, "\n")
+		if name, ok := strings.CutPrefix(comment, "# "); i%2 == 1 && first == "yaml" && ok && !strings.Contains(name, " ") && strings.HasSuffix(name, ".yaml") {
+			files[name] = rest
+		}
+	}
+	if files["kustomization.yaml"] == "" || files["controller.yaml"] == "" {
+		t.Fatalf("%s shows no installation", file)
+	}
+	return files
+}
