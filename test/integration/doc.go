@@ -69,4 +69,5 @@
 //	Crashes, two controllers         TestKilledAtEveryWrite, TestG7HighAvailability, TestG5SubnetManagement
 //	Rights                           TestG21Security
 //	kubectl fixedip                  TestG16KubectlPlugin
+//	Installing, updates, drains      TestInstalled
 package integration
