@@ -153,8 +153,8 @@ func (e *env) stockPods(prefix string, n int) []string {
 	return pods
 }
 
-// right are pods that run with what was kept for them in other rows, as later incarnations.
-func right(kept map[string]witness.Row, rows []witness.Row) map[string]witness.Row {
+// restored are pods that run with what was kept for them in other rows, as later incarnations.
+func restored(kept map[string]witness.Row, rows []witness.Row) map[string]witness.Row {
 	found := map[string]witness.Row{}
 	for _, r := range rows {
 		k, ok := kept[r.Pod]
@@ -228,7 +228,7 @@ func TestLateAgents(t *testing.T) {
 		if n := e.mismatched(metav1.ConditionTrue, "Restarting"); n > atOnce {
 			t.Errorf("%d pods are restarting at once, and %d may", n, atOnce)
 		}
-		return len(right(kept, rows)) == pods && e.mismatched(metav1.ConditionTrue, "") == 0
+		return len(restored(kept, rows)) == pods && e.mismatched(metav1.ConditionTrue, "") == 0
 	})
 	wrong := e.mismatched(metav1.ConditionFalse, "AsReserved")
 	e.awaitMetric(port, "fixedip_restarts_total", map[string]string{"result": "evicted"}, func(v float64) bool { restarts = v; return v > 0 })
@@ -240,7 +240,7 @@ func TestLateAgents(t *testing.T) {
 	}
 
 	// By now the agents have seen all entries: everybody comes back as he should, at once.
-	before := right(kept, all)
+	before := restored(kept, all)
 	e.deletePods(names("web", pods)...)
 	e.sameAddresses(before, e.awaitRunning(before, names("web", pods)...))
 	if again := e.strays("web-"); again > strays {
