@@ -252,9 +252,8 @@ func TestLateAgents(t *testing.T) {
 // claim each time, so that a restart helps once the agent has caught up.
 func TestLateAgentOfSlots(t *testing.T) {
 	t.Parallel()
-	o := withDeployments()
-	o.controllerArgs = append([]string{"--restart-after=4s"}, o.controllerArgs...)
-	e := start(t, o)
+	e := start(t, options{controllerArgs: append([]string{"--restart-after=4s", "--workload-kind=" + deployments}, defaultPool...),
+		workloads: "[{apiGroup: apps, kind: Deployment, identity: Slot}]"})
 	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
 	late := e.startLateNode("node-1", 3*time.Second)
 	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
