@@ -29,7 +29,7 @@ var rules = []struct {
 	{"plugins", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
 	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/scheme", "ipam/store/dryrun"}, nil},
-	{"cmd/kubectl-fixedip", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store/ciliumpool", "ipam/store/fixedips"}, nil},
+	{"cmd/kubectl-fixedip", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store/ciliumpool", "ipam/store/fixedips", "ipam/store/workloads"}, nil},
 	{"hack/witness", []string{"ipam/api", "ipam/scheme"}, nil},
 	{"hack", []string{"ipam/api", "ipam/scheme", "hack"}, nil},
 }
