@@ -128,6 +128,8 @@ func (r *verifyReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		err = r.tell(ctx, o, v.Condition)
 	case plan.RestartPod:
 		later, err = r.restart(ctx, o, v.Condition)
+	case plan.TellPod:
+		r.events.Eventf(o.Pod, nil, corev1.EventTypeWarning, v.Condition.Reason, "Verify", "%s", v.Condition.Message)
 	}
 	if errors.Is(err, errSuperseded) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).V(3).Info("Step superseded", "step", v.Step, "err", err)
@@ -176,8 +178,15 @@ func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key 
 		return o, again, fmt.Errorf("read pod %s: %w", key, err)
 	}
 	owner := metav1.GetControllerOfNoCopy(&pod)
-	if owner == nil || identity.OptsOut(pod.Annotations) {
+	if identity.OptsOut(pod.Annotations) {
 		return o, again, nil
+	}
+	if owner == nil {
+		if r.keptForItself(o, key) {
+			o.Pod, o.Alone = &pod, true
+			o.Endpoint, again, err = r.hasEndpoint(ctx, &pod)
+		}
+		return o, again, err
 	}
 	of := workloadKey{schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind(), owner.Name}
 	if isSlot && of.GroupKind == identity.ReplicaSets {

@@ -79,3 +79,12 @@ func (r *verifyReconciler) keptFor(o plan.Observed, of workloadKey) bool {
 	label, name, ok := r.ledger.WorkloadOf(o.Held[0])
 	return ok && label == identity.Label(of.GroupKind) && name == of.Name
 }
+
+// keptForItself tells whether what is kept is kept for a pod without a workload. Its entries name none.
+func (r *verifyReconciler) keptForItself(o plan.Observed, pod types.NamespacedName) bool {
+	if o.Record != nil {
+		return r.keptFor(o, workloadKey{schema.GroupKind{Kind: podKind}, pod.Name})
+	}
+	_, _, ok := r.ledger.WorkloadOf(o.Held[0])
+	return !ok
+}

@@ -41,9 +41,16 @@ func TestVerifyFindsWhatIsKept(t *testing.T) {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: by, UID: "owner", Controller: ptr.To(true)}}},
 			Spec: corev1.PodSpec{NodeName: "n"}}
 	}
+	alone := func(name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: corev1.PodSpec{NodeName: "n"}}
+	}
 	kept := func(name, kind, by string, slot bool) *v1alpha1.FixedIP {
+		version := "apps/v1"
+		if kind == podKind {
+			version = "v1"
+		}
 		return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name},
-			Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.200"}, Slot: slot, PodName: "web-0", Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: kind, Name: by}}}
+			Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.200"}, Slot: slot, PodName: "web-0", Owner: v1alpha1.OwnerReference{APIVersion: version, Kind: kind, Name: by}}}
 	}
 	for name, c := range map[string]struct {
 		// entry is that of the pod's address; nil: there is none.
@@ -53,23 +60,32 @@ func TestVerifyFindsWhatIsKept(t *testing.T) {
 		// workload is the one that is read; empty: what is kept is not kept for the pod.
 		workload string
 		keeps    bool
+		alone    bool
 	}{
 		"a StatefulSet's": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true},
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
 		"only claimed": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), nil, "StatefulSet/web", false},
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), nil, "StatefulSet/web", false, false},
 		"kept, and in no pool": {
-			nil, controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true},
+			nil, controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
 		"another workload's of the name": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "other"), kept("web-0", "StatefulSet", "web", false), "", true},
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "other"), kept("web-0", "StatefulSet", "web", false), "", true, false},
 		"a ReplicaSet's of the name": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "ReplicaSet", "web"), kept("web-0", "StatefulSet", "web", false), "", true},
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "ReplicaSet", "web"), kept("web-0", "StatefulSet", "web", false), "", true, false},
 		"a slot's": {
-			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), kept("web-10-0-1-200", "Deployment", "web", true), "Deployment/web", true},
+			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), kept("web-10-0-1-200", "Deployment", "web", true), "Deployment/web", true, false},
 		"a slot that is only claimed": {
-			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), nil, "Deployment/web", false},
+			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), nil, "Deployment/web", false, false},
 		"a slot's name with an identity's": {
-			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "StatefulSet", "web"), kept("web-10-0-1-200", "Deployment", "web", true), "", true},
+			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "StatefulSet", "web"), kept("web-10-0-1-200", "Deployment", "web", true), "", true, false},
+		"a pod's without a workload": {
+			ptr.To(pool.Entry{Owner: "db/web-0"}), alone("web-0"), kept("web-0", "Pod", "web-0", false), "", true, true},
+		"a pod's without a workload, only claimed": {
+			ptr.To(pool.Entry{Owner: "db/web-0"}), alone("web-0"), nil, "", false, true},
+		"a StatefulSet's, and the pod has none": {
+			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), alone("web-0"), nil, "", false, false},
+		"an ordinary entry of a strict node": {
+			ptr.To(pool.Ordinary("db", "web-0")), alone("web-0"), nil, "", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registered, err := scheme.New()
@@ -99,7 +115,7 @@ func TestVerifyFindsWhatIsKept(t *testing.T) {
 			if len(store.asked) > 0 {
 				asked = store.asked[0]
 			}
-			if asked != c.workload || (o.Pod != nil) != (c.workload != "") || o.Asked != (c.workload != "") || (o.Record != nil) != c.keeps {
+			if asked != c.workload || (o.Pod != nil) != (c.workload != "" || c.alone) || o.Alone != c.alone || o.Asked != (c.workload != "") || (o.Record != nil) != c.keeps {
 				t.Errorf("workload %q, pod %v, asked %t, FixedIP %v; want workload %q, FixedIP %t", asked, o.Pod != nil, o.Asked, o.Record != nil, c.workload, c.keeps)
 			}
 		})

@@ -30,6 +30,9 @@ type Observed struct {
 	// Endpoint tells whether it has the CiliumEndpoint that its node's agent owes it. It is true
 	// where none is owed.
 	Endpoint bool
+	// Alone tells that nobody would make the pod again, so that it is neither restarted nor is anything
+	// kept for it but what its entry says, which a person may have written.
+	Alone bool
 	// Policy says what is done about a mismatch.
 	Policy identity.OnMismatch
 	// Patience says when.
@@ -60,10 +63,12 @@ const (
 	TellMismatch
 	// RestartPod evicts the pod.
 	RestartPod
+	// TellPod tells of a mismatch where there is no record yet that could have the condition.
+	TellPod
 )
 
 func (s VerifyStep) String() string {
-	return [...]string{"Pass", "AdoptAddress", "TellMismatch", "RestartPod"}[s]
+	return [...]string{"Pass", "AdoptAddress", "TellMismatch", "RestartPod", "TellPod"}[s]
 }
 
 // Verdict is what Verify found.
@@ -71,7 +76,7 @@ type Verdict struct {
 	Step VerifyStep
 	// Addrs are what the pod runs with, of the families that were claimed for it; for AdoptAddress.
 	Addrs []netip.Addr
-	// Condition is what to write; for TellMismatch, and for RestartPod once the pod was evicted.
+	// Condition is what to write; for TellMismatch and TellPod, and for RestartPod once the pod was evicted.
 	Condition metav1.Condition
 	// At is when the situation changes by time alone; zero: never.
 	At time.Time
@@ -112,6 +117,9 @@ func Verify(o Observed) Verdict {
 	if o.Record != nil && o.Record.DeletionTimestamp != nil {
 		return Verdict{}
 	}
+	if o.Alone && o.Record == nil {
+		return aloneFirst(o)
+	}
 	if v := firstPlacement(o); v.Step != Pass || o.Record == nil || len(o.Record.Spec.IPs) == 0 {
 		return v
 	}
@@ -125,7 +133,7 @@ func Verify(o Observed) Verdict {
 		return Verdict{Step: TellMismatch, Condition: mismatch(metav1.ConditionFalse, ReasonAsReserved, "The pod runs with what is kept for it", o.Now)}
 	}
 	evicted := mismatch(metav1.ConditionTrue, ReasonRestarting, f.message, o.Now)
-	restarts := f.curable && o.Policy == identity.Restart
+	restarts := f.curable && o.Policy == identity.Restart && !o.Alone
 	switch {
 	case wrong && told.Reason == ReasonRestarting && o.Pod.CreationTimestamp.Before(&told.LastTransitionTime):
 		// This is the pod that was evicted; the watch is yet to show that it goes.
@@ -175,10 +183,28 @@ func find(o Observed) finding {
 	default:
 		return finding{}
 	}
-	if f.curable && o.Policy != identity.Restart {
+	switch {
+	case !f.curable:
+	case o.Alone:
+		f.message += byHand
+	case o.Policy != identity.Restart:
 		f.message += "; it is not restarted, by its policy. Restart it, or set " + identity.AnnotationOnMismatch + " to Restart"
 	}
 	return f
+}
+
+// byHand is what helps a pod that nobody would make again.
+const byHand = "; nobody would make it again, so that it is not restarted. Delete it and make it again"
+
+// aloneFirst compares a pod that nobody would make again with its entries on the node.
+func aloneFirst(o Observed) Verdict {
+	h, _ := heldOn(o.Held, o.Pod.Spec.NodeName)
+	missing := slices.DeleteFunc(slices.Clone(h.Addrs), func(a netip.Addr) bool { return runsWith(o.Pod, a) || !hasFamily(o.Pod, address.Of(a)) })
+	if len(missing) == 0 {
+		return Verdict{}
+	}
+	message := fmt.Sprintf("Pod %s/%s runs with %s on node %s, and %s is kept for it%s", o.Pod.Namespace, o.Pod.Name, podIPs(o.Pod), o.Pod.Spec.NodeName, address.Join(missing), byHand)
+	return Verdict{Step: TellPod, Condition: mismatch(metav1.ConditionTrue, ReasonWrongAddress, message, o.Now)}
 }
 
 // elsewhere says where the entries of addresses are that the pool of the node does not have; empty
@@ -200,7 +226,7 @@ func elsewhere(held []ledger.Holding, node string, ips []string) string {
 // firstPlacement adopts what a pod got in place of what was claimed for it, in the families in which
 // nothing is recorded yet.
 func firstPlacement(o Observed) Verdict {
-	if o.Asked {
+	if o.Asked || o.Alone {
 		return Verdict{}
 	}
 	h, _ := heldOn(o.Held, o.Pod.Spec.NodeName)

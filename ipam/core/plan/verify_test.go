@@ -39,6 +39,7 @@ func TestVerify(t *testing.T) {
 		nowhere = wrong + ", in no pool: a restart would not help before node node-1 has the entry"
 		there   = wrong + ", in the pool of node node-2: a restart helps only if its scheduler brings it there"
 		mute    = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so that other nodes know nothing of it"
+		alone   = "; nobody would make it again, so that it is not restarted. Delete it and make it again"
 		hands   = "; it is not restarted, by its policy. Restart it, or set fixedip.io/on-mismatch to Restart"
 	)
 	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
@@ -49,6 +50,11 @@ func TestVerify(t *testing.T) {
 			status = metav1.ConditionFalse
 		}
 		return plan.Verdict{Step: plan.TellMismatch, Condition: metav1.Condition{Type: "Mismatch", Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now)}}
+	}
+	onPod := func(message string) plan.Verdict {
+		v := tell(plan.ReasonWrongAddress, message)
+		v.Step = plan.TellPod
+		return v
 	}
 	restart := func(message string) plan.Verdict {
 		v := tell(plan.ReasonRestarting, message)
@@ -93,6 +99,15 @@ func TestVerify(t *testing.T) {
 		"nothing was claimed":                         {seen: plan.Observed{Pod: podOn("node-1", "10.0.1.2")}},
 		"a family that is new to the record":          {seen: plan.Observed{Record: record(), Held: both, Pod: podOn("node-1", "10.0.1.6", "fd00::2")}, want: adopt("fd00::2")},
 		"a record that waits for addresses":           {seen: plan.Observed{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = nil }), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: adopt("10.0.1.2")},
+
+		"alone, with its claim":                 {seen: plan.Observed{Alone: true, Held: mine, Pod: podOn("node-1", "10.0.1.6")}},
+		"alone, with another address":           {seen: plan.Observed{Alone: true, Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: onPod(wrong + alone)},
+		"alone, wrong in one family":            {seen: plan.Observed{Alone: true, Held: both, Pod: podOn("node-1", "10.0.1.2", "fd00::6")}, want: onPod("Pod db/mysql-0 runs with 10.0.1.2, fd00::6 on node node-1, and 10.0.1.6 is kept for it" + alone)},
+		"alone, a family that its node lacks":   {seen: plan.Observed{Alone: true, Held: both, Pod: podOn("node-1", "10.0.1.6")}},
+		"alone, on another node than its claim": {seen: plan.Observed{Alone: true, Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Pod: podOn("node-1", "10.0.1.2")}},
+		"alone, recorded, with another address": {seen: plan.Observed{Alone: true, Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong+alone)},
+		"alone, told long ago":                  {seen: plan.Observed{Alone: true, Record: told(time.Hour, plan.ReasonWrongAddress, wrong+alone), Held: mine, Pod: podOn("node-1", "10.0.1.2")}},
+		"alone, and no entry":                   {seen: plan.Observed{Alone: true, Record: record(), Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
 
 		"another address":                         {seen: plan.Observed{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
 		"another address, entry nowhere":          {seen: plan.Observed{Record: record(), Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
