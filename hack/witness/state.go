@@ -34,18 +34,28 @@ func (w *Witness) State(namespace string) []Row {
 	return w.state(namespace)
 }
 
+// state looks at everything once, and not once for each row: it is asked for at every event.
 func (w *Witness) state(namespace string) []Row {
 	keys := map[string]bool{}
 	for k := range w.pods {
 		keys[k] = true
 	}
+	// records have the FixedIP of each pod. Key: its namespace/name. One of the pod's own name comes
+	// before a slot.
+	records := map[string]*v1alpha1.FixedIP{}
 	for _, r := range w.records {
+		if key := holder(r); records[key] == nil || !r.Spec.Slot {
+			records[key] = r
+		}
 		keys[holder(r)] = true
 	}
-	for _, cn := range w.nodes {
-		for _, e := range cn.Spec.IPAM.Pool {
+	// entries are "node/address". Key: the owner.
+	entries := map[string][]string{}
+	for name, cn := range w.nodes {
+		for ip, e := range cn.Spec.IPAM.Pool {
 			if pod(e.Owner) {
 				keys[e.Owner] = true
+				entries[e.Owner] = append(entries[e.Owner], name+"/"+ip)
 			}
 		}
 	}
@@ -55,29 +65,17 @@ func (w *Witness) state(namespace string) []Row {
 		if !ok {
 			continue
 		}
-		row := Row{Pod: name, Entries: w.entries(key)}
+		slices.Sort(entries[key])
+		row := Row{Pod: name, Entries: entries[key]}
 		if p := w.pods[key]; p != nil {
 			row.UID, row.Node, row.Address, row.Running = string(p.UID), p.Spec.NodeName, addresses(p), live(p)
 		}
-		if r := w.recordOf(key); r != nil {
+		if r := records[key]; r != nil {
 			row.Phase = string(r.Status.Phase)
 		}
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-// recordOf is the FixedIP whose addresses a pod has, nil if there is none.
-func (w *Witness) recordOf(key string) *v1alpha1.FixedIP {
-	if r := w.records[key]; r != nil && !r.Spec.Slot {
-		return r
-	}
-	for _, r := range w.records {
-		if r.Spec.Slot && holder(r) == key {
-			return r
-		}
-	}
-	return nil
 }
 
 // Records are the FixedIPs of a namespace as last seen, by name.
