@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
@@ -28,15 +27,6 @@ func (f *feed) add(requests ...reconcile.Request) {
 	}
 	for _, r := range requests {
 		f.queue.Add(r)
-	}
-}
-
-// addAfter hands a request to the queue after a while; one that waits there already keeps its time.
-func (f *feed) addAfter(d time.Duration, r reconcile.Request) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.queue != nil {
-		f.queue.AddAfter(r, d)
 	}
 }
 

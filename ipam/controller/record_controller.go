@@ -14,11 +14,11 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -108,7 +108,7 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 			}
 			return all
 		})).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod)).
+		Watches(&corev1.Pod{}, newEndsFirst(r.ofPod)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 32}).
 		Complete(r)
 }
@@ -133,13 +133,22 @@ func (r *recordReconciler) recorded(ctx context.Context, pod *corev1.Pod) bool {
 
 // Reconcile makes the next step about one identity.
 func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	result, err := r.advance(ctx, req)
+	if err == nil {
+		// What has come first once (see endsFirst) is not urgent the next time.
+		result.Priority = ptr.To(0)
+	}
+	return result, err
+}
+
+func (r *recordReconciler) advance(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	s, err := r.situation(ctx, r.cached, req.NamespacedName)
 	if err != nil {
 		return untilKnown(ctx, err)
 	}
 	next := plan.Decide(s)
 	if node := returnsOn(s, next); node != "" {
-		r.leaving.addAfter(gathering, nodeRequest(node))
+		r.leaving.add(nodeRequest(node))
 		return reconcile.Result{RequeueAfter: r.sweep}, nil
 	}
 	if destroys(next.Step) || next.Step == plan.ProjectEntries {

@@ -37,13 +37,8 @@ import (
 )
 
 const (
-	// gathering is how long the first address that goes back on a node waits for others: a workload
-	// that is deleted gives back many at about the same time, and every agent is told of every write.
-	// An address should be free of its owner within a second (G3), and the looks at the API server
-	// and the write need the rest of it.
-	gathering = 400 * time.Millisecond
 	// liveCalls bounds the calls to the API server for one node that are under way at once.
-	liveCalls = 10
+	liveCalls = 32
 	// releaseRetry bounds the pause between two tries on one node.
 	releaseRetry = 30 * time.Second
 )
@@ -64,7 +59,9 @@ type releaseReconciler struct {
 	cached client.Reader
 	// situation is what a reader knows of an identity.
 	situation func(ctx context.Context, from client.Reader, key types.NamespacedName) (plan.Situation, error)
+	workloads workloadStore
 	absences  *absences
+	gathered  *gatherings
 	// owners are the pods that hold an address on a node.
 	owners func(node string) []string
 	// deadline is how long after the deletion of a record its finalizer goes at the latest where the
@@ -123,11 +120,14 @@ func (r *releaseReconciler) setup(mgr manager.Manager, nodes *feed, l *ledger.Le
 // Reconcile takes back what goes back on one node.
 func (r *releaseReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	node := req.Name
+	if wait, err := r.gather(ctx, node); wait > 0 || err != nil {
+		return reconcile.Result{RequeueAfter: wait}, err
+	}
 	leaving, err := r.leaving(ctx, node)
 	if err != nil || len(leaving) == 0 {
 		return reconcile.Result{}, err
 	}
-	pods, err := r.podsOn(ctx, node)
+	pods, err := r.lookFirst(ctx, node, leaving)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -168,6 +168,32 @@ func (r *releaseReconciler) leaving(ctx context.Context, node string) (map[strin
 		}
 	}
 	return leaving, nil
+}
+
+// lookFirst lists the pods on the node, as the API server says, and has it asked at the same time for the
+// workloads that seem to be gone, which confirm then knows: where it is busy, one call after another is
+// what takes the time.
+func (r *releaseReconciler) lookFirst(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP) (pods map[string]*corev1.Pod, err error) {
+	calls, ctx := errgroup.WithContext(ctx)
+	calls.SetLimit(liveCalls)
+	calls.Go(func() (err error) {
+		pods, err = r.podsOn(ctx, node)
+		return err
+	})
+	asked := map[absence]bool{}
+	for _, record := range leaving {
+		owner := identity.OwnerOf(record)
+		key := absence{owner.GroupKind(), types.NamespacedName{Namespace: record.Namespace, Name: owner.Name}}
+		if record.DeletionTimestamp != nil || owner.Kind == podKind || asked[key] {
+			continue
+		}
+		asked[key] = true
+		calls.Go(func() error {
+			_, err := look{absences: r.absences}.workload(ctx, r.workloads, key.kind, key.key.Namespace, key.key.Name)
+			return err
+		})
+	}
+	return pods, calls.Wait()
 }
 
 // returnsOn is the node on which releaseReconciler is to take addresses back as the next step about an

@@ -82,7 +82,9 @@ func (p *parts) newReleaseReconciler(to feeds, r *recordReconciler) *releaseReco
 	return &releaseReconciler{
 		writer: p.writer, cached: p.cached, live: p.live, events: p.events, clock: p.clock,
 		situation: r.situation,
+		workloads: p.workloads,
 		absences:  &absences{clock: p.clock, seen: map[absence]time.Time{}},
+		gathered:  newGatherings(p.clock),
 		owners:    p.ledger.OwnersOn,
 		underway:  r.underway,
 		done:      to.identities,
