@@ -1,0 +1,35 @@
+package controller
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Of all that waits the end of a pod comes first, and one request that waits already comes forward.
+func TestEndsFirst(t *testing.T) {
+	h := newEndsFirst(func(_ context.Context, o client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
+	})
+	q := priorityqueue.New[reconcile.Request]("test")
+	defer q.ShutDown()
+	for i := range 3 {
+		h.Create(t.Context(), event.CreateEvent{Object: podOf(i)}, q)
+	}
+	h.Delete(t.Context(), event.DeleteEvent{Object: podOf(2)}, q)
+	for _, want := range []struct {
+		pod      *corev1.Pod
+		priority int
+	}{{podOf(2), endPriority}, {podOf(0), 0}, {podOf(1), 0}} {
+		got, priority, _ := q.GetWithPriority()
+		if got.Name != want.pod.Name || priority != want.priority {
+			t.Errorf("%s with priority %d comes next, want %s with %d", got.Name, priority, want.pod.Name, want.priority)
+		}
+		q.Done(got)
+	}
+}
