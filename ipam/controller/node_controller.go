@@ -31,6 +31,9 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
+// restedSlack is for timers that end a little early.
+const restedSlack = 10 * time.Millisecond
+
 // podIPIndex finds the pods that have an address, by "node/address".
 const podIPIndex = "nodeAndPodIP"
 
@@ -161,7 +164,8 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	d.tell(r, n)
 	_, next := plan.Rested(n, r.clock.Now(), r.cfg.CoolDown, d.held)
 	if !next.IsZero() {
-		rested := max(time.Second, next.Sub(r.clock.Now()))
+		// Marks tell whole seconds, so that those of one second come due together.
+		rested := max(restedSlack, next.Sub(r.clock.Now()))
 		if retry == 0 || rested < retry {
 			retry = rested
 		}
