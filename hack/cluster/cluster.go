@@ -251,6 +251,16 @@ func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
 
 // Stop ends everything, the control plane last, in bounded time: what does not end by itself is killed.
 func (c *Cluster) Stop() {
+	c.stop((*Process).Terminate)
+}
+
+// Discard is Stop for a cluster that is not started again: its control plane is killed, which would take
+// some seconds to see its clients off.
+func (c *Cluster) Discard() {
+	c.stop(func(p *Process, _ context.Context) error { return p.Kill() })
+}
+
+func (c *Cluster) stop(controlPlane func(*Process, context.Context) error) {
 	list := c.Processes()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -264,7 +274,7 @@ func (c *Cluster) Stop() {
 	ctx, cancel = context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if p := c.ControlPlane(); p != nil {
-		c.logEnd(p, p.Terminate(ctx))
+		c.logEnd(p, controlPlane(p, ctx))
 	}
 	c.starter.stop()
 }

@@ -167,7 +167,7 @@ func (e *env) end() {
 		}
 	}
 	processes := e.Processes()
-	e.Stop()
+	e.Discard()
 	for _, p := range processes {
 		log, err := os.ReadFile(p.LogPath())
 		if err != nil {
