@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -258,11 +259,47 @@ func TestDisruption(t *testing.T) {
 	}
 }
 
-// The installation that the documentation shows, word for word: the images come from the registry that
-// it names, the programs read the files that it names, and they find the API server without its Service.
+// The installation that the documentation shows, word for word, and with what it has as comments for some
+// clusters: the images come from the registry that it names, the controller reads the file that it shows,
+// and where it says so our programs find the API server without its Service.
 func TestDocumentedInstallation(t *testing.T) {
-	dir := t.TempDir()
 	files := documented(t, filepath.Join(root, "docs", "operating.md"))
+	comment := regexp.MustCompile("(?m)^# (- |  |replicas:)")
+	for _, uncommented := range []bool{false, true} {
+		replicas := int32(2)
+		if uncommented {
+			files["kustomization.yaml"] = comment.ReplaceAllString(files["kustomization.yaml"], "$1")
+			replicas = 1
+		}
+		objects := kustomize(t, site(t, files))
+		configMaps := map[string]corev1.ConfigMap{}
+		for _, m := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
+			configMaps[m.Name] = m
+		}
+		for _, d := range deployments(t, objects) {
+			c := d.Spec.Template.Spec.Containers[0]
+			if got, want := c.Image, path.Join("registry.example.com", d.Name)+":v1.0.0"; got != want {
+				t.Errorf("%s has the image %s, want %s", d.Name, got, want)
+			}
+			if *d.Spec.Replicas != replicas {
+				t.Errorf("%s has %d replicas, want %d", d.Name, *d.Spec.Replicas, replicas)
+			}
+			address := configMaps[c.EnvFrom[0].ConfigMapRef.Name].Data
+			if told := address["KUBERNETES_SERVICE_HOST"] != "" && address["KUBERNETES_SERVICE_PORT"] != ""; told != uncommented {
+				t.Errorf("%s looks for the API server by %v", d.Name, address)
+			}
+			config := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data["config.yaml"]
+			if d.Name == "fixedip-controller" && config != files["controller.yaml"] {
+				t.Errorf("%s reads %q, want %q", d.Name, config, files["controller.yaml"])
+			}
+		}
+	}
+}
+
+// site is a folder with these files, and this repository beside them.
+func site(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -275,25 +312,7 @@ func TestDocumentedInstallation(t *testing.T) {
 	if err := os.Symlink(clone, filepath.Join(dir, "fixedip")); err != nil {
 		t.Fatal(err)
 	}
-	objects := kustomize(t, dir)
-	configMaps := map[string]corev1.ConfigMap{}
-	for _, m := range all[corev1.ConfigMap](t, objects, "ConfigMap") {
-		configMaps[m.Name] = m
-	}
-	for _, d := range deployments(t, objects) {
-		c := d.Spec.Template.Spec.Containers[0]
-		if got, want := c.Image, path.Join("registry.example.com", d.Name)+":v1.0.0"; got != want {
-			t.Errorf("%s has the image %s, want %s", d.Name, got, want)
-		}
-		address := configMaps[c.EnvFrom[0].ConfigMapRef.Name].Data
-		if address["KUBERNETES_SERVICE_HOST"] == "" || address["KUBERNETES_SERVICE_PORT"] == "" {
-			t.Errorf("%s looks for the API server by %v", d.Name, address)
-		}
-		config := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data["config.yaml"]
-		if name := strings.TrimPrefix(d.Name, "fixedip-") + ".yaml"; files[name] != "" && config != files[name] {
-			t.Errorf("%s reads %q, want %s: %q", d.Name, config, name, files[name])
-		}
-	}
+	return dir
 }
 
 // documented are the files that a document shows: each code block whose first line is a comment with
