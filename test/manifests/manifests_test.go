@@ -68,7 +68,7 @@ func deployments(t *testing.T, objects installed) []appsv1.Deployment {
 }
 
 // optional is what only some clusters want.
-var optional = []string{"example", "prometheus", "scheduler-plugins-rbac.yaml"}
+var optional = []string{"example", "prometheus", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml"}
 
 // Every other manifest is installed.
 func TestNothingIsForgotten(t *testing.T) {
