@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-base/metrics/testutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -136,7 +137,8 @@ func TestG20Figures(t *testing.T) {
 	began = time.Now()
 	e.create(statefulSet("spread", spread, on("many")))
 	e.long("all pods to be bound", func() bool {
-		return !slices.ContainsFunc(e.pods("spread"), func(p corev1.Pod) bool { return p.Spec.NodeName == "" })
+		pods := e.pods("spread")
+		return len(pods) == spread && !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == "" })
 	})
 	t.Logf("%d pods are placed on %d nodes after %v", spread, nodes, time.Since(began).Round(time.Millisecond))
 	began = time.Now()
@@ -222,8 +224,8 @@ func (e *env) run(pods []corev1.Pod) {
 	for _, pod := range pods {
 		starting.Go(func() error {
 			ip := has[namespace+"/"+pod.Name]
-			pod.Status.Phase, pod.Status.PodIP, pod.Status.PodIPs = corev1.PodRunning, ip, []corev1.PodIP{{IP: ip}}
-			_, err := api.CoreV1().Pods(namespace).UpdateStatus(e.t.Context(), &pod, metav1.UpdateOptions{})
+			status := fmt.Appendf(nil, `{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%q}]}}`, ip, ip)
+			_, err := api.CoreV1().Pods(namespace).Patch(e.t.Context(), pod.Name, types.MergePatchType, status, metav1.PatchOptions{}, "status")
 			return err
 		})
 	}

@@ -104,7 +104,7 @@ func (e *env) deployGuide() (pods []*corev1.Pod) {
 	e.must(err)
 	var deployment appsv1.Deployment
 	e.must(yaml.UnmarshalStrict(text, &deployment))
-	deployment.Spec.Template.Spec.Containers[0].Image = "fixedip:latest"
+	deployment.Spec.Template.Spec.Containers[0].Image = "fixedip-controller:latest"
 	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "guide-rbac.yaml")))
 	e.create(&deployment)
 	e.eventually("the Deployment to have its pods", func() bool {
