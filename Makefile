@@ -91,7 +91,7 @@ test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of
 
 .PHONY: test-integration
 test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout 20m ./test/integration
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration
 
 ##@ Care
 
