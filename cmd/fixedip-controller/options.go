@@ -52,7 +52,7 @@ type options struct {
 	leaderElectionNamespace, leaderElectionID string
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 
-	metricsBindAddress, healthProbeBindAddress string
+	metricsBindAddress, healthProbeBindAddress, pprofBindAddress string
 }
 
 func defaults() *options {
@@ -84,6 +84,7 @@ func defaults() *options {
 		retryPeriod:            2 * time.Second,
 		metricsBindAddress:     ":9470",
 		healthProbeBindAddress: ":9471",
+		pprofBindAddress:       "0",
 	}
 }
 
@@ -129,6 +130,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "Address of the metrics; 0 serves none")
 	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", o.healthProbeBindAddress, "Address of /healthz and /readyz; 0 serves none")
+	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", o.pprofBindAddress, "Address of Go's profiles, at /debug/pprof/, for whoever reaches it; 0 serves none")
 }
 
 // config reads what the flags say. An error names the flag and the value.
@@ -229,6 +231,7 @@ func (o *options) validateProcess() error {
 	for _, a := range []struct{ flag, value string }{
 		{"metrics-bind-address", o.metricsBindAddress},
 		{"health-probe-bind-address", o.healthProbeBindAddress},
+		{"pprof-bind-address", o.pprofBindAddress},
 	} {
 		if _, port, err := net.SplitHostPort(a.value); a.value != "0" && (err != nil || !isPort(port)) {
 			return fmt.Errorf("--%s: Invalid value: %q: write host:port, such as :9470, or 0", a.flag, a.value)

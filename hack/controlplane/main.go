@@ -101,12 +101,14 @@ func run(ctx context.Context, o *options) error {
 	if err := installCRDs(startCtx, admin, o.crds); err != nil {
 		return err
 	}
-	controllers, err := manager.start(ctx)
-	if err != nil {
-		return err
-	}
-	if err := waitServiceAccounts(startCtx, admin); err != nil {
-		return err
+	controllers := &part{}
+	if !o.noControllers {
+		if controllers, err = manager.start(ctx); err != nil {
+			return err
+		}
+		if err := waitServiceAccounts(startCtx, admin); err != nil {
+			return err
+		}
 	}
 
 	line := fmt.Sprintf("ready: https://%s in %s", address, time.Since(began).Round(time.Millisecond))

@@ -20,6 +20,7 @@ type options struct {
 	podGCThreshold         int
 	nodeCIDRs              []string
 	nodeCIDRMaskSizes      []int
+	noControllers          bool
 	readyFD                int
 }
 
@@ -41,6 +42,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.podGCThreshold, "terminated-pod-gc-threshold", o.podGCThreshold, "How many ended pods may stay before the pod garbage collector removes some, as in kube-controller-manager.")
 	fs.StringSliceVar(&o.nodeCIDRs, "node-cidrs", o.nodeCIDRs, "CIDRs, one per family, from which Node.spec.podCIDRs are allocated, as by kube-controller-manager's --allocate-node-cidrs and --cluster-cidr; empty means that nobody does.")
 	fs.IntSliceVar(&o.nodeCIDRMaskSizes, "node-cidr-mask-sizes", o.nodeCIDRMaskSizes, "Prefix length of a node's range, one for each of --node-cidrs.")
+	fs.BoolVar(&o.noControllers, "no-controllers", o.noControllers, "Start no controller manager: objects stay as they are written. Pods can be created only in namespaces whose service accounts somebody makes.")
 	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor that gets one line when the control plane is ready; -1 means none.")
 }
 

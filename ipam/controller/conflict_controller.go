@@ -32,9 +32,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/plan"
 )
 
-// liveIPIndex finds the pods that run with an address, whatever their node.
-const liveIPIndex = "liveIP"
-
 // conflictLasts is how long a conflict has to last before it is told: a pod may be seen to start
 // with an address before the end of the one that had it is seen.
 const conflictLasts = 5 * time.Second
@@ -85,21 +82,7 @@ func addressRequest(a netip.Addr) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: a.String()}}
 }
 
-func (r *conflictReconciler) setup(ctx context.Context, mgr manager.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, liveIPIndex, func(obj client.Object) []string {
-		pod := obj.(*corev1.Pod)
-		if !plan.Runs(pod) {
-			return nil
-		}
-		var keys []string
-		for _, ip := range pod.Status.PodIPs {
-			keys = append(keys, ip.IP)
-		}
-		return keys
-	})
-	if err != nil {
-		return fmt.Errorf("index pods by address: %w", err)
-	}
+func (r *conflictReconciler) setup(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("conflict").
 		WatchesRawSource(r.pools.source(nil, func() []reconcile.Request {
@@ -177,32 +160,17 @@ func (r *conflictReconciler) suspicious(ctx context.Context, ips []string, told 
 func (r *conflictReconciler) claimants(ctx context.Context, a netip.Addr) (plan.Claimants, error) {
 	c := plan.Claimants{Addr: a}
 	var err error
-	if c.Pods, err = podsWith(ctx, r.cached, a, types.NamespacedName{}); err != nil {
+	if c.Pods, err = runningWith(ctx, r.cached, a, types.NamespacedName{}); err != nil {
 		return c, err
 	}
-	var records v1alpha1.FixedIPList
-	if err := r.cached.List(ctx, &records, client.MatchingFields{ipIndex: a.String()}, client.UnsafeDisableDeepCopy); err != nil {
-		return c, fmt.Errorf("list FixedIPs that hold %s: %w", a, err)
-	}
-	for i := range records.Items {
-		c.Records = append(c.Records, &records.Items[i])
-	}
-	return c, nil
+	c.Records, err = recordsWith(ctx, r.cached, a)
+	return c, err
 }
 
-// podsWith are the pods that run with an address, but one.
-func podsWith(ctx context.Context, cached client.Reader, a netip.Addr, but types.NamespacedName) ([]*corev1.Pod, error) {
-	var pods corev1.PodList
-	if err := cached.List(ctx, &pods, client.MatchingFields{liveIPIndex: a.String()}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list pods that run with %s: %w", a, err)
-	}
-	var found []*corev1.Pod
-	for i := range pods.Items {
-		if client.ObjectKeyFromObject(&pods.Items[i]) != but {
-			found = append(found, &pods.Items[i])
-		}
-	}
-	return found, nil
+// runningWith are the pods that run with an address, but one.
+func runningWith(ctx context.Context, cached client.Reader, a netip.Addr, but types.NamespacedName) ([]*corev1.Pod, error) {
+	pods, err := podsWith(ctx, cached, a)
+	return slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !plan.Runs(p) || client.ObjectKeyFromObject(p) == but }), err
 }
 
 // Reconcile tells what is wrong about one address, or that nothing is any more.

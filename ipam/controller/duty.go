@@ -85,7 +85,7 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 		if lacksAddress(pod) {
 			d.waiting = append(d.waiting, pool.OwnerKey(pod.Namespace, pod.Name))
 		}
-		if !pod.Spec.HostNetwork && !identity.Ended(pod) {
+		if hasAddresses(pod) {
 			d.taken = append(d.taken, podAddrs(pod)...)
 		}
 	}
@@ -201,7 +201,7 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 	cached := d.held
 	d.held = func(a netip.Addr) bool {
 		return cached(a) || slices.ContainsFunc(here, func(pod corev1.Pod) bool {
-			return !pod.Spec.HostNetwork && !identity.Ended(&pod) && slices.Contains(podAddrs(&pod), a)
+			return hasAddresses(&pod) && slices.Contains(podAddrs(&pod), a)
 		})
 	}
 	if d.strict {

@@ -102,10 +102,27 @@ func (r *endpointReconciler) setup(ctx context.Context, mgr manager.Manager) err
 	}
 	return builder.ControllerManagedBy(mgr).
 		Named("ciliumendpoint").
-		For(&ciliumv2.CiliumEndpoint{}).
-		Watches(&corev1.Pod{}, &handler.EnqueueRequestForObject{}).
+		Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.suspicious)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.suspicious)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
 		Complete(r)
+}
+
+// suspicious asks for a pod whose CiliumEndpoint is ill, or was. A queue with every pod of the cluster in
+// it, as it would be at each start, never gives its memory back. Controllers start when the caches have
+// been filled: what is not there then does not come a moment later.
+func (r *endpointReconciler) suspicious(ctx context.Context, obj client.Object) []reconcile.Request {
+	key := client.ObjectKeyFromObject(obj)
+	r.mu.Lock()
+	_, known := r.seen[key]
+	r.mu.Unlock()
+	if !known {
+		pod, cep, err := r.read(ctx, r.cached, key)
+		if err == nil && plan.Diagnose(endpointOf(cep), pod) == plan.Healthy {
+			return nil
+		}
+	}
+	return []reconcile.Request{{NamespacedName: key}}
 }
 
 // trimEndpoint keeps of a CiliumEndpoint what readEndpoint reads: there is one for each pod.

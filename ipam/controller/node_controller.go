@@ -34,13 +34,6 @@ import (
 // restedSlack is for timers that end a little early.
 const restedSlack = 10 * time.Millisecond
 
-// podIPIndex finds the pods that have an address, by "node/address".
-const podIPIndex = "nodeAndPodIP"
-
-// podPlaceIndex finds the pods of a node, those included that a DaemonSet made for it and that are
-// not bound yet.
-const podPlaceIndex = "place"
-
 // nodeReconciler owns the release handshakes, and the entries of every pool that are dynamic, released,
 // the node's own or an ordinary pod's. Those that are kept for an identity belong to the scheduler and
 // to recordReconciler, subnets to subnetReconciler.
@@ -70,29 +63,7 @@ func nodeRequest(node string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
 }
 
-func (r *nodeReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *feed) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podIPIndex, func(obj client.Object) []string {
-		pod := obj.(*corev1.Pod)
-		var keys []string
-		for _, ip := range pod.Status.PodIPs {
-			if !pod.Spec.HostNetwork && !identity.Ended(pod) {
-				keys = append(keys, pod.Spec.NodeName+"/"+ip.IP)
-			}
-		}
-		return keys
-	})
-	if err != nil {
-		return fmt.Errorf("index pods by address: %w", err)
-	}
-	err = mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podPlaceIndex, func(obj client.Object) []string {
-		if place := identity.Place(obj.(*corev1.Pod)); place != "" {
-			return []string{place}
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("index pods by node: %w", err)
-	}
+func (r *nodeReconciler) setup(mgr manager.Manager, nodes *feed) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("pool").
 		WatchesRawSource(nodes.source(r.recordsSeen, func() []reconcile.Request {
@@ -192,9 +163,8 @@ func (r *nodeReconciler) untracks(n pool.Node) bool {
 // covers the time that the agent's word is late.
 func (r *nodeReconciler) podHas(ctx context.Context, node string) func(netip.Addr) bool {
 	return func(a netip.Addr) bool {
-		var pods corev1.PodList
-		err := r.cached.List(ctx, &pods, client.MatchingFields{podIPIndex: node + "/" + a.String()}, client.UnsafeDisableDeepCopy)
-		return err != nil || len(pods.Items) > 0
+		pods, err := podsWith(ctx, r.cached, a)
+		return err != nil || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
 	}
 }
 

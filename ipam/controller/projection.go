@@ -63,14 +63,12 @@ func (r *recordReconciler) places(ctx context.Context, record *v1alpha1.FixedIP)
 
 // otherPod is another pod on the node that has the address; empty where there is none.
 func (r *recordReconciler) otherPod(ctx context.Context, node string, a netip.Addr, owner string) (string, error) {
-	var pods corev1.PodList
-	if err := r.cached.List(ctx, &pods, client.MatchingFields{podIPIndex: node + "/" + a.String()}, client.UnsafeDisableDeepCopy); err != nil {
-		return "", fmt.Errorf("look for pods that have %s on node %s: %w", a, node, err)
+	pods, err := podsWith(ctx, r.cached, a)
+	if err != nil {
+		return "", err
 	}
-	for _, p := range pods.Items {
-		key := pool.OwnerKey(p.Namespace, p.Name)
-		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		if key != owner && !ended {
+	for _, p := range pods {
+		if key := pool.OwnerKey(p.Namespace, p.Name); key != owner && p.Spec.NodeName == node {
 			return key, nil
 		}
 	}
@@ -80,15 +78,14 @@ func (r *recordReconciler) otherPod(ctx context.Context, node string, a netip.Ad
 // rival is another FixedIP that names the address and comes before the record; empty where there is
 // none.
 func (r *recordReconciler) rival(ctx context.Context, record *v1alpha1.FixedIP, a netip.Addr) (string, error) {
-	var holders v1alpha1.FixedIPList
-	if err := r.cached.List(ctx, &holders, client.MatchingFields{ipIndex: a.String()}, client.UnsafeDisableDeepCopy); err != nil {
-		return "", fmt.Errorf("look for FixedIPs that hold %s: %w", a, err)
+	holders, err := recordsWith(ctx, r.cached, a)
+	if err != nil {
+		return "", err
 	}
 	holds := func(f *v1alpha1.FixedIP) bool {
 		return slices.ContainsFunc(r.ledger.Held(pool.OwnerKey(f.Namespace, f.Spec.PodName)), func(h ledger.Holding) bool { return slices.Contains(h.Addrs, a) })
 	}
-	for i := range holders.Items {
-		other := &holders.Items[i]
+	for _, other := range holders {
 		if client.ObjectKeyFromObject(other) != client.ObjectKeyFromObject(record) && plan.Precedes(other, record, holds) {
 			return client.ObjectKeyFromObject(other).String(), nil
 		}

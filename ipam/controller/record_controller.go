@@ -24,6 +24,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -38,9 +39,6 @@ const sweepInterval = 5 * time.Minute
 
 // supersededRetry is how long a step waits whose situation has changed meanwhile.
 const supersededRetry = time.Second
-
-// ipIndex finds the FixedIPs that hold an address.
-const ipIndex = "ip"
 
 // workloadIndex finds the FixedIPs of a workload, named as in pool entries.
 const workloadIndex = "workload"
@@ -85,13 +83,7 @@ func identityRequest(owner string) []reconcile.Request {
 }
 
 func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, identities *feed) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, ipIndex, func(obj client.Object) []string {
-		return obj.(*v1alpha1.FixedIP).Spec.IPs
-	})
-	if err != nil {
-		return fmt.Errorf("index FixedIPs by address: %w", err)
-	}
-	err = mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, workloadIndex, func(obj client.Object) []string {
+	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, workloadIndex, func(obj client.Object) []string {
 		o := identity.OwnerOf(obj.(*v1alpha1.FixedIP))
 		return []string{identity.Resource(obj.GetNamespace(), o.GroupKind(), o.Name)}
 	})
@@ -267,12 +259,16 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 // address, not even for that moment.
 func (r *recordReconciler) unheld(ctx context.Context, ips []string) error {
 	for _, ip := range ips {
-		var holders v1alpha1.FixedIPList
-		if err := r.cached.List(ctx, &holders, client.MatchingFields{ipIndex: ip}, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("look for FixedIPs that hold %s: %w", ip, err)
+		a, err := address.Parse(ip)
+		if err != nil {
+			return err
 		}
-		if len(holders.Items) > 0 {
-			return fmt.Errorf("FixedIP %s still holds %s: %w", client.ObjectKeyFromObject(&holders.Items[0]), ip, errSuperseded)
+		holders, err := recordsWith(ctx, r.cached, a)
+		if err != nil {
+			return err
+		}
+		if len(holders) > 0 {
+			return fmt.Errorf("FixedIP %s still holds %s: %w", client.ObjectKeyFromObject(holders[0]), a, errSuperseded)
 		}
 	}
 	return nil

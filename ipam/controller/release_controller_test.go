@@ -85,10 +85,10 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	s := &stage{t: t, clock: clocktesting.NewFakeClock(begin), recorder: events.NewFakeRecorder(100)}
 	build := func(objects []client.Object) *fake.ClientBuilder {
 		return fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FixedIP{}).
-			WithIndex(&corev1.Pod{}, podIPIndex, func(client.Object) []string { return nil }).
+			WithIndex(&corev1.Pod{}, podBlockIndex, func(client.Object) []string { return nil }).
 			WithIndex(&corev1.Pod{}, podPlaceIndex, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
-			WithIndex(&v1alpha1.FixedIP{}, ipIndex, func(o client.Object) []string { return o.(*v1alpha1.FixedIP).Spec.IPs })
+			WithIndex(&v1alpha1.FixedIP{}, recordBlockIndex, func(o client.Object) []string { return blocksOf(o.(*v1alpha1.FixedIP)) })
 	}
 	s.cached = build(cached).Build()
 	s.api = build(append(api, node)).WithInterceptorFuncs(interceptor.Funcs{

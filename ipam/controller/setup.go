@@ -32,11 +32,14 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	metrics.Register(metrics.World{Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Records: eachRecord(p.cached), Synced: p.watched.synced})
 
+	if err := indexAddresses(ctx, mgr); err != nil {
+		return err
+	}
 	s := p.newSubnetReconciler()
 	if err := s.setup(mgr, to.orphans); err != nil {
 		return fmt.Errorf("set up the controller of subnets: %w", err)
 	}
-	if err := p.newNodeReconciler(s).setup(ctx, mgr, to.nodes); err != nil {
+	if err := p.newNodeReconciler(s).setup(mgr, to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
 	records.poolsSeen = p.watched["ciliumnodes"]
@@ -52,7 +55,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := p.newAdoptReconciler().setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)
 	}
-	if err := conflicts.setup(ctx, mgr); err != nil {
+	if err := conflicts.setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of conflicts: %w", err)
 	}
 	if cfg.Verify.Endpoints {

@@ -1,6 +1,9 @@
 package controller
 
 import (
+	"slices"
+	"strings"
+
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,6 +12,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/packed"
 )
 
 // CacheOptions trims what the controller watches to the fields that it uses.
@@ -18,6 +22,7 @@ func CacheOptions(cfg Config) cache.Options {
 		trimPod = trimPodButLabels
 	}
 	o := cache.Options{
+		NewInformer:      packed.NewInformer,
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
@@ -31,6 +36,9 @@ func CacheOptions(cfg Config) cache.Options {
 	return o
 }
 
+// annotationDomains are those whose annotations of pods are read.
+var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.cilium.io/"}
+
 // trimPod keeps of a pod what identity.Of and plan read.
 func trimPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
@@ -42,6 +50,15 @@ func trimPod(obj any) (any, error) {
 		ObjectMeta: trimMeta(pod.ObjectMeta),
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, HostIP: pod.Status.HostIP, StartTime: pod.Status.StartTime},
+	}
+	trimmed.Annotations = map[string]string{}
+	for key, value := range pod.Annotations {
+		if slices.ContainsFunc(annotationDomains, func(d string) bool { return strings.HasPrefix(key, d) }) {
+			trimmed.Annotations[key] = value
+		}
+	}
+	if len(trimmed.Annotations) == 0 {
+		trimmed.Annotations = nil
 	}
 	if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
 		trimmed.Spec.Affinity = pod.Spec.Affinity

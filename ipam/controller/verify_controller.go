@@ -246,7 +246,7 @@ func (r *verifyReconciler) adopt(ctx context.Context, key types.NamespacedName, 
 		return fmt.Errorf("%s is no longer the pod's on node %s: %w", o.Held[0].Addrs[0], o.Held[0].Node, errSuperseded)
 	}
 	for _, a := range addrs {
-		others, err := podsWith(ctx, r.cached, a, key)
+		others, err := runningWith(ctx, r.cached, a, key)
 		if err != nil {
 			return err
 		}
