@@ -59,6 +59,9 @@ $(BIN)/pack: FORCE
 images: build $(BIN)/pack ## Makes the images of the Dockerfile, without a container engine
 	@$(BIN)/pack -tag $(VERSION) -out $(BIN)/images
 
+$(BIN)/scale: FORCE
+	@hack/build.sh $@ ./test/scale
+
 $(PROGRAMS:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
 	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
 
@@ -92,6 +95,20 @@ test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of
 .PHONY: test-integration
 test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration
+
+##@ Measurements
+
+NODES    ?= 5000
+PODS     ?= 150000
+FIXEDIPS ?= 50000
+
+.PHONY: scale
+scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(BIN)/scale ## Measures our programs' memory at NODES, PODS and FIXEDIPS; takes 16 GiB, and minutes (PROFILES=folder: heap profiles)
+	@$(BIN)/scale -bin $(BIN) -dir $(CURDIR)/.scale -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) $(if $(PROFILES),-profiles $(PROFILES))
+
+.PHONY: claims
+claims: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Measures claims a second, beside the guide's way
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CLAIM_ROUNDS=10 go test -v -count=1 ./test/integration -run 'TestCostOfAClaim$$'
 
 ##@ Care
 

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/cilium/cilium v1.19.4
 	github.com/google/go-containerregistry v0.22.1
+	go.etcd.io/etcd/api/v3 v3.6.16
 	go.etcd.io/etcd/server/v3 v3.6.16
 	go.uber.org/goleak v1.3.0
 	k8s.io/cli-runtime v0.35.4
@@ -209,7 +210,6 @@ require (
 	github.com/vishvananda/netlink v1.3.2-0.20260109214200-c6faf428e8f8 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
-	go.etcd.io/etcd/api/v3 v3.6.16 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.6.16 // indirect
 	go.etcd.io/etcd/client/v3 v3.6.16 // indirect
 	go.mongodb.org/mongo-driver v1.17.6 // indirect

@@ -1,0 +1,243 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+const (
+	// A node with 60 pods, 20 of them with fixed addresses.
+	costFixed, costOrdinary = 20, 40
+	// Claims are written as in the measurement of REAL-CLUSTER.md: by 16 writers, to 200 nodes.
+	costWriters, costNodes = 16, 200
+	// smaller is how many times smaller than the guide's our CiliumNode is at least. 4.6 was measured.
+	smaller = 3.5
+)
+
+// claimRounds is how often each node is claimed on; FIXEDIP_CLAIM_ROUNDS overrides it, for a measurement.
+func claimRounds(t *testing.T) int {
+	if s := os.Getenv("FIXEDIP_CLAIM_ROUNDS"); s != "" {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			t.Fatalf("FIXEDIP_CLAIM_ROUNDS: %q is no number of rounds", s)
+		}
+		return n
+	}
+	return 2
+}
+
+// What a CiliumNode weighs with 60 pods on it, and what a claim costs for it, beside the guide's way, whose
+// pools hold the whole subnet. Sizes are asserted, and times only told: make claims measures them.
+func TestCostOfAClaim(t *testing.T) {
+	t.Parallel()
+	ours := busyNode(t)
+	if len(ours.ManagedFields) > 0 {
+		t.Errorf("the CiliumNode has field tracking by %s", ours.ManagedFields[0].Manager)
+	}
+
+	// Nobody else may have his hands in what is measured now.
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.Start(within(t), cluster.Options{
+		Dir:              t.TempDir(),
+		Binaries:         cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane")},
+		ControlPlaneArgs: []string{"--no-controllers"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	cfg, err := c.RESTConfig(cluster.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.QPS = -1
+	api, err := client.New(cfg, client.Options{Scheme: kinds})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guides := asTheGuide(ours)
+	us := &claims{t: t, api: api, like: ours, name: "ours", nodes: map[string]pool.Node{}}
+	they := &claims{t: t, api: api, like: guides, name: "guide", nodes: map[string]pool.Node{}}
+	us.makeNodes(func(cn *ciliumv2.CiliumNode) { cn.ManagedFields = []metav1.ManagedFieldsEntry{{}} })
+	they.makeNodes(nil)
+	ourSize, theirSize := us.size(), they.size()
+	t.Logf("with %d pods, %d of them fixed: our CiliumNode has %d pool entries and %d bytes, the guide's %d entries and %d bytes: %.1f times as many",
+		costFixed+costOrdinary, costFixed, len(ours.Spec.IPAM.Pool), ourSize, len(guides.Spec.IPAM.Pool), theirSize, float64(theirSize)/float64(ourSize))
+	if float64(theirSize) < smaller*float64(ourSize) {
+		t.Errorf("our CiliumNode of %d bytes is not %.1f times smaller than the guide's of %d", ourSize, smaller, theirSize)
+	}
+
+	var ourTime, theirTime time.Duration
+	rounds := claimRounds(t)
+	for round := range rounds {
+		// What else the machine does, it does to both.
+		ourTime += us.round(round)
+		theirTime += they.round(round)
+	}
+	perSecond := func(d time.Duration) float64 { return float64(rounds*costNodes) / d.Seconds() }
+	t.Logf("%d claims on each, of %d writers: %.0f/s on ours, %.0f/s on the guide's: %.1f times as many", rounds*costNodes, costWriters, perSecond(ourTime), perSecond(theirTime), theirTime.Seconds()/ourTime.Seconds())
+}
+
+// busyNode is the CiliumNode of a node with 60 running pods, as our controller, with the pools of its
+// defaults, and Cilium's allocator leave it.
+func busyNode(t *testing.T) *ciliumv2.CiliumNode {
+	t.Helper()
+	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16"}})
+	e.create(statefulSet("fixed", costFixed), placed("ordinary", "node-1", costOrdinary, map[string]string{"app": "ordinary"}))
+	e.await("wait for all pods to run", func(rows []witness.Row) bool {
+		running := 0
+		for _, r := range rows {
+			if r.Running {
+				running++
+			}
+		}
+		return running == costFixed+costOrdinary
+	})
+	var cn ciliumv2.CiliumNode
+	err := wait.PollUntilContextCancel(within(t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		if err := e.api.Get(ctx, client.ObjectKey{Name: "node-1"}, &cn); err != nil {
+			return false, err
+		}
+		free := 0
+		for a, entry := range cn.Spec.IPAM.Pool {
+			if _, used := cn.Status.IPAM.Used[a]; entry.Owner == "" && !used {
+				free++
+			}
+		}
+		// The node itself has two: router and health.
+		return len(cn.Status.IPAM.Used) == costFixed+costOrdinary+2 && free >= 8 && free <= 16 && len(cn.Status.IPAM.ReleaseIPs) == 0 && len(cn.ManagedFields) == 0, nil
+	})
+	if err != nil {
+		t.Fatalf("wait for the pool to come to rest: %v; it has %d entries, %d are used, %d are on their way out, %d managers are tracked", err, len(cn.Spec.IPAM.Pool), len(cn.Status.IPAM.Used), len(cn.Status.IPAM.ReleaseIPs), len(cn.ManagedFields))
+	}
+	return &cn
+}
+
+// asTheGuide is the same node where the pool holds all addresses of its subnet.
+func asTheGuide(ours *ciliumv2.CiliumNode) *ciliumv2.CiliumNode {
+	cn := ours.DeepCopy()
+	for a := range address.Up(netip.MustParsePrefix(cn.Spec.IPAM.PodCIDRs[0])) {
+		if _, ok := cn.Spec.IPAM.Pool[a.String()]; !ok {
+			cn.Spec.IPAM.Pool[a.String()] = ipamtypes.AllocationIP{}
+		}
+	}
+	return cn
+}
+
+// claims writes claims to nodes that are all alike.
+type claims struct {
+	t    *testing.T
+	api  client.Client
+	like *ciliumv2.CiliumNode
+	name string
+	// nodes are the pools as they were made. Key: the node.
+	nodes map[string]pool.Node
+}
+
+// makeNodes makes the CiliumNodes through the API, so that fields are tracked as they are; strip is done
+// to each afterwards.
+func (c *claims) makeNodes(strip func(*ciliumv2.CiliumNode)) {
+	c.t.Helper()
+	ctx := within(c.t)
+	for i := range costNodes {
+		cn := c.like.DeepCopy()
+		cn.ObjectMeta = metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", c.name, i), Labels: cn.Labels, OwnerReferences: cn.OwnerReferences}
+		err := c.api.Create(ctx, cn)
+		if err == nil {
+			cn.Status = c.like.Status
+			err = c.api.Status().Update(ctx, cn)
+		}
+		if err == nil && strip != nil {
+			strip(cn)
+			err = c.api.Update(ctx, cn)
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		c.nodes[cn.Name] = ciliumpool.FromCiliumNode(cn)
+	}
+}
+
+// size is that of one of the CiliumNodes as the API server sends it.
+func (c *claims) size() int {
+	c.t.Helper()
+	var cn ciliumv2.CiliumNode
+	if err := c.api.Get(within(c.t), client.ObjectKey{Name: c.name + "-0"}, &cn); err != nil {
+		c.t.Fatal(err)
+	}
+	data, err := json.Marshal(&cn)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return len(data)
+}
+
+// round claims one address on each node, each in a write of its own, and returns how long all took.
+func (c *claims) round(round int) time.Duration {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(within(c.t))
+	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.Node, bool) { n, ok := c.nodes[node]; return n, ok })
+	defer w.Wait()
+	defer cancel()
+	began := time.Now()
+	writers, ctx := errgroup.WithContext(ctx)
+	writers.SetLimit(costWriters)
+	after := make([]pool.Node, costNodes)
+	for i, name := range slices.Sorted(maps.Keys(c.nodes)) {
+		writers.Go(func() error {
+			entry := pool.Owned("db", fmt.Sprintf("mysql-%d", round), "StatefulSet", "mysql")
+			return w.Write(ctx, ciliumpool.Request{Node: name, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+				edits := []pool.Edit{n.Set(claimable(n), entry)}
+				after[i] = n.With(edits)
+				return edits, nil
+			}})
+		})
+	}
+	if err := writers.Wait(); err != nil {
+		c.t.Fatal(err)
+	}
+	took := time.Since(began)
+	for _, n := range after {
+		// As a watch would show it.
+		n.Generation++
+		c.nodes[n.Name] = n
+	}
+	return took
+}
+
+// claimable is the highest address of the node that nobody has: one outside of the pool, or, where there
+// is none, a dynamic entry that is not used, as the guide takes it.
+func claimable(n pool.Node) (found netip.Addr) {
+	for a := range address.Up(n.Subnets[0]) {
+		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Dynamic()) {
+			found = a
+		}
+	}
+	return found
+}

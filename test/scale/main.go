@@ -1,0 +1,74 @@
+// Command scale measures what our programs cost in a cluster of many nodes and pods: on a real API server
+// that has all the objects of such a cluster, and without a kubelet, an agent or a controller manager,
+// which would need the machines. It ends with an error where the controller takes more memory than is
+// promised.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fixedip.io/fixedip/hack/cluster"
+)
+
+func main() {
+	s := &scale{began: time.Now()}
+	nodes := flag.Int("nodes", 5000, "nodes")
+	pods := flag.Int("pods", 150000, "pods, each with a CiliumEndpoint")
+	fixed := flag.Int("fixedips", 50000, "pods of StatefulSets that have a FixedIP")
+	flag.IntVar(&s.churn, "churn", 1000, "pods that are deleted with their FixedIPs in the end")
+	flag.Int64Var(&s.limit, "limit", 500, "MiB of memory that the controller may hold at any time; 0: any")
+	flag.StringVar(&s.bin, "bin", "bin", "folder of the programs")
+	flag.StringVar(&s.dir, "dir", "", "work folder; it is emptied first")
+	flag.StringVar(&s.manifests, "manifests", "manifests", "folder of the manifests")
+	flag.StringVar(&s.profiles, "profiles", "", "folder for profiles of the controller's heap; none are made if empty")
+	flag.BoolVar(&s.seeded, "seeded", false, "the work folder has the objects already")
+	flag.BoolVar(&s.scheduler, "scheduler", true, "look at the scheduler too")
+	flag.Parse()
+	ctrllog.SetLogger(logr.Discard())
+	if s.dir == "" {
+		fmt.Fprintln(os.Stderr, "scale: -dir: name a work folder")
+		os.Exit(2)
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	w, err := newWorld(*nodes, *pods, *fixed)
+	if err == nil {
+		s.churn = min(s.churn, *fixed)
+		err = s.run(ctx, w)
+	}
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(os.Stderr, "scale: interrupted")
+	default:
+		fmt.Fprintf(os.Stderr, "\nscale: FAILED: %v\nThe logs are in %s.\n", err, filepath.Join(s.dir, "logs"))
+	}
+	os.Exit(1)
+}
+
+// scale is one run.
+type scale struct {
+	bin, dir, manifests, profiles string
+	churn                         int
+	limit                         int64
+	seeded, scheduler             bool
+	began                         time.Time
+
+	*cluster.Cluster
+}
+
+func (s *scale) say(format string, args ...any) {
+	fmt.Printf("%6.1fs  %s\n", time.Since(s.began).Seconds(), fmt.Sprintf(format, args...))
+}

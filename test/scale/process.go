@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"fixedip.io/fixedip/hack/cluster"
+)
+
+const mebibyte = 1 << 20
+
+// program is one of ours that runs, seen from outside.
+type program struct {
+	*cluster.Process
+	metrics, health string
+	began           time.Time
+}
+
+// figures are those of a program at one moment, in bytes.
+type figures struct {
+	// resident is what the kernel counts, peak the most that it ever was; shared pages count in part in
+	// proportional.
+	resident, peak, proportional int64
+	// heap is what lives in Go's heap, or has died since the last collection.
+	heap int64
+}
+
+// freePort finds a port that nobody listens on.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	return port, l.Close()
+}
+
+// look reads the figures.
+func (p *program) look(ctx context.Context) (figures, error) {
+	var f figures
+	status, err := kilobytes(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return f, err
+	}
+	rollup, err := kilobytes(fmt.Sprintf("/proc/%d/smaps_rollup", p.PID()))
+	if err != nil {
+		return f, err
+	}
+	f.resident, f.peak, f.proportional = status["VmRSS"]<<10, status["VmHWM"]<<10, rollup["Pss"]<<10
+	values, err := p.values(ctx)
+	f.heap = int64(values["go_memstats_heap_alloc_bytes"])
+	return f, err
+}
+
+// kilobytes reads the lines of a file in /proc that are a name and a number of kB.
+func kilobytes(path string) (map[string]int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the memory of a process: %w", err)
+	}
+	found := map[string]int64{}
+	for line := range strings.Lines(string(data)) {
+		parts := strings.Fields(line)
+		if len(parts) == 3 && parts[2] == "kB" {
+			if n, err := strconv.ParseInt(parts[1], 10, 64); err == nil {
+				found[strings.TrimSuffix(parts[0], ":")] = n
+			}
+		}
+	}
+	return found, nil
+}
+
+func get(ctx context.Context, url string) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answers %s: %s", url, answer.Status, body)
+	}
+	return string(body), err
+}
+
+// values are the sums of all metrics over their labels, and of the requests that write, as "writes".
+func (p *program) values(ctx context.Context) (map[string]float64, error) {
+	text, err := get(ctx, p.metrics)
+	if err != nil {
+		return nil, fmt.Errorf("read the metrics of %s: %w", p.Name, err)
+	}
+	sums := map[string]float64{}
+	for scanner := bufio.NewScanner(strings.NewReader(text)); scanner.Scan(); {
+		line := scanner.Text()
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		value, err := strconv.ParseFloat(line[i+1:], 64)
+		if err != nil {
+			continue
+		}
+		name, labels, _ := strings.Cut(line[:i], "{")
+		sums[name] += value
+		if name == "rest_client_requests_total" && !strings.Contains(labels, `method="GET"`) {
+			sums["writes"] += value
+		}
+	}
+	return sums, nil
+}
+
+// awaitReady returns how long it took from the start until the program was ready.
+func (p *program) awaitReady(ctx context.Context) (time.Duration, error) {
+	return p.await(ctx, "to be ready", 100*time.Millisecond, func() (bool, error) {
+		_, err := get(ctx, p.health)
+		return err == nil, err
+	})
+}
+
+// quietTime is how long nothing may have happened for a program to count as settled. Leases are written
+// every 2 s, and count as nothing.
+const quietTime = 10 * time.Second
+
+// awaitQuiet returns when the queues have been empty for a while and nothing was written but the lease.
+func (p *program) awaitQuiet(ctx context.Context) (writes int, err error) {
+	var since time.Time
+	first, last := -1.0, -1.0
+	_, err = p.await(ctx, "to have nothing left to do", time.Second, func() (bool, error) {
+		v, err := p.values(ctx)
+		if err != nil {
+			return false, err
+		}
+		if first < 0 {
+			first = v["writes"]
+		}
+		busy := v["workqueue_depth"] > 0 || v["leader_election_master_status"] == 0 || v["writes"] > last+2
+		last = v["writes"]
+		if busy || since.IsZero() {
+			since = time.Now()
+		}
+		writes = int(v["writes"])
+		return time.Since(since) >= quietTime, nil
+	})
+	return writes, err
+}
+
+// await polls: there is no event for what another process has inside.
+func (p *program) await(ctx context.Context, what string, interval time.Duration, so func() (bool, error)) (time.Duration, error) {
+	var last error
+	for {
+		ok, err := so()
+		if ok {
+			return time.Since(p.began), nil
+		}
+		last = err
+		select {
+		case <-time.After(interval):
+		case <-p.Exited():
+			return 0, fmt.Errorf("wait for %s %s: it ended: %w; its log is %s", p.Name, what, p.ExitError(), p.LogPath())
+		case <-ctx.Done():
+			return 0, fmt.Errorf("wait for %s %s: %w (%v)", p.Name, what, context.Cause(ctx), last)
+		}
+	}
+}

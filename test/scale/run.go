@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/scheme"
+)
+
+const (
+	// patience bounds each wait.
+	patience = 10 * time.Minute
+	// churnWriters delete at once.
+	churnWriters = 8
+)
+
+// defaultLease is that of a program that is told nothing.
+var defaultLease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second}
+
+func (s *scale) run(ctx context.Context, w *world) error {
+	if err := s.start(ctx, w); err != nil {
+		return err
+	}
+	defer s.Stop()
+	if err := s.measureController(ctx, w); err != nil || !s.scheduler {
+		return err
+	}
+	return s.measureScheduler(ctx)
+}
+
+// start writes the objects and starts the API server on them.
+func (s *scale) start(ctx context.Context, w *world) error {
+	s.say("%d nodes, %d pods, %d FixedIPs", w.nodes, w.pods, w.fixed)
+	if !s.seeded {
+		if err := os.RemoveAll(s.dir); err != nil {
+			return fmt.Errorf("empty the work folder: %w", err)
+		}
+		store := filepath.Join(s.dir, "control-plane", "etcd")
+		if err := os.MkdirAll(store, 0o700); err != nil {
+			return fmt.Errorf("make the work folder: %w", err)
+		}
+		seeder, err := startSeeder(store, s.say)
+		if err != nil {
+			return err
+		}
+		err = seeder.seed(ctx, w)
+		seeder.stop()
+		if err != nil {
+			return err
+		}
+		// etcd's memory is needed by others now.
+		debug.FreeOSMemory()
+	}
+	var err error
+	s.Cluster, err = cluster.Start(ctx, cluster.Options{
+		Dir:      s.dir,
+		Binaries: cluster.Binaries{ControlPlane: filepath.Join(s.bin, "fixedip-controlplane")},
+		Manifests: []string{
+			filepath.Join(s.manifests, "crd"), filepath.Join(s.manifests, "namespace.yaml"),
+			filepath.Join(s.manifests, "scheduler-rbac.yaml"), filepath.Join(s.manifests, "controller-rbac.yaml"),
+		},
+		ControlPlaneArgs: []string{"--no-controllers"},
+		Log:              s.say,
+	})
+	return err
+}
+
+// row is what is told of one moment.
+type row struct {
+	when string
+	figures
+	took   time.Duration
+	writes int
+}
+
+func (s *scale) measureController(ctx context.Context, w *world) error {
+	metrics, err := freePort()
+	if err != nil {
+		return err
+	}
+	health, err := freePort()
+	if err != nil {
+		return err
+	}
+	profiles, err := freePort()
+	if err != nil {
+		return err
+	}
+	args := []string{
+		"--cluster-pool-ipv4-cidr=10.0.0.0/8", "--cluster-pool-ipv4-mask-size=24",
+		"--metrics-bind-address=127.0.0.1:" + strconv.Itoa(metrics), "--health-probe-bind-address=127.0.0.1:" + strconv.Itoa(health),
+	}
+	if s.profiles != "" {
+		args = append(args, "--pprof-bind-address=127.0.0.1:"+strconv.Itoa(profiles))
+	}
+	p := &program{began: time.Now(), metrics: fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics), health: fmt.Sprintf("http://127.0.0.1:%d/readyz", health)}
+	p.Process, err = product.StartController(s.Cluster, "controller", filepath.Join(s.bin, "fixedip-controller"), product.ControllerOptions{Lease: defaultLease, Args: args})
+	if err != nil {
+		return err
+	}
+	var rows []row
+	look := func(when string, took time.Duration, writes int) error {
+		f, err := p.look(ctx)
+		if err != nil {
+			return err
+		}
+		s.say("the controller is %s: %d MiB resident", when, f.resident/mebibyte)
+		rows = append(rows, row{when, f, took, writes})
+		if s.profiles == "" {
+			return nil
+		}
+		return profile(ctx, fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/heap?gc=1", profiles), filepath.Join(s.profiles, when+".heap"))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*patience, fmt.Errorf("not done after %s", 3*patience))
+	defer cancel()
+	took, err := p.awaitReady(ctx)
+	if err != nil {
+		return err
+	}
+	if err := look("ready", took, 0); err != nil {
+		return err
+	}
+	writes, err := p.awaitQuiet(ctx)
+	if err != nil {
+		return err
+	}
+	if err := look("settled", time.Since(p.began), writes); err != nil {
+		return err
+	}
+	if s.churn > 0 {
+		began := time.Now()
+		if err := s.deletePods(ctx, w); err != nil {
+			return err
+		}
+		after, err := p.awaitQuiet(ctx)
+		if err != nil {
+			return err
+		}
+		if err := look("churned", time.Since(began), after-writes); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("\n%-12s %10s %10s %10s %10s %10s %8s\n", "controller", "seconds", "RSS", "peak RSS", "PSS", "Go heap", "writes")
+	peak := int64(0)
+	for _, r := range rows {
+		fmt.Printf("%-12s %10.1f %6d MiB %6d MiB %6d MiB %6d MiB %8d\n", r.when, r.took.Seconds(), r.resident/mebibyte, r.peak/mebibyte, r.proportional/mebibyte, r.heap/mebibyte, r.writes)
+		peak = max(peak, r.peak)
+	}
+	fmt.Println()
+	if s.limit > 0 && peak > s.limit*mebibyte {
+		return fmt.Errorf("the controller held %d MiB, and %d MiB are promised", peak/mebibyte, s.limit)
+	}
+	return nil
+}
+
+func profile(ctx context.Context, url, path string) error {
+	data, err := get(ctx, url)
+	if err != nil {
+		return fmt.Errorf("read the profile: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(data), 0o600)
+}
+
+// deletePods deletes pods with their CiliumEndpoints and FixedIPs, as if their workloads were scaled down
+// and the addresses given back by hand, and waits until the addresses are.
+func (s *scale) deletePods(ctx context.Context, w *world) error {
+	cfg, err := s.RESTConfig(cluster.Admin)
+	if err != nil {
+		return err
+	}
+	kinds, err := scheme.New()
+	if err != nil {
+		return err
+	}
+	cfg.QPS, cfg.Burst = 1000, 1000
+	api, err := client.New(cfg, client.Options{Scheme: kinds})
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	writers, deleting := errgroup.WithContext(ctx)
+	writers.SetLimit(churnWriters)
+	for i := range s.churn {
+		p := w.place(i)
+		meta := metav1.ObjectMeta{Namespace: p.namespace, Name: p.name}
+		writers.Go(func() error {
+			for _, o := range []client.Object{&corev1.Pod{ObjectMeta: meta}, &ciliumv2.CiliumEndpoint{ObjectMeta: meta}, &v1alpha1.FixedIP{ObjectMeta: meta}} {
+				if err := api.Delete(deleting, o, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+					return fmt.Errorf("delete %T %s/%s: %w", o, p.namespace, p.name, err)
+				}
+			}
+			return nil
+		})
+	}
+	if err := writers.Wait(); err != nil {
+		return err
+	}
+	s.say("deleted %d pods and their FixedIPs", s.churn)
+	for i := 0; i < s.churn; {
+		p := w.place(i)
+		err := api.Get(ctx, client.ObjectKey{Namespace: p.namespace, Name: p.name}, &v1alpha1.FixedIP{})
+		if apierrors.IsNotFound(err) {
+			i++
+			continue
+		}
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("read FixedIP %s/%s: %w", p.namespace, p.name, err)
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for FixedIP %s/%s to go: %w", p.namespace, p.name, context.Cause(ctx))
+		}
+	}
+	s.say("all %d addresses have gone back", s.churn)
+	return nil
+}
+
+// measureScheduler tells what the scheduler takes beside, with nothing to place.
+func (s *scale) measureScheduler(ctx context.Context) error {
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	p := &program{began: time.Now()}
+	p.Process, err = product.StartScheduler(s.Cluster, "scheduler", filepath.Join(s.bin, "fixedip-scheduler"), product.SchedulerOptions{Lease: defaultLease, SecurePort: port})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %s", patience))
+	defer cancel()
+	// Its endpoints want credentials: it is done when it takes no more memory.
+	var last, quiet int64
+	if _, err := p.await(ctx, "to take no more memory", time.Second, func() (bool, error) {
+		now, err := p.RSS()
+		if quiet++; now > last+mebibyte || now < last-mebibyte {
+			quiet = 0
+		}
+		last = now
+		return quiet >= 15, err
+	}); err != nil {
+		return err
+	}
+	status, err := kilobytes(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%-12s %10.1f %6d MiB %6d MiB\n", "scheduler", time.Since(p.began).Seconds(), status["VmRSS"]>>10, status["VmHWM"]>>10)
+	return nil
+}
