@@ -5,6 +5,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,6 +66,8 @@ type Options struct {
 	Manifests []string
 	// ControlPlaneArgs are more arguments for the control plane.
 	ControlPlaneArgs []string
+	// StartTimeout bounds the start of the control plane; 0: two minutes. Its own --ready-timeout is less.
+	StartTimeout time.Duration
 	// Detach lets the processes outlive the one that starts them; StopDetached ends them.
 	Detach bool
 	// Log gets a line for each thing that happens; nil drops them.
@@ -116,7 +119,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.opts.StartTimeout, startTimeout))
 	defer cancel()
 	began := time.Now()
 	args := append([]string{

@@ -21,8 +21,6 @@ import (
 )
 
 const (
-	// readyTimeout bounds the start: a warm start takes 4 s on two cores.
-	readyTimeout = 90 * time.Second
 	// stopTimeout bounds the stop of the API server, which otherwise waits a minute for open requests.
 	stopTimeout = 3 * time.Second
 	// readyFile is written to the work folder while the control plane is ready.
@@ -87,7 +85,7 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 
-	startCtx, cancel := context.WithTimeout(ctx, readyTimeout)
+	startCtx, cancel := context.WithTimeout(ctx, o.readyTimeout)
 	defer cancel()
 	admin, err := users.restConfig("admin", "https://"+address, keys.caPEM)
 	if err != nil {

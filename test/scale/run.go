@@ -74,7 +74,8 @@ func (s *scale) start(ctx context.Context, w *world) error {
 			filepath.Join(s.manifests, "crd"), filepath.Join(s.manifests, "namespace.yaml"),
 			filepath.Join(s.manifests, "scheduler-rbac.yaml"), filepath.Join(s.manifests, "controller-rbac.yaml"),
 		},
-		ControlPlaneArgs: []string{"--no-controllers"},
+		ControlPlaneArgs: []string{"--no-controllers", "--ready-timeout=" + patience.String()},
+		StartTimeout:     patience,
 		Log:              s.say,
 	})
 	return err
