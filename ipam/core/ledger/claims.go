@@ -60,7 +60,7 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 			return Claim{}, err
 		}
 	}
-	held := l.owners[c.Owner][c.Node]
+	held := l.owners.on(c.Owner, c.Node)
 	for _, f := range families {
 		ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
 		if slices.ContainsFunc(c.Addrs, ofFamily) {
@@ -131,7 +131,7 @@ func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 func (l *Ledger) Stands(c Claim) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	held := l.owners[c.Owner][c.Node]
+	held := l.owners.on(c.Owner, c.Node)
 	for _, a := range c.Addrs {
 		if !slices.Contains(held, a) {
 			return false

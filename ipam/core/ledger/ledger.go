@@ -43,7 +43,7 @@ type Ledger struct {
 	// nodes holds every node that has a CiliumNode. Key: its name. Readers of the room of a node
 	// go past mu, hence the sync.Map; writers hold mu. Value: *node.
 	nodes sync.Map
-	// owners is the reverse of the entries of all nodes: owner → node → addresses, sorted.
+	// owners is the reverse of the entries of all nodes.
 	// Invariant: a pair is in it exactly while the entry of that address on that node has that
 	// owner and the owner is a pod.
 	owners index
@@ -208,35 +208,51 @@ func (l *Ledger) node(name string) (*node, bool) {
 	return v.(*node), true
 }
 
-// index finds addresses by the pod that an entry names: owner → node → addresses, sorted. It has no
-// empty maps and lists.
-type index map[string]map[string][]netip.Addr
+// index finds what each pod has that entries name. Key: the owner. Value: a holding for each node, by
+// node name, and its addresses sorted. No list is empty. Most owners have one holding, for which a map
+// would take five times the memory.
+type index map[string][]Holding
+
+func (x index) find(owner, node string) (int, bool) {
+	return slices.BinarySearchFunc(x[owner], node, func(h Holding, node string) int { return strings.Compare(h.Node, node) })
+}
 
 func (x index) add(owner, node string, a netip.Addr) {
-	if x[owner] == nil {
-		x[owner] = map[string][]netip.Addr{}
+	i, ok := x.find(owner, node)
+	if !ok {
+		x[owner] = slices.Insert(slices.Clip(x[owner]), i, Holding{Node: node, Addrs: []netip.Addr{a}})
+		return
 	}
-	addrs := append(x[owner][node], a)
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	x[owner][node] = addrs
+	h := &x[owner][i]
+	h.Addrs = append(slices.Clip(h.Addrs), a)
+	slices.SortFunc(h.Addrs, netip.Addr.Compare)
 }
 
 func (x index) remove(owner, node string) {
-	if nodes := x[owner]; nodes != nil {
-		delete(nodes, node)
-		if len(nodes) == 0 {
-			delete(x, owner)
-		}
+	i, ok := x.find(owner, node)
+	switch {
+	case !ok:
+	case len(x[owner]) == 1:
+		delete(x, owner)
+	default:
+		x[owner] = slices.Delete(x[owner], i, i+1)
 	}
+}
+
+// on are the addresses that an owner has on a node, sorted.
+func (x index) on(owner, node string) []netip.Addr {
+	if i, ok := x.find(owner, node); ok {
+		return x[owner][i].Addrs
+	}
+	return nil
 }
 
 // holdings are what the index has of an owner, by node name.
 func (x index) holdings(owner string) []Holding {
-	var out []Holding
-	for name, addrs := range x[owner] {
-		out = append(out, Holding{Node: name, Addrs: slices.Clone(addrs)})
+	out := slices.Clone(x[owner])
+	for i := range out {
+		out[i].Addrs = slices.Clone(out[i].Addrs)
 	}
-	slices.SortFunc(out, func(a, b Holding) int { return strings.Compare(a.Node, b.Node) })
 	return out
 }
 

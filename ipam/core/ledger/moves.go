@@ -30,9 +30,10 @@ func (l *Ledger) Away(owner string) []Absence {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	var out []Absence
-	for home, addrs := range l.away[owner] {
+	for _, h := range l.away[owner] {
+		home := h.Node
 		n, _ := l.node(home)
-		for _, a := range addrs {
+		for _, a := range h.Addrs {
 			at, _, _ := n.pool.Entries[a].AwayAt()
 			leaves := n.pool.Entries[a].Leaves()
 			i := slices.IndexFunc(out, func(x Absence) bool { return x.Home == home && x.At == at && x.Leaving == leaves })

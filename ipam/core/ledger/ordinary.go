@@ -24,7 +24,7 @@ func (l *Ledger) AssumeOrdinary(uid types.UID, owner, nodeName string, families 
 	if err != nil {
 		return Claim{}, err
 	}
-	held := l.owners[owner][nodeName]
+	held := l.owners.on(owner, nodeName)
 	c := Claim{Owner: owner, Node: nodeName}
 	for _, f := range families {
 		if i := slices.IndexFunc(held, func(a netip.Addr) bool { return address.Of(a) == f }); i >= 0 {

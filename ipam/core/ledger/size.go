@@ -20,9 +20,9 @@ func (l *Ledger) Size() Size {
 		s.Nodes++
 		return true
 	})
-	for _, nodes := range l.owners {
-		for _, addrs := range nodes {
-			s.Entries += len(addrs)
+	for _, held := range l.owners {
+		for _, h := range held {
+			s.Entries += len(h.Addrs)
 		}
 	}
 	return s

@@ -29,13 +29,13 @@ func (l *Ledger) Slots(resource string) []Slot {
 	defer l.mu.RUnlock()
 	var found []Slot
 	for owner := range l.workloads[resource] {
-		for name, addrs := range l.owners[owner] {
-			n, ok := l.node(name)
+		for _, h := range l.owners[owner] {
+			n, ok := l.node(h.Node)
 			if !ok {
 				continue
 			}
-			s := Slot{Owner: owner, Holding: Holding{Node: name}}
-			for _, a := range addrs {
+			s := Slot{Owner: owner, Holding: Holding{Node: h.Node}}
+			for _, a := range h.Addrs {
 				if n.pool.Entries[a].Resource != resource {
 					continue
 				}
