@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -25,6 +27,10 @@ import (
 // Most of it are watched objects, which are packed and cheap to collect, and stay; Go's own 100 would
 // have twice their memory in use. The variable GOGC comes first.
 const gcPercent = 40
+
+// cacheSyncTimeout bounds the time that a new leader's controllers take to look at all objects. Two minutes,
+// the default, are too short for 150,000 pods on a machine that is busy with other things.
+const cacheSyncTimeout = 30 * time.Minute
 
 func main() {
 	if os.Getenv("GOGC") == "" {
@@ -95,6 +101,9 @@ func run(o *options) error {
 		RenewDeadline:                 &o.renewDeadline,
 		RetryPeriod:                   &o.retryPeriod,
 		LeaderElectionReleaseOnCancel: true,
+		// A controller that has not been shown all objects by then ends the process, which would only
+		// begin anew.
+		Controller: config.Controller{CacheSyncTimeout: cacheSyncTimeout},
 	})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)

@@ -25,10 +25,10 @@ const (
 	// not bound yet.
 	podPlaceIndex = "place"
 	// blockBits is how many bits of an address are its own within its block.
-	blockBits = 4
+	blockBits = 3
 )
 
-// blockOf is the block of sixteen addresses that an address is in.
+// blockOf is the block of eight addresses that an address is in.
 func blockOf(a netip.Addr) string {
 	return netip.PrefixFrom(a, address.Of(a).Bits()-blockBits).Masked().String()
 }

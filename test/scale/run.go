@@ -66,6 +66,14 @@ func (s *scale) start(ctx context.Context, w *world) error {
 		// etcd's memory is needed by others now.
 		debug.FreeOSMemory()
 	}
+	// The objects take more memory there than in all else together, and garbage should not double it. Our own
+	// programs are to run as anywhere.
+	if os.Getenv("GOGC") == "" {
+		if err := os.Setenv("GOGC", "50"); err != nil {
+			return err
+		}
+		defer os.Unsetenv("GOGC")
+	}
 	var err error
 	s.Cluster, err = cluster.Start(ctx, cluster.Options{
 		Dir:      s.dir,

@@ -8,21 +8,17 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// pageSize is how many objects are listed at once: that many are there as the API server sends them.
-const pageSize = 500
-
 // informer keeps its objects packed. All that it hands out it unpacks.
 type informer struct {
 	toolscache.SharedIndexInformer
-	codec codec
+	codec    codec
+	handlers *handlers
 
 	mu sync.RWMutex
 	// transform is what is done to objects before they are packed; nil: nothing.
@@ -31,55 +27,36 @@ type informer struct {
 	indexers toolscache.Indexers
 }
 
-// NewInformer is for the options of a cache of controller-runtime. It lists in pages, each of which is
-// transformed and packed before the next one comes: a whole list as the API server sends it would be the
-// most that the process ever holds. There is no index by namespace, and those by fields have no
-// values for each namespace.
+// NewInformer is for the options of a cache of controller-runtime. What is listed is transformed and packed
+// page by page. There is no index by namespace, and those by fields have no values for each namespace.
 func NewInformer(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, _ toolscache.Indexers) toolscache.SharedIndexInformer {
 	i := &informer{codec: codecOf(example), indexers: toolscache.Indexers{}}
 	api := toolscache.ToListerWatcherWithContext(lw)
 	i.SharedIndexInformer = toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return i.list(ctx, api, o) },
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return List(ctx, api.ListWithContext, o, func(obj runtime.Object) (runtime.Object, error) {
+				packed, err := i.pack(obj)
+				if err != nil {
+					return nil, err
+				}
+				return packed.(*object), nil
+			})
+		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return api.WatchWithContext(ctx, o)
 		},
 	}, example, resync, toolscache.Indexers{})
-	if err := i.SharedIndexInformer.SetTransform(i.pack); err != nil {
-		// It refuses when it runs already.
-		panic(fmt.Sprintf("set the transform of an informer of %T: %v", example, err))
+	i.handlers = &handlers{codec: i.codec, stored: i.SharedIndexInformer.GetStore().List}
+	told, err := i.SharedIndexInformer.AddEventHandler(i.handlers)
+	if err == nil {
+		i.handlers.synced = told.HasSynced
+		err = i.SharedIndexInformer.SetTransform(i.pack)
+	}
+	if err != nil {
+		// Both refuse when it has run already.
+		panic(fmt.Sprintf("set up an informer of %T: %v", example, err))
 	}
 	return i
-}
-
-// list lists all, as it is now: pages of an older version are not to be had.
-func (i *informer) list(ctx context.Context, api toolscache.ListerWatcherWithContext, o metav1.ListOptions) (runtime.Object, error) {
-	o.ResourceVersion, o.ResourceVersionMatch, o.Limit, o.Continue = "", "", pageSize, ""
-	all := &internalversion.List{}
-	for {
-		page, err := api.ListWithContext(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		of, err := meta.ListAccessor(page)
-		if err != nil {
-			return nil, fmt.Errorf("read a list of %s: %w", i.codec.kind, err)
-		}
-		err = meta.EachListItem(page, func(obj runtime.Object) error {
-			packed, err := i.pack(obj)
-			if err != nil {
-				return err
-			}
-			all.Items = append(all.Items, packed.(*object))
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		all.ResourceVersion = of.GetResourceVersion()
-		if o.Continue = of.GetContinue(); o.Continue == "" {
-			return all, nil
-		}
-	}
 }
 
 // pack is the transform of the informer within. What comes from a list is packed already.
@@ -107,34 +84,36 @@ func (i *informer) SetTransform(f toolscache.TransformFunc) error {
 	return nil
 }
 
-// AddEventHandler tells a handler of unpacked objects, as the two below do.
+// AddEventHandler tells a handler of unpacked objects, as the two below do. There are no resyncs.
 func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.SharedIndexInformer.AddEventHandler(handler{i.codec, h})
-}
-
-func (i *informer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, d time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(handler{i.codec, h}, d)
-}
-
-func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, o toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
-	return i.SharedIndexInformer.AddEventHandlerWithOptions(handler{i.codec, h}, o)
-}
-
-type handler struct {
-	codec codec
-	to    toolscache.ResourceEventHandler
-}
-
-func (h handler) OnAdd(obj any, initial bool) { h.to.OnAdd(h.codec.unpack(obj), initial) }
-func (h handler) OnUpdate(before, after any) {
-	h.to.OnUpdate(h.codec.unpack(before), h.codec.unpack(after))
-}
-func (h handler) OnDelete(obj any) {
-	if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		tombstone.Obj = h.codec.unpack(tombstone.Obj)
-		obj = tombstone
+	if i.IsStopped() {
+		return nil, fmt.Errorf("the informer of %s was stopped", i.codec.kind)
 	}
-	h.to.OnDelete(h.codec.unpack(obj))
+	return i.handlers.add(h), nil
+}
+
+func (i *informer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(h)
+}
+
+func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, _ toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(h)
+}
+
+// RemoveEventHandler ends what AddEventHandler began.
+func (i *informer) RemoveEventHandler(r toolscache.ResourceEventHandlerRegistration) error {
+	return i.handlers.remove(r)
+}
+
+// Run and RunWithContext run the informer until the end of the channel, or the context.
+func (i *informer) Run(stop <-chan struct{}) {
+	i.SharedIndexInformer.Run(stop)
+	i.handlers.end()
+}
+
+func (i *informer) RunWithContext(ctx context.Context) {
+	i.SharedIndexInformer.RunWithContext(ctx)
+	i.handlers.end()
 }
 
 // How controller-runtime names an index over a field, and the values in it that are for all namespaces

@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -21,6 +22,12 @@ type seen struct {
 	// controller is who controls it; nil: nobody does.
 	controller *metav1.OwnerReference
 }
+
+// GetObjectKind is not kept.
+func (s *seen) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject is the same one: nobody changes what was seen.
+func (s *seen) DeepCopyObject() runtime.Object { return s }
 
 // surges are where kinds say how many pods an update may add: Deployment, Argo's Rollout, and
 // OpenKruise's CloneSet.
