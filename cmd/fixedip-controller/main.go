@@ -26,7 +26,7 @@ import (
 // gcPercent is how much Go's heap may grow between two collections, in percent of what lives in it.
 // Most of it are watched objects, which are packed and cheap to collect, and stay; Go's own 100 would
 // have twice their memory in use. The variable GOGC comes first.
-const gcPercent = 40
+const gcPercent = 25
 
 // cacheSyncTimeout bounds the time that a new leader's controllers take to look at all objects. Two minutes,
 // the default, are too short for 150,000 pods on a machine that is busy with other things.

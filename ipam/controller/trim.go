@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/packed"
@@ -22,7 +23,8 @@ func CacheOptions(cfg Config) cache.Options {
 		trimPod = trimPodButLabels
 	}
 	o := cache.Options{
-		NewInformer:      packed.NewInformer,
+		// All FixedIPs are looked at together, for the subnets that lost their node and for the metrics.
+		NewInformer:      packed.ButNot(&v1alpha1.FixedIP{}),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},

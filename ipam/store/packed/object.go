@@ -29,9 +29,11 @@ type object struct {
 type codec struct {
 	// kind is that of the objects, not of pointers to them.
 	kind reflect.Type
+	// plain: they are kept as they are.
+	plain bool
 }
 
-func codecOf(example runtime.Object) codec { return codec{reflect.TypeOf(example).Elem()} }
+func codecOf(example runtime.Object) codec { return codec{kind: reflect.TypeOf(example).Elem()} }
 
 // pack refuses what is of another kind.
 func (c codec) pack(obj any) (*object, error) {
