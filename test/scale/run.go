@@ -29,9 +29,6 @@ const (
 	churnWriters = 8
 )
 
-// memoryLimit is the variable GOMEMLIMIT as manifests/controller.yaml has it.
-const memoryLimit = "440MiB"
-
 // defaultLease is that of a program that is told nothing.
 var defaultLease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second}
 
@@ -120,15 +117,9 @@ func (s *scale) measureController(ctx context.Context, w *world) error {
 	if s.profiles != "" {
 		args = append(args, "--pprof-bind-address=127.0.0.1:"+strconv.Itoa(profiles))
 	}
-	if err := os.Setenv("GOMEMLIMIT", memoryLimit); err != nil {
-		return err
-	}
 	p := &program{began: time.Now(), metrics: fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics), health: fmt.Sprintf("http://127.0.0.1:%d/readyz", health)}
 	p.Process, err = product.StartController(s.Cluster, "controller", filepath.Join(s.bin, "fixedip-controller"), product.ControllerOptions{Lease: defaultLease, Args: args})
 	if err != nil {
-		return err
-	}
-	if err := os.Unsetenv("GOMEMLIMIT"); err != nil {
 		return err
 	}
 	var rows []row
