@@ -91,6 +91,7 @@ func namedBy(r *v1alpha1.FixedIP) []netip.Addr {
 }
 
 func withoutRecord(s Situation) Next {
+	reclaim := ptr.Deref(s.Workload.Reclaim, identity.DefaultReclaim())
 	switch {
 	case s.Workload.OptsOut:
 		if s.Guessed || mayHave(s.Pod, s.Held) || s.Pod != nil && !identity.OptsOut(s.Pod.Annotations) {
@@ -106,6 +107,10 @@ func withoutRecord(s Situation) Next {
 		return next
 	case !s.Workload.Exists:
 		return Next{}
+	case s.Pod == nil && s.Workload.Excludes && !s.Guessed && reclaim.WhenScaled == v1alpha1.Delete:
+		// Its pod went before it ran, and no other is to come: nobody makes a record that could go.
+		next, _ := release(s, "")
+		return next
 	}
 	h, ok := heldOn(s.Held, boundTo(s.Pod))
 	if !ok {
@@ -120,7 +125,7 @@ func withoutRecord(s Situation) Next {
 		NodeName: h.Node,
 		Owner:    s.Workload.OwnerReference,
 		PodName:  s.Pod.Name,
-		Reclaim:  ptr.Deref(s.Workload.Reclaim, identity.DefaultReclaim()),
+		Reclaim:  reclaim,
 		Failover: ptr.Deref(s.Workload.Failover, ""),
 	}}
 }

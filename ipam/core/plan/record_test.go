@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -158,6 +159,17 @@ func TestDecide(t *testing.T) {
 			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: standing}, plan.Next{}},
 		"a claim whose pod and workload are gone is released": {
 			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: gone}, plan.Next{Step: plan.ReleaseEntries, Node: "node-1"}},
+		"a claim beyond the replicas is released where the policy says Delete": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-1"}},
+		"a claim beyond the replicas waits for the next pod where it says Retain": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Retain, 0)))}, plan.Next{}},
+		"a claim beyond the replicas waits where the policy can't be read": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: scaled(nil)}, plan.Next{}},
+		"a claim beyond the replicas whose pod is there yet stays": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, plan.Next{}},
+		"an entry that a person wrote beyond the replicas stays": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Guessed: true, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, plan.Next{}},
 		"a claim whose workload is gone keeps its pod's address": {
 			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, plan.Next{}},
 		"a pod that is bound elsewhere than its claim is not recorded": {
