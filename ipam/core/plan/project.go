@@ -87,7 +87,9 @@ func hindered(s Situation, p Place) *obstacle {
 		return &obstacle{"HeldByRecord", fmt.Sprintf("%s is named by FixedIP %s too, which comes first; delete one of the two", p.Addr, p.Rival)}
 	case p.User != "":
 		return &obstacle{"UsedByPod", fmt.Sprintf("%s on node %s is used by pod %s; it can be had when that pod is gone and the agent no longer lists it", p.Addr, p.Home, p.User)}
-	case p.Entry == nil || p.Entry.Owner == owner:
+	case p.Entry == nil:
+		return another(s, p)
+	case p.Entry.Owner == owner:
 		return nil
 	}
 	if at, released := p.Entry.ReleasedAt(); released {
@@ -109,6 +111,17 @@ func hindered(s Situation, p Place) *obstacle {
 		return &obstacle{"OwnedByPod", fmt.Sprintf("%s on node %s belongs to pod %s; remove one of the two", p.Addr, p.Home, p.Entry.Owner)}
 	}
 	return &obstacle{"OwnedByNode", fmt.Sprintf("%s on node %s is kept for %q; delete the FixedIP and ask for another address", p.Addr, p.Home, p.Entry.Owner)}
+}
+
+// another tells of an address of the family that the pod has at the same home beside the recorded one: a
+// pool never gives two to one pod.
+func another(s Situation, p Place) *obstacle {
+	h, _ := heldOn(s.Held, p.Home)
+	i := slices.IndexFunc(h.Addrs, func(a netip.Addr) bool { return address.Of(a) == address.Of(p.Addr) })
+	if i < 0 {
+		return nil
+	}
+	return &obstacle{"HoldsAnother", fmt.Sprintf("%s can't be its pod's on node %s beside %s, which the pool there has for it; delete the pod, and that goes back", p.Addr, p.Home, h.Addrs[i])}
 }
 
 // RunsOn tells whether a pod runs on a node with an address, and was not asked to stop.

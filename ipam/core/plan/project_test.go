@@ -95,6 +95,14 @@ func TestProjection(t *testing.T) {
 			plan.Next{At: now.Add(10 * time.Second)}},
 		"another pod took it along": {plan.Situation{Record: without, Places: place(entry(pool.Away("node-2", "db/other-0"))), Workload: standing},
 			waiting("OwnedByPod", "10.0.1.6, at home on node node-1, belongs to pod db/other-0 and is away on another node; remove one of the two")},
+		"its pod has another on the node": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Pod: podOn("node-1", "10.0.1.7"), Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1", Conditions: []metav1.Condition{{
+				Type: v1alpha1.ConditionProjected, Status: metav1.ConditionFalse, Reason: "HoldsAnother", LastTransitionTime: metav1.NewTime(now),
+				Message: "10.0.1.6 can't be its pod's on node node-1 beside 10.0.1.7, which the pool there has for it; delete the pod, and that goes back"}}}}},
+		"its pod had another on the node, and is gone": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
+		"its pod had another on another node, and is gone": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.7")}}},
 		"the families have two homes": {plan.Situation{Record: both, Places: dual("node-2"), Workload: standing},
 			waiting("TwoHomes", "its addresses 10.0.1.6, fd00::6 are in the subnets of two nodes, node-1 and node-2, and no pod can be on both; delete it and ask for addresses of one node")},
 	} {

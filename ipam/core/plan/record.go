@@ -254,6 +254,14 @@ func standing(s Situation) Next {
 			return expiry
 		}
 	}
+	if s.Pod == nil {
+		// What a claim left behind whose pod has gone before it ran would come before what is recorded.
+		for _, h := range s.Held {
+			if left := besides(h.Addrs, spec.IPs); len(left) > 0 {
+				return Next{Step: ReleaseEntries, Node: h.Node, Addrs: left}
+			}
+		}
+	}
 	// What is kept for a pod that may come back has to stand in a pool as well.
 	at, addrs, in := projection(s)
 	if in == nil && len(addrs) > 0 {
