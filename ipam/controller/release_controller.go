@@ -351,7 +351,10 @@ func counts(pod *corev1.Pod, taken pool.Edit) bool {
 func (r *releaseReconciler) tell(ctx context.Context, leaving map[string]*v1alpha1.FixedIP, cause error) error {
 	var errs []error
 	for _, record := range leaving {
-		due := record.DeletionTimestamp.Add(r.deadline)
+		due := r.clock.Now().Add(r.deadline)
+		if at := record.DeletionTimestamp; at != nil {
+			due = at.Add(r.deadline)
+		}
 		if r.clock.Now().Before(due) {
 			r.events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseFailed", "ReleaseEntries", "Address %v can't be taken back, and it is tried again until %s: %v", record.Spec.IPs, due.UTC().Format(time.RFC3339), cause)
 			continue

@@ -374,3 +374,20 @@ func TestReleaseWaitsForWhatIsEnding(t *testing.T) {
 		})
 	}
 }
+
+// The write may fail for a record that was deleted just before, which the caches do not show yet: its
+// deadline begins now.
+func TestReleaseFailsOfWhatWasJustDeleted(t *testing.T) {
+	records := objects(recordOf(0, false))
+	s := newStage(t, records, records)
+	refused := errors.New("the webhook refuses")
+	s.onPatch = func() (func(), error) { return nil, refused }
+	s.clock.SetTime(time.Now().Add(time.Hour))
+	if err := s.reconcile(); !errors.Is(err, refused) {
+		t.Fatalf("%v, want the refusal", err)
+	}
+	var record v1alpha1.FixedIP
+	if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: "web-0"}, &record); err != nil || record.DeletionTimestamp == nil || !s.event("ReleaseFailed") {
+		t.Errorf("%v, deleted at %v", err, record.DeletionTimestamp)
+	}
+}
