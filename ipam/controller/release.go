@@ -28,12 +28,12 @@ var errSuperseded = errors.New("the situation has changed meanwhile")
 // address in between.
 func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName, s plan.Situation, next plan.Next) error {
 	node := next.Node
-	// needs tells whether a pod on the node may have one of the addresses.
-	needs := func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName == node && (len(next.Addrs) == 0 || !plan.Spares(pod, next.Addrs))
-	}
-	if s.Pod != nil && needs(s.Pod) {
-		return fmt.Errorf("pod %s is bound to node %s: %w", key, node, errSuperseded)
+	// there is a pod, if it is bound to the node.
+	there := func(pod *corev1.Pod) *corev1.Pod {
+		if pod == nil || pod.Spec.NodeName != node {
+			return nil
+		}
+		return pod
 	}
 	owner := pool.OwnerKey(key.Namespace, key.Name)
 	at := r.clock.Now()
@@ -41,6 +41,9 @@ func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName
 	var taken []pool.Edit
 	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		edits := n.Release(owner, next.Addrs, at)
+		if needs(there(s.Pod), edits) {
+			return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, node, errSuperseded)
+		}
 		if len(edits) > 0 {
 			// Asked again after a write whose answer was lost, there is nothing left to take.
 			taken = edits
@@ -55,7 +58,7 @@ func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName
 	}
 	var pod corev1.Pod
 	switch err := r.live.Get(ctx, key, &pod); {
-	case apierrors.IsNotFound(err), err == nil && !needs(&pod):
+	case apierrors.IsNotFound(err), err == nil && !needs(there(&pod), taken):
 		klog.FromContext(ctx).Info("Address released", "node", node, "entries", len(taken))
 		metrics.Released(causeOf(s), len(taken))
 		return nil

@@ -26,6 +26,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -36,6 +37,7 @@ type stage struct {
 	t           *testing.T
 	cached, api client.WithWatch
 	release     *releaseReconciler
+	records     *recordReconciler
 	clock       *clocktesting.FakeClock
 	recorder    *events.FakeRecorder
 	// mu guards looks.
@@ -109,9 +111,9 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	l := ledger.New()
 	l.SetNode(ciliumpool.FromCiliumNode(node))
 	writer := ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node)
-	records := &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute}
+	s.records = &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute}
 	s.release = &releaseReconciler{
-		writer: writer, live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, situation: records.situation,
+		writer: writer, live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, situation: s.records.situation,
 		workloads: s,
 		absences:  &absences{clock: s.clock, seen: map[absence]time.Time{}},
 		gathered:  newGatherings(s.clock),
@@ -389,5 +391,37 @@ func TestReleaseFailsOfWhatWasJustDeleted(t *testing.T) {
 	var record v1alpha1.FixedIP
 	if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: "web-0"}, &record); err != nil || record.DeletionTimestamp == nil || !s.event("ReleaseFailed") {
 		t.Errorf("%v, deleted at %v", err, record.DeletionTimestamp)
+	}
+}
+
+// A pod that runs with another address keeps nothing of its name's from going back, whether or not the step
+// says which: a scheduler may have claimed for a pod that was gone by then.
+func TestReleaseBesideTheRunningPod(t *testing.T) {
+	elsewhere := podOf(0)
+	elsewhere.Spec.NodeName = "another"
+	other, its := podOf(0), podOf(0)
+	other.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}}
+	its.Status.PodIPs = []corev1.PodIP{{IP: fixed(0)}}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		goes bool
+	}{
+		"no pod":                       {nil, true},
+		"it is on another node":        {elsewhere, true},
+		"it runs with another address": {other, true},
+		"it runs with the address":     {its, false},
+		"it has none yet":              {podOf(0), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var api []client.Object
+			if c.pod != nil {
+				api = objects(c.pod)
+			}
+			s := newStage(t, api, nil)
+			err := s.records.release(t.Context(), types.NamespacedName{Namespace: "db", Name: "web-0"}, plan.Situation{Pod: c.pod}, plan.Next{Step: plan.ReleaseEntries, Node: "n"})
+			if goes := err == nil && strings.HasPrefix(s.owners(), rests+" "); goes != c.goes || !goes && !errors.Is(err, errSuperseded) {
+				t.Errorf("%v; the owners are %s", err, s.owners())
+			}
+		})
 	}
 }
