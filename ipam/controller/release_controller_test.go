@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -423,5 +425,26 @@ func TestReleaseBesideTheRunningPod(t *testing.T) {
 				t.Errorf("%v; the owners are %s", err, s.owners())
 			}
 		})
+	}
+}
+
+// No watch asks for an identity whose address was barred somewhere: the mark names nobody. It goes on all
+// the same, before the mark has cooled down.
+func TestTheStepAfterBarIsNotMissed(t *testing.T) {
+	barred := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "other"}}
+	barred.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
+	s := newStage(t, objects(barred), nil)
+	// The clients of a stage can't be compared.
+	s.records.live = &struct{ client.Client }{s.api}
+	home, _ := s.records.ledger.Node("n")
+	s.records.ledger.SetNode(home.With([]pool.Edit{home.Set(netip.MustParseAddr(fixed(0)), pool.Leaving("m", "db/web-0"))}))
+	s.records.ledger.SetNode(ciliumpool.FromCiliumNode(barred))
+	result, err := s.records.Reconcile(t.Context(), identityRequest("db/web-0")[0])
+	var now ciliumv2.CiliumNode
+	if getErr := s.api.Get(t.Context(), client.ObjectKey{Name: "m"}, &now); err != nil || getErr != nil || now.Spec.IPAM.Pool[fixed(0)].Owner != rests {
+		t.Fatalf("%v, %v: %v", err, getErr, now.Spec.IPAM.Pool)
+	}
+	if result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
+		t.Errorf("looked at again after %v", result.RequeueAfter)
 	}
 }
