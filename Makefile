@@ -1,6 +1,7 @@
 # make demo     the main job: watch a StatefulSet keep its addresses (KEEP=1 leaves it running)
 # make test     all tests, with the race detector
 # make verify   generated code, go.mod, format and lint are as they should be
+# make cluster  a cluster of real nodes on this machine, as root
 # make help     all targets
 
 BIN      := bin
@@ -20,7 +21,7 @@ TOOL := go tool -modfile=hack/tools/go.mod
 
 .PHONY: help
 help: ## Shows this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Downloads all modules
@@ -74,6 +75,57 @@ demo: $(CLUSTER:%=$(BIN)/%) build $(BIN)/demo ## Runs the main job on a cluster 
 .PHONY: demo-stop
 demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
 	@$(BIN)/demo -dir $(DEMO_DIR) -stop
+
+##@ A cluster of real nodes
+
+# What it is like; see README.md.
+CILIUM      ?= 1.19
+NODES       ?= 2
+FAMILIES    ?= IPv4
+ROUTING     ?= tunnel
+UPDATE_RATE ?= 1s
+CLUSTER_DIR ?= $(CURDIR)/.cluster
+
+REAL      := fixedip-nodeinit fixedip-testpod fixedip-kubelet fixedip-kubectl
+PREFLIGHT := $(BIN)/realcluster-preflight
+
+.PHONY: cluster
+cluster: preflight ## Starts one, with containerd, kubelets and Cilium, in place of an earlier one
+	@$(MAKE) --no-print-directory cluster-programs
+	@$(BIN)/realcluster up -dir $(CLUSTER_DIR) -bin $(BIN) -cilium $(CILIUM) -nodes $(NODES) \
+	  -families $(FAMILIES) -routing $(ROUTING) -update-rate $(UPDATE_RATE)
+
+.PHONY: cluster-down
+cluster-down: $(BIN)/realcluster ## Ends it and deletes all that it has left
+	@$(BIN)/realcluster down -dir $(CLUSTER_DIR)
+
+.PHONY: kubectl
+kubectl: $(BIN)/fixedip-kubectl ## Runs kubectl on it: make kubectl ARGS="get pods -A"
+	@KUBECONFIG=$(CLUSTER_DIR)/control-plane/kubeconfig/admin.yaml $(BIN)/fixedip-kubectl $(ARGS)
+
+# Before anything is compiled that takes minutes.
+.PHONY: preflight
+preflight: $(PREFLIGHT) ## Tells what this machine lacks for one, if anything
+	@$(PREFLIGHT) -nodes $(NODES)
+
+.PHONY: cluster-programs
+cluster-programs: build $(BIN)/fixedip-controlplane $(REAL:%=$(BIN)/%) $(BIN)/realcluster cilium
+
+.PHONY: cilium
+cilium:
+	@hack/realcluster/build-cilium.sh $(CILIUM) $(BIN)
+
+$(PREFLIGHT): FORCE
+	@hack/build.sh $@ ./hack/realcluster/cmd/preflight
+
+$(BIN)/realcluster: FORCE
+	@hack/build.sh $@ ./hack/realcluster/cmd/realcluster
+
+$(BIN)/fixedip-nodeinit $(BIN)/fixedip-testpod: $(BIN)/fixedip-%: FORCE
+	@hack/build.sh $@ ./hack/realcluster/$* -ldflags '-s -w'
+
+$(BIN)/fixedip-kubelet $(BIN)/fixedip-kubectl: $(BIN)/fixedip-%: FORCE
+	@hack/build.sh $@ ./hack/$* -ldflags '$(LDFLAGS)'
 
 ##@ Tests
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,6 +65,12 @@ type Options struct {
 	Binaries Binaries
 	// Manifests are YAML files and folders of them, applied before Start returns.
 	Manifests []string
+	// CiliumCRDs is a folder with Cilium's definitions; empty: those that the product uses, in the version that it
+	// is built with.
+	CiliumCRDs string
+	// Prepare runs before the control plane is started, such as to make the address that it listens on; nil:
+	// nothing is to be done.
+	Prepare func(context.Context, *Cluster) error
 	// ControlPlaneArgs are more arguments for the control plane.
 	ControlPlaneArgs []string
 	// StartTimeout bounds the start of the control plane; 0: two minutes. Its own --ready-timeout is less.
@@ -77,7 +84,7 @@ type Options struct {
 // Cluster is a running cluster. Its methods may be called from several goroutines.
 type Cluster struct {
 	opts    Options
-	starter *starter
+	starter *Starter
 	applier *applier
 
 	mu sync.Mutex
@@ -107,10 +114,14 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err := refuseSecond(o.Dir); err != nil {
 		return nil, err
 	}
-	if err := writeCRDs(filepath.Join(o.Dir, crdDir), o.Manifests); err != nil {
+	if err := writeCRDs(filepath.Join(o.Dir, crdDir), o.CiliumCRDs, o.Manifests); err != nil {
 		return nil, err
 	}
-	c := &Cluster{opts: o, starter: newStarter(), processes: map[string]*Process{}}
+	here, err := NewStarter(func() error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{opts: o, starter: here, processes: map[string]*Process{}}
 	if err := c.start(ctx); err != nil {
 		c.Stop()
 		return nil, err
@@ -121,17 +132,18 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 func (c *Cluster) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.opts.StartTimeout, startTimeout))
 	defer cancel()
+	if c.opts.Prepare != nil {
+		if err := c.opts.Prepare(ctx, c); err != nil {
+			return err
+		}
+	}
 	began := time.Now()
 	args := append([]string{
 		"--dir=" + filepath.Join(c.opts.Dir, controlPlaneName),
 		"--crds=" + filepath.Join(c.opts.Dir, crdDir),
 	}, c.opts.ControlPlaneArgs...)
-	p, err := c.add(controlPlaneName, c.opts.Binaries.ControlPlane, args)
-	if err != nil {
-		return err
-	}
-	p.awaitsReady = true
-	if err := p.Restart(ctx); err != nil {
+	control := Program{Bin: c.opts.Binaries.ControlPlane, Args: args, AwaitReady: true}
+	if _, err := c.Run(ctx, controlPlaneName, control); err != nil {
 		return err
 	}
 	c.opts.Log("control plane ready after %s", time.Since(began).Round(10*time.Millisecond))
@@ -173,11 +185,16 @@ func (c *Cluster) Processes() []*Process {
 
 // StartProcess starts a program whose output goes to <Dir>/logs/<name>.log.
 func (c *Cluster) StartProcess(name, bin string, args ...string) (*Process, error) {
-	p, err := c.add(name, bin, args)
+	return c.Run(context.Background(), name, Program{Bin: bin, Args: args})
+}
+
+// Run starts a program, and returns when it runs, or is ready where it tells that.
+func (c *Cluster) Run(ctx context.Context, name string, program Program) (*Process, error) {
+	p, err := c.add(name, program)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.Restart(context.Background()); err != nil {
+	if err := p.Restart(ctx); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -279,18 +296,19 @@ func (c *Cluster) stop(controlPlane func(*Process, context.Context) error) {
 	if p := c.ControlPlane(); p != nil {
 		c.logEnd(p, controlPlane(p, ctx))
 	}
-	c.starter.stop()
+	c.starter.Stop()
 }
 
+// logEnd tells of a process that did not end as it should. One that had been killed was killed on purpose.
 func (c *Cluster) logEnd(p *Process, err error) {
-	if err != nil && !errors.Is(err, errNotStarted) {
+	if err != nil && !errors.Is(err, errNotStarted) && !endedBy(err, syscall.SIGKILL) {
 		c.opts.Log("stopping %s: %v", p.Name, err)
 	}
 }
 
 // add makes the process of a name, without starting it.
-func (c *Cluster) add(name, bin string, args []string) (*Process, error) {
-	if bin == "" {
+func (c *Cluster) add(name string, program Program) (*Process, error) {
+	if program.Bin == "" {
 		return nil, fmt.Errorf("start %s: no program is given", name)
 	}
 	c.mu.Lock()
@@ -300,7 +318,7 @@ func (c *Cluster) add(name, bin string, args []string) (*Process, error) {
 	} else if old.Running() {
 		return nil, fmt.Errorf("start %s: a process of this name runs already", name)
 	}
-	p := newProcess(c, name, bin, args)
+	p := &Process{Name: name, cluster: c, program: program}
 	c.processes[name] = p
 	return p, nil
 }

@@ -18,6 +18,9 @@ import (
 // one that got the same number.
 const pidDir = "pids"
 
+// dirVariable is in the environment of every process of a cluster, with the work folder as its value.
+const dirVariable = "FIXEDIP_CLUSTER_DIR"
+
 // errGone says that the process of a file has ended.
 var errGone = errors.New("the process has ended")
 
@@ -33,6 +36,35 @@ func StopDetached(dir string) error {
 	errs = append(errs, stopGroup(dir, others))
 	if len(others) < len(names) {
 		errs = append(errs, stopGroup(dir, []string{controlPlaneName}))
+	}
+	return errors.Join(append(errs, killStrays(dir))...)
+}
+
+// killStrays kills the processes of a cluster that no pid file tells of: whoever started them was killed before
+// it could write one.
+func killStrays(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("find the work folder %q: %w", dir, err)
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		return fmt.Errorf("look for processes of the cluster: %w", err)
+	}
+	var errs []error
+	for _, file := range files {
+		// Most that can't be read have ended meanwhile, or are another user's and so none of ours.
+		data, err := os.ReadFile(file)
+		if err != nil || !slices.Contains(strings.Split(string(data), "\x00"), dirVariable+"="+dir) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("kill process %d of the cluster: %w", pid, err))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -112,9 +112,12 @@ func parseDocuments(data []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// writeCRDs writes the definitions that the cluster starts with, one file each: those of Cilium that the
-// product uses, out of Cilium's own package, and those among the manifests.
-func writeCRDs(dir string, manifests []string) error {
+// writeCRDs writes the definitions that the cluster starts with, one file each: those among the manifests, and
+// Cilium's, which are those of the folder, or those that the product uses, out of Cilium's own package.
+func writeCRDs(dir, cilium string, manifests []string) error {
+	if cilium != "" {
+		manifests = append(slices.Clone(manifests), cilium)
+	}
 	docs, err := readManifests(manifests)
 	if err != nil {
 		return err
@@ -124,10 +127,12 @@ func writeCRDs(dir string, manifests []string) error {
 	for _, d := range docs {
 		objects[d.GetName()] = d.Object
 	}
-	for _, name := range []string{crdclient.CNCRDName, crdclient.CEPCRDName} {
-		crd := crdclient.GetPregeneratedCRD(slog.New(slog.DiscardHandler), name)
-		crd.TypeMeta = metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: crdKind}
-		objects[crd.Name] = crd
+	if cilium == "" {
+		for _, name := range []string{crdclient.CNCRDName, crdclient.CEPCRDName} {
+			crd := crdclient.GetPregeneratedCRD(slog.New(slog.DiscardHandler), name)
+			crd.TypeMeta = metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: crdKind}
+			objects[crd.Name] = crd
+		}
 	}
 	for name, object := range objects {
 		data, err := yaml.Marshal(object)

@@ -26,18 +26,26 @@ var (
 	errStopped    = errors.New("the cluster was stopped")
 )
 
-// starter starts processes from one thread that it keeps. The kernel sends the parent death signal when the
+// Starter starts processes from one thread that it keeps. The kernel sends the parent death signal when the
 // thread that started the child ends, not the process (prctl(2)), and Go ends threads as it likes.
-type starter struct {
+type Starter struct {
 	requests chan func()
 	done     chan struct{}
 	once     sync.Once
 }
 
-func newStarter() *starter {
-	s := &starter{requests: make(chan func()), done: make(chan struct{})}
+// NewStarter makes the thread. It enters before anything else, such as the namespaces of another process: what is
+// started is where the thread is then.
+func NewStarter(enter func() error) (*Starter, error) {
+	s := &Starter{requests: make(chan func()), done: make(chan struct{})}
+	entered := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		err := enter()
+		entered <- err
+		if err != nil {
+			return
+		}
 		for {
 			select {
 			case request := <-s.requests:
@@ -47,22 +55,43 @@ func newStarter() *starter {
 			}
 		}
 	}()
-	return s
+	if err := <-entered; err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
-// start starts the command.
-func (s *starter) start(cmd *exec.Cmd) error {
+// Start starts the command.
+func (s *Starter) Start(cmd *exec.Cmd) error { return s.Do(cmd.Start) }
+
+// Do runs f on the thread.
+func (s *Starter) Do(f func() error) error {
 	result := make(chan error, 1)
 	select {
-	case s.requests <- func() { result <- cmd.Start() }:
+	case s.requests <- func() { result <- f() }:
 		return <-result
 	case <-s.done:
 		return errStopped
 	}
 }
 
-// stop ends the thread; children that still run are killed with it.
-func (s *starter) stop() { s.once.Do(func() { close(s.done) }) }
+// Stop ends the thread; children that still run are killed with it, unless the cluster is detached.
+func (s *Starter) Stop() { s.once.Do(func() { close(s.done) }) }
+
+// Program says what a process runs, and where.
+type Program struct {
+	Bin  string
+	Args []string
+	// Env is added to the environment, as NAME=value.
+	Env []string
+	// AwaitReady says that the program takes --ready-fd, and that it has started only when it wrote to it.
+	AwaitReady bool
+	// Cloneflags are the namespaces that it gets to itself, as in clone(2).
+	Cloneflags uintptr
+	// Start starts the command where it belongs, such as in the namespaces of another process. It has to do so from
+	// a thread that lasts as long as the process may run (see Starter). Nil starts it beside the cluster's own.
+	Start func(*exec.Cmd) error
+}
 
 // Process is a program that the cluster runs. It can be killed and started again under the same name.
 type Process struct {
@@ -70,10 +99,7 @@ type Process struct {
 	Name string
 
 	cluster *Cluster
-	bin     string
-	args    []string
-	// awaitsReady says that the program takes --ready-fd, and that it has started only when it wrote to it.
-	awaitsReady bool
+	program Program
 
 	starting sync.Mutex // held while a life is started, so that there is one at a time
 	mu       sync.Mutex
@@ -85,10 +111,6 @@ type run struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has ended
 	err    error         // how it ended; read after exited
-}
-
-func newProcess(c *Cluster, name, bin string, args []string) *Process {
-	return &Process{Name: name, cluster: c, bin: bin, args: args}
 }
 
 // LogPath returns the file that has the output of all lives of the process.
@@ -196,13 +218,20 @@ func (p *Process) Terminate(ctx context.Context) error {
 		return fmt.Errorf("stop %s: it did not end in time and was killed", p.Name)
 	}
 	// A program without a handler ends by the signal itself, which is a clean end too.
-	var exit *exec.ExitError
-	if errors.As(r.err, &exit) {
-		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == syscall.SIGTERM {
-			return nil
-		}
+	if endedBy(r.err, syscall.SIGTERM) {
+		return nil
 	}
 	return r.err
+}
+
+// endedBy says whether it was the signal that ended a process.
+func endedBy(err error, signal syscall.Signal) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == signal
 }
 
 // Restart starts the process again with the same arguments, or for the first time. A running one is stopped
@@ -264,16 +293,18 @@ func (p *Process) launch() (*run, *os.File, error) {
 		return nil, nil, fmt.Errorf("open its log: %w", err)
 	}
 	defer log.Close()
-	cmd := exec.Command(p.bin, p.args...)
+	cmd := exec.Command(p.program.Bin, p.program.Args...)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(append(os.Environ(), dirVariable+"="+p.cluster.opts.Dir), p.program.Env...)
 	if p.cluster.opts.Detach {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	} else {
 		// The own process group keeps Ctrl-C of the terminal away: Stop decides about the order.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	}
+	cmd.SysProcAttr.Cloneflags = p.program.Cloneflags
 	var ready *os.File
-	if p.awaitsReady {
+	if p.program.AwaitReady {
 		r, w, err := os.Pipe()
 		if err != nil {
 			return nil, nil, fmt.Errorf("make the pipe that tells when it is ready: %w", err)
@@ -283,7 +314,11 @@ func (p *Process) launch() (*run, *os.File, error) {
 		cmd.Args = append(cmd.Args, "--ready-fd=3")
 		ready = r
 	}
-	if err := p.cluster.starter.start(cmd); err != nil {
+	start := p.program.Start
+	if start == nil {
+		start = p.cluster.starter.Start
+	}
+	if err := start(cmd); err != nil {
 		if ready != nil {
 			err = errors.Join(err, ready.Close())
 		}
@@ -327,3 +362,6 @@ func tail(path string) string {
 	}
 	return string(data[max(0, len(data)-logTail):])
 }
+
+// LogTail returns the end of the log of the process.
+func (p *Process) LogTail() string { return tail(p.LogPath()) }

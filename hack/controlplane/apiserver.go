@@ -31,14 +31,15 @@ type part struct {
 
 // serverConfig is what the API server needs from the rest.
 type serverConfig struct {
-	listener  net.Listener
-	etcdURL   string
-	keys      *pki
-	tokenFile string
+	listener     net.Listener
+	etcdURL      string
+	keys         *pki
+	tokenFile    string
+	serviceRange string
 }
 
 // listen opens the port of the API server: the one asked for, else that of the last run, else a free one.
-func listen(dir string, port int) (net.Listener, error) {
+func listen(dir, address string, port int) (net.Listener, error) {
 	file := filepath.Join(dir, portFile)
 	if port == 0 {
 		data, err := os.ReadFile(file)
@@ -51,7 +52,7 @@ func listen(dir string, port int) (net.Listener, error) {
 			return nil, fmt.Errorf("read the port of the last run: %w", err)
 		}
 	}
-	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	if err != nil {
 		return nil, fmt.Errorf("open the port of the API server: %w", err)
 	}
@@ -74,14 +75,19 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 	for _, set := range named.FlagSets {
 		fs.AddFlagSet(set)
 	}
-	_, port, err := net.SplitHostPort(c.listener.Addr().String())
+	host, port, err := net.SplitHostPort(c.listener.Addr().String())
 	if err != nil {
 		return nil, fmt.Errorf("find the port of the API server: %w", err)
 	}
+	reconciler := "lease"
+	if net.ParseIP(host).IsLoopback() {
+		// Such an address is refused as an endpoint, and nothing in a cluster of simulated nodes dials the server.
+		reconciler = "none"
+	}
 	args := []string{
 		"--etcd-servers=" + c.etcdURL,
-		"--bind-address=127.0.0.1",
-		"--advertise-address=127.0.0.1",
+		"--bind-address=" + host,
+		"--advertise-address=" + host,
 		"--secure-port=" + port,
 		"--tls-cert-file=" + c.keys.certFile,
 		"--tls-private-key-file=" + c.keys.keyFile,
@@ -90,9 +96,11 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.keys.serviceAccountKeyFile,
 		"--service-account-signing-key-file=" + c.keys.serviceAccountKeyFile,
-		"--service-cluster-ip-range=10.96.0.0/16",
-		// The loopback address is refused as an endpoint, and nothing in the cluster dials the server.
-		"--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=" + c.serviceRange,
+		"--endpoint-reconciler-type=" + reconciler,
+		"--kubelet-client-certificate=" + c.keys.kubeletClientCertFile,
+		"--kubelet-client-key=" + c.keys.kubeletClientKeyFile,
+		"--kubelet-preferred-address-types=InternalIP",
 		"--allow-privileged=true",
 		"--profiling=false",
 	}

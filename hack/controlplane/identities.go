@@ -20,6 +20,8 @@ import (
 const (
 	productNamespace      = "fixedip-system"
 	controllerManagerUser = "kube-controller-manager"
+	kubeletPrefix         = "kubelet-"     // of the name of a kubelet's kubeconfig
+	nodeUserPrefix        = "system:node:" // of the user that the node authorizer takes for a kubelet
 	clusterName           = "fixedip"
 	clientQPS             = 1000
 	clientBurst           = 2000
@@ -34,8 +36,9 @@ type identity struct {
 }
 
 // knownIdentities lists who gets a kubeconfig. The product's own processes carry the names that the kubelet
-// would give them through their service accounts, so that they run under the RBAC rules of the manifests.
-func knownIdentities() []identity {
+// would give them through their service accounts, so that they run under the RBAC rules of the manifests. The
+// kubelet of each named node is what the node authorizer knows it as.
+func knownIdentities(nodes []string) []identity {
 	account := func(name string) identity {
 		return identity{
 			name:   name,
@@ -46,14 +49,21 @@ func knownIdentities() []identity {
 	master := func(name, username string) identity {
 		return identity{name: name, user: username, groups: []string{user.SystemPrivilegedGroup}}
 	}
-	return []identity{
+	list := []identity{
 		master("admin", "admin"),
 		account("fixedip-scheduler"),
 		account("fixedip-controller"),
 		master("simnode", "simnode"),
+		master("cilium", "cilium"),
 		master(controllerManagerUser, user.KubeControllerManager),
 		{name: "kube-scheduler", user: user.KubeScheduler},
 	}
+	for _, node := range nodes {
+		list = append(list, identity{
+			name: kubeletPrefix + node, user: nodeUserPrefix + node, groups: []string{user.NodesGroup},
+		})
+	}
+	return list
 }
 
 // identities are the known identities with their tokens.
@@ -64,12 +74,12 @@ type identities struct {
 
 // ensureIdentities reads the tokens of an earlier run, makes those that are missing and writes the token
 // file: the tokens that clients hold stay good across restarts.
-func ensureIdentities(file string) (*identities, error) {
+func ensureIdentities(file string, nodes []string) (*identities, error) {
 	tokens, err := readTokens(file)
 	if err != nil {
 		return nil, err
 	}
-	list := knownIdentities()
+	list := knownIdentities(nodes)
 	var buf bytes.Buffer
 	w := csv.NewWriter(&buf)
 	for i := range list {

@@ -1,6 +1,6 @@
 // Command fixedip-controlplane is a whole Kubernetes control plane in one unprivileged process: etcd, the API
-// server and the controller manager, started from their own packages. The demo and the integration tests run
-// on it. It keeps everything in one folder, so that it can be killed and started again with its state.
+// server and the controller manager, started from their own packages. The demo, the integration tests and the
+// cluster of real nodes run on it. It keeps everything in one folder, so that it can be killed and started again with its state.
 //
 // It is not for production: etcd does not sync to disk, and anyone who can read the folder is an
 // administrator of the cluster.
@@ -11,8 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -43,15 +46,15 @@ func run(ctx context.Context, o *options) error {
 	if err := os.Remove(ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the ready file of an earlier run: %w", err)
 	}
-	keys, err := ensurePKI(filepath.Join(o.dir, "pki"))
+	keys, err := ensurePKI(filepath.Join(o.dir, "pki"), servingAddresses(o))
 	if err != nil {
 		return err
 	}
-	users, err := ensureIdentities(filepath.Join(o.dir, "pki", "tokens.csv"))
+	users, err := ensureIdentities(filepath.Join(o.dir, "pki", "tokens.csv"), o.nodes)
 	if err != nil {
 		return err
 	}
-	listener, err := listen(o.dir, o.securePort)
+	listener, err := listen(o.dir, o.bindAddress, o.securePort)
 	if err != nil {
 		return err
 	}
@@ -79,7 +82,7 @@ func run(ctx context.Context, o *options) error {
 	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServer()
 	server, err := startAPIServer(serverCtx, serverConfig{
-		listener: listener, etcdURL: store.url, keys: keys, tokenFile: users.file,
+		listener: listener, etcdURL: store.url, keys: keys, tokenFile: users.file, serviceRange: o.serviceRange,
 	})
 	if err != nil {
 		return err
@@ -139,6 +142,16 @@ func run(ctx context.Context, o *options) error {
 		klog.FromContext(ctx).Info("The API server did not stop in time and is cut off", "timeout", stopTimeout)
 	}
 	return errors.Join(err, removeReady(ready))
+}
+
+// servingAddresses are those under which clients know the API server: where it listens, and the first address
+// of each range of services, which is that of the service "kubernetes".
+func servingAddresses(o *options) []net.IP {
+	list := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(o.bindAddress)}
+	for cidr := range strings.SplitSeq(o.serviceRange, ",") {
+		list = append(list, netip.MustParsePrefix(cidr).Masked().Addr().Next().AsSlice())
+	}
+	return list
 }
 
 // partEnded describes the end of a part that should have gone on.

@@ -5,16 +5,21 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // options are the settings of the process, as the command line gives them. It is a startup.Options.
 type options struct {
 	dir                    string
 	etcdDir                string
+	bindAddress            string
 	securePort             int
+	serviceRange           string
+	nodes                  []string
 	crds                   []string
 	nodeMonitorGracePeriod time.Duration
 	podGCThreshold         int
@@ -27,6 +32,8 @@ type options struct {
 
 func newOptions() *options {
 	return &options{
+		bindAddress:            "127.0.0.1",
+		serviceRange:           "10.96.0.0/16",
 		nodeMonitorGracePeriod: 50 * time.Second,
 		podGCThreshold:         12500,
 		readyTimeout:           90 * time.Second,
@@ -38,7 +45,10 @@ func newOptions() *options {
 func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.dir, "dir", o.dir, "Work folder: certificates, tokens, kubeconfigs and the data of etcd. Started again on the same folder, the control plane comes back with its state.")
 	fs.StringVar(&o.etcdDir, "etcd-dir", o.etcdDir, "Data folder of etcd; empty means <dir>/etcd.")
-	fs.IntVar(&o.securePort, "secure-port", o.securePort, "Port of the API server on 127.0.0.1; 0 means the port of the last run on this folder, or a free one.")
+	fs.IntVar(&o.securePort, "secure-port", o.securePort, "Port of the API server; 0 means the port of the last run on this folder, or a free one.")
+	fs.StringVar(&o.bindAddress, "bind-address", o.bindAddress, "Address of this machine on which the API server listens, and which it tells the cluster, unless it is a loopback one.")
+	fs.StringVar(&o.serviceRange, "service-cluster-ip-range", o.serviceRange, "CIDRs of services, one for each family, as in kube-apiserver.")
+	fs.StringArrayVar(&o.nodes, "node", o.nodes, "Name of a node whose kubelet gets a kubeconfig; may be given more than once.")
 	fs.StringArrayVar(&o.crds, "crds", o.crds, "File or folder with CustomResourceDefinitions to create before the controllers start; may be given more than once.")
 	fs.DurationVar(&o.nodeMonitorGracePeriod, "node-monitor-grace-period", o.nodeMonitorGracePeriod, "How long a node may be silent before it counts as lost, as in kube-controller-manager.")
 	fs.IntVar(&o.podGCThreshold, "terminated-pod-gc-threshold", o.podGCThreshold, "How many ended pods may stay before the pod garbage collector removes some, as in kube-controller-manager.")
@@ -61,6 +71,19 @@ func (o *options) Validate() error {
 	o.dir = abs
 	if o.etcdDir == "" {
 		o.etcdDir = filepath.Join(o.dir, "etcd")
+	}
+	if _, err := netip.ParseAddr(o.bindAddress); err != nil {
+		return fmt.Errorf("--bind-address=%q: not an address", o.bindAddress)
+	}
+	for cidr := range strings.SplitSeq(o.serviceRange, ",") {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			return fmt.Errorf("--service-cluster-ip-range=%q: %q is not a CIDR", o.serviceRange, cidr)
+		}
+	}
+	for _, node := range o.nodes {
+		if problems := validation.IsDNS1123Subdomain(node); len(problems) > 0 {
+			return fmt.Errorf("--node=%q: %s", node, strings.Join(problems, "; "))
+		}
 	}
 	if o.securePort < 0 || o.securePort > 65535 {
 		return fmt.Errorf("--secure-port=%d: not a port", o.securePort)

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/util/keyutil"
 )
 
@@ -26,17 +27,21 @@ const certificateLife = 10 * 365 * 24 * time.Hour
 // nothing is signed after the first start.
 type pki struct {
 	caFile, certFile, keyFile string
-	serviceAccountKeyFile     string
-	caPEM                     []byte
+	// What the API server shows to kubelets, which trust the authority.
+	kubeletClientCertFile, kubeletClientKeyFile string
+	serviceAccountKeyFile                       string
+	caPEM                                       []byte
 }
 
-// ensurePKI returns the key material of an earlier run, or makes it. Clients keep the certificate authority
-// in their kubeconfigs, so a restart may not change it.
-func ensurePKI(dir string) (*pki, error) {
+// ensurePKI returns the key material of an earlier run, or makes it, with a serving certificate for the given
+// addresses. Clients keep the certificate authority in their kubeconfigs, so a restart may not change it.
+func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	p := &pki{
 		caFile:                filepath.Join(dir, "ca.crt"),
 		certFile:              filepath.Join(dir, "apiserver.crt"),
 		keyFile:               filepath.Join(dir, "apiserver.key"),
+		kubeletClientCertFile: filepath.Join(dir, "kubelet-client.crt"),
+		kubeletClientKeyFile:  filepath.Join(dir, "kubelet-client.key"),
 		serviceAccountKeyFile: filepath.Join(dir, "service-account.key"),
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -51,15 +56,15 @@ func ensurePKI(dir string) (*pki, error) {
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("read the certificate authority: %w", err)
 	}
-	if err := p.create(); err != nil {
+	if err := p.create(addresses); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// create makes a certificate authority, a serving certificate signed by it and the key that signs service
-// account tokens, and writes them to their files.
-func (p *pki) create() error {
+// create makes a certificate authority, the certificates signed by it and the key that signs service account
+// tokens, and writes them to their files.
+func (p *pki) create(addresses []net.IP) error {
 	caKey, err := newKey()
 	if err != nil {
 		return err
@@ -87,11 +92,25 @@ func (p *pki) create() error {
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		IPAddresses: addresses,
 	}
 	servingDER, err := sign(serving, ca, serverKey.Public(), caKey)
 	if err != nil {
 		return fmt.Errorf("make the serving certificate: %w", err)
+	}
+	clientKey, err := newKey()
+	if err != nil {
+		return err
+	}
+	client := &x509.Certificate{
+		// Kubelets ask the API server what this user may do, and a master may do everything.
+		Subject:     pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{user.SystemPrivilegedGroup}},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	clientDER, err := sign(client, ca, clientKey.Public(), caKey)
+	if err != nil {
+		return fmt.Errorf("make the certificate for kubelets: %w", err)
 	}
 	serviceAccountKey, err := newKey()
 	if err != nil {
@@ -101,7 +120,9 @@ func (p *pki) create() error {
 	p.caPEM = encodeCertificate(caDER)
 	return errors.Join(
 		writeKey(p.keyFile, serverKey),
+		writeKey(p.kubeletClientKeyFile, clientKey),
 		writeKey(p.serviceAccountKeyFile, serviceAccountKey),
+		writePrivate(p.kubeletClientCertFile, encodeCertificate(clientDER)),
 		writePrivate(p.certFile, encodeCertificate(servingDER)),
 		writePrivate(p.caFile, p.caPEM),
 	)

@@ -1,0 +1,16 @@
+// Command fixedip-kubelet is the kubelet of Kubernetes, unchanged, in the version that this module is built with.
+// The cluster of real nodes runs it.
+package main
+
+import (
+	"context"
+	"os"
+
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"          // the log format of that name
+	_ "k8s.io/component-base/metrics/prometheus/clientgo" // metrics of the API client
+	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the build's version
+	"k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+func main() { os.Exit(cli.Run(app.NewKubeletCommand(context.Background()))) }

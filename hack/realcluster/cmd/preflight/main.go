@@ -1,0 +1,27 @@
+// Command preflight tells what a machine lacks for a cluster of real nodes, with exit code 2, or nothing.
+//
+//	preflight [-nodes 2]
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"fixedip.io/fixedip/hack/realcluster/preflight"
+)
+
+func main() {
+	nodes := flag.Int("nodes", 2, "How many nodes the cluster is to have")
+	flag.Parse()
+	err := preflight.Check(*nodes)
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "preflight: %v\n", err)
+	if missing := (*preflight.Missing)(nil); errors.As(err, &missing) {
+		os.Exit(preflight.ExitCode)
+	}
+	os.Exit(1)
+}

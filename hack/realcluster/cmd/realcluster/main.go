@@ -1,0 +1,92 @@
+// Command realcluster starts and ends a cluster of real nodes on this machine, see package realcluster.
+//
+//	realcluster up     starts one, in place of what is left of an earlier one, and returns when it is ready
+//	realcluster down   ends it and deletes its work folder
+//
+// A machine that can't have one gets exit code 2.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+	"fixedip.io/fixedip/hack/realcluster/preflight"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	// Warnings of the API server about kinds that tests use are nobody's concern here.
+	klog.SetOutput(os.Stderr)
+	err := command().ExecuteContext(ctx)
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "realcluster: %v\n", err)
+	if missing := (*preflight.Missing)(nil); errors.As(err, &missing) {
+		os.Exit(preflight.ExitCode)
+	}
+	os.Exit(1)
+}
+
+func command() *cobra.Command {
+	o := realcluster.Options{Options: layout.Defaults(), Detach: true, Log: progress(time.Now())}
+	families, routing := strings.Join(o.Families, ","), string(o.Routing)
+	root := &cobra.Command{
+		Use: "realcluster", Short: "A cluster of real nodes on this machine",
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.PersistentFlags().StringVar(&o.Dir, "dir", ".cluster", "Work folder")
+	up := &cobra.Command{
+		Use: "up", Short: "Starts a cluster, in place of an earlier one of the folder", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			o.Families, o.Routing = strings.Split(families, ","), layout.Routing(routing)
+			running, err := realcluster.Start(c.Context(), o)
+			if err != nil {
+				return err
+			}
+			fmt.Printf("\nexport KUBECONFIG=%s\n", running.Kubeconfig(cluster.Admin))
+			return nil
+		},
+	}
+	up.Flags().IntVar(&o.Nodes, "nodes", o.Nodes, "How many nodes")
+	up.Flags().StringVar(&o.Bin, "bin", "bin", "Folder of the programs")
+	up.Flags().StringVar(&o.Source, "source", ".", "Folder of this repository")
+	up.Flags().StringVar(&o.Cilium, "cilium", o.Cilium, "Line of Cilium: 1.18, 1.19 or 1.20")
+	up.Flags().StringVar(&families, "families", families, "Families of addresses: IPv4, IPv6 or both, the preferred one first")
+	up.Flags().StringVar(&routing, "routing", routing, "How nodes reach one another's pods: tunnel (VXLAN) or native")
+	up.Flags().DurationVar(&o.UpdateRate, "update-rate", o.UpdateRate, "How often agents report the addresses that they use, at most; Cilium's default is 15s")
+	up.Flags().StringArrayVar(&o.Images, "image", nil, "Archive of images that all nodes get; may be given more than once")
+	root.AddCommand(up,
+		&cobra.Command{
+			Use: "down", Short: "Ends the cluster and deletes its work folder", Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error { return realcluster.Down(o.Dir) },
+		},
+	)
+	return root
+}
+
+// progress tells what happens, and how long after the start.
+func progress(began time.Time) func(string, ...any) {
+	dir, err := os.Getwd()
+	return func(format string, args ...any) {
+		line := fmt.Sprintf(format, args...)
+		if err == nil {
+			line = strings.ReplaceAll(line, dir+string(filepath.Separator), "")
+		}
+		fmt.Printf("%6.1fs  %s\n", time.Since(began).Seconds(), line)
+	}
+}

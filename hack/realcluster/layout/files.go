@@ -1,0 +1,166 @@
+package layout
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/template"
+)
+
+// Folders and files of a node, as its programs see them. What is below /var/lib and /var/log outlives a reboot,
+// what is below /run does not; each node has its own.
+const (
+	ContainerdSocket = "/run/containerd/containerd.sock"
+	cniConfigs       = "/var/lib/cni/net.d"
+	ciliumRun        = "/run/cilium"
+)
+
+// Images that are on every node.
+const (
+	PauseImage = "fixedip.test/pause:1"
+	// WebImage answers HTTP on port 8080 with its hostname, addresses and MAC address. Pods that use it say
+	// imagePullPolicy: Never.
+	WebImage = "fixedip.test/web:1"
+)
+
+// Paths are the folders and files of the machine that the configuration of a node names.
+type Paths struct {
+	// CNI has the plugins: cilium-cni and loopback.
+	CNI string
+	// BPF is the folder that has Cilium's bpf folder in it.
+	BPF string
+	// Kubeconfig is that of the agent, ClientCA the authority that the kubelet trusts.
+	Kubeconfig, ClientCA string
+}
+
+var containerdConfig = template.Must(template.New("").Parse(`version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+  address = "{{.Socket}}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{{.Pause}}"
+  # The machine may be a container itself, which may not lower the score.
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{{.Paths.CNI}}"
+    conf_dir = "{{.Configs}}"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = false
+`))
+
+// ContainerdConfig is the configuration of a node's containerd.
+func ContainerdConfig(p Paths) ([]byte, error) {
+	return execute("containerd", containerdConfig, map[string]any{
+		"Socket": ContainerdSocket, "Pause": PauseImage, "Paths": p, "Configs": cniConfigs,
+	})
+}
+
+// The kubelet leaves the machine alone: no cgroups of its own, no limits on what pods take together, no eviction
+// because the machine's disk is full.
+var kubeletConfig = template.Must(template.New("").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://{{.Socket}}
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: true}
+  x509: {clientCAFile: {{.Paths.ClientCA}}}
+authorization: {mode: Webhook}
+cgroupDriver: cgroupfs
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+failSwapOn: false
+failCgroupV1: false
+localStorageCapacityIsolation: false
+makeIPTablesUtilChains: false
+enableControllerAttachDetach: false
+resolvConf: ""
+clusterDomain: cluster.local
+evictionHard: {memory.available: 1Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}
+imageGCHighThresholdPercent: 100
+serializeImagePulls: false
+# Changes of ConfigMaps and of the node's readiness are seen soon.
+syncFrequency: 10s
+nodeStatusUpdateFrequency: 5s
+`))
+
+// KubeletConfig is the configuration of a node's kubelet.
+func KubeletConfig(p Paths) ([]byte, error) {
+	return execute("the kubelet", kubeletConfig, map[string]any{"Socket": ContainerdSocket, "Paths": p})
+}
+
+// KubeletArgs are the flags that differ from node to node.
+func (o Options) KubeletArgs(node string) ([]string, error) {
+	addresses, err := o.NodeAddresses(node)
+	if err != nil {
+		return nil, err
+	}
+	var ips []string
+	for _, a := range addresses {
+		ips = append(ips, a.Addr().String())
+	}
+	return []string{"--hostname-override=" + node, "--node-ip=" + strings.Join(ips, ",")}, nil
+}
+
+func execute(of string, t *template.Template, values any) ([]byte, error) {
+	var b bytes.Buffer
+	if err := t.Execute(&b, values); err != nil {
+		return nil, fmt.Errorf("write the configuration of %s: %w", of, err)
+	}
+	return b.Bytes(), nil
+}
+
+// AgentConfig are the settings of a node's cilium-agent, as files of its configuration folder. Key: the name of
+// the setting. One that a version does not know, it passes over.
+func (o Options) AgentConfig(p Paths) map[string]string {
+	native := o.Routing == Native
+	settings := map[string]string{
+		"ipam":                         "crd",
+		"ipam-cilium-node-update-rate": o.UpdateRate.String(),
+		"enable-ipv4":                  strconv.FormatBool(o.Has(IPv4)),
+		"enable-ipv6":                  strconv.FormatBool(o.Has(IPv6)),
+		"routing-mode":                 string(o.Routing),
+		"tunnel-protocol":              "vxlan",
+		"auto-direct-node-routes":      strconv.FormatBool(native),
+		"devices":                      NodeInterface,
+		// There is no route to a subnet in this IPAM mode, and a node reaches its own pods by routes only.
+		"enable-endpoint-routes": "true",
+		// Without an interface this IPAM mode refuses to masquerade.
+		"enable-ipv4-masquerade":       strconv.FormatBool(o.Has(IPv4)),
+		"enable-ipv6-masquerade":       strconv.FormatBool(o.Has(IPv6)),
+		"egress-masquerade-interfaces": NodeInterface,
+		"identity-allocation-mode":     "crd",
+		"k8s-kubeconfig-path":          p.Kubeconfig,
+		"kube-proxy-replacement":       "false",
+		"bpf-lb-sock":                  "false",
+		"enable-l7-proxy":              "false",
+		"enable-hubble":                "false",
+		// Its address would come out of the pool, and nothing here asks after it.
+		"enable-health-checking":          "false",
+		"enable-endpoint-health-checking": "false",
+		"write-cni-conf-when-ready":       cniConfigs + "/05-cilium.conflist",
+		"cni-exclusive":                   "true",
+		"cni-log-file":                    "/var/log/cilium-cni.log",
+		"state-dir":                       ciliumRun,
+		"lib-dir":                         p.BPF,
+		"bpf-root":                        "/sys/fs/bpf",
+		// Many nodes share one machine's memory.
+		"bpf-ct-global-tcp-max": "65536",
+		"bpf-ct-global-any-max": "32768",
+		"bpf-nat-global-max":    "65536",
+	}
+	if native && o.Has(IPv4) {
+		settings["ipv4-native-routing-cidr"] = PodCIDR(IPv4)
+	}
+	if native && o.Has(IPv6) {
+		settings["ipv6-native-routing-cidr"] = PodCIDR(IPv6)
+	}
+	return settings
+}
+
+// NodeInterface is the interface by which a node is on the network of the nodes.
+const NodeInterface = "eth0"

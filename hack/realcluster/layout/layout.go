@@ -1,0 +1,159 @@
+// Package layout describes a cluster of real nodes on one machine: which versions, addresses and settings it has,
+// and what stands in the files that its programs read. It is pure: it looks at nothing on the machine and changes
+// nothing there. Package realcluster brings up what is described here.
+package layout
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ciliumVersions are the versions that the agents are built from. Key: the line of Cilium, as users name it.
+var ciliumVersions = map[string]string{"1.18": "v1.18.6", "1.19": "v1.19.4", "1.20": "v1.20.2"}
+
+// Routing is how packets get from node to node.
+type Routing string
+
+const (
+	Tunnel Routing = "tunnel" // VXLAN
+	Native Routing = "native" // the nodes are on one link and have routes to one another's subnets
+)
+
+// Families of addresses, as in the scheduler's arguments.
+const (
+	IPv4 = "IPv4"
+	IPv6 = "IPv6"
+)
+
+// Options are the choices that a cluster leaves to whoever starts it.
+type Options struct {
+	// Cilium is the line: 1.18, 1.19 or 1.20.
+	Cilium string
+	// Nodes is how many there are at first. Spare ones are known to the control plane and may be started later.
+	Nodes, Spare int
+	// Families that pods, nodes and services have: IPv4, IPv6 or both. The first is the one that Kubernetes
+	// prefers.
+	Families []string
+	Routing  Routing
+	// UpdateRate is how often an agent writes the status of its CiliumNode at most. Cilium's default is 15 s.
+	UpdateRate time.Duration
+}
+
+// Defaults are two nodes with Cilium 1.19, IPv4 and VXLAN. Agents report every second, which keeps waiting short.
+func Defaults() Options {
+	return Options{Cilium: "1.19", Nodes: 2, Families: []string{IPv4}, Routing: Tunnel, UpdateRate: time.Second}
+}
+
+// maxNodes is what fits in between the addresses of the network.
+const maxNodes = 100
+
+// Validate names the first option that can't be had.
+func (o Options) Validate() error {
+	if _, known := ciliumVersions[o.Cilium]; !known {
+		return fmt.Errorf("Cilium %q is not among 1.18, 1.19 and 1.20", o.Cilium)
+	}
+	if o.Nodes < 1 || o.Spare < 0 || o.Nodes+o.Spare > maxNodes {
+		return fmt.Errorf("%d nodes and %d spare ones: from 1 to %d are possible", o.Nodes, o.Spare, maxNodes)
+	}
+	if len(o.Families) == 0 || len(o.Families) > 2 || len(slices.Compact(slices.Sorted(slices.Values(o.Families)))) != len(o.Families) {
+		return fmt.Errorf("families %v: IPv4, IPv6 or both are possible", o.Families)
+	}
+	for _, f := range o.Families {
+		if f != IPv4 && f != IPv6 {
+			return fmt.Errorf("family %q is neither IPv4 nor IPv6", f)
+		}
+	}
+	if o.Routing != Tunnel && o.Routing != Native {
+		return fmt.Errorf("routing %q is neither %s nor %s", o.Routing, Tunnel, Native)
+	}
+	if o.UpdateRate <= 0 {
+		return fmt.Errorf("the update rate %s is not a positive time", o.UpdateRate)
+	}
+	return nil
+}
+
+// CiliumVersion is the version behind the line.
+func (o Options) CiliumVersion() string { return ciliumVersions[o.Cilium] }
+
+// Has says whether pods have addresses of the family.
+func (o Options) Has(family string) bool { return slices.Contains(o.Families, family) }
+
+// NodeNames are those of the first nodes, SpareNames those of the spare ones.
+func (o Options) NodeNames() []string  { return names(1, o.Nodes) }
+func (o Options) SpareNames() []string { return names(o.Nodes+1, o.Spare) }
+
+func names(first, count int) []string {
+	list := make([]string, 0, count)
+	for i := range count {
+		list = append(list, fmt.Sprintf("node-%d", first+i))
+	}
+	return list
+}
+
+// network has what one family looks like.
+type network struct {
+	nodes, pods, services string
+	// route leads everywhere.
+	route string
+}
+
+// networks are the CIDRs of each family. Key: the family. The nodes' IPv4 network is one of those set aside for
+// benchmarks (RFC 2544), so that no network of the machine is likely to be the same.
+var networks = map[string]network{
+	IPv4: {nodes: "198.18.0.0/24", pods: "10.240.0.0/16", services: "10.96.0.0/16", route: "0.0.0.0/0"},
+	IPv6: {nodes: "fd00:198:18::/64", pods: "fd00:10:240::/112", services: "fd00:10:96::/112", route: "::/0"},
+}
+
+// PodCIDR is what the nodes' subnets are cut from.
+func PodCIDR(family string) string { return networks[family].pods }
+
+// DefaultRoute is the destination of the default route.
+func DefaultRoute(family string) netip.Prefix { return netip.MustParsePrefix(networks[family].route) }
+
+// ServiceCIDRs are those of all families, as kube-apiserver takes them.
+func (o Options) ServiceCIDRs() string {
+	var list []string
+	for _, f := range o.Families {
+		list = append(list, networks[f].services)
+	}
+	return strings.Join(list, ",")
+}
+
+// ServiceAddress is that of the service "kubernetes", which the API server takes from the first family.
+func (o Options) ServiceAddress() netip.Addr {
+	return netip.MustParsePrefix(networks[o.Families[0]].services).Addr().Next()
+}
+
+// APIServerPort is that of the API server on the control plane's address.
+const APIServerPort = 6443
+
+// ControlPlane is the address under which the nodes reach the API server.
+func (o Options) ControlPlane() netip.Addr { return o.ControlPlaneAddresses()[0].Addr() }
+
+// ControlPlaneAddresses are those of the control plane in the network of the nodes, one for each family.
+func (o Options) ControlPlaneAddresses() []netip.Prefix { return o.addresses(1) }
+
+// NodeAddresses are those of a node in the network of the nodes, one for each family.
+func (o Options) NodeAddresses(node string) ([]netip.Prefix, error) {
+	var i int
+	if _, err := fmt.Sscanf(node, "node-%d", &i); err != nil || i < 1 || i > o.Nodes+o.Spare {
+		return nil, fmt.Errorf("%q is none of the nodes %v %v", node, o.NodeNames(), o.SpareNames())
+	}
+	return o.addresses(byte(10 + i)), nil
+}
+
+// addresses are those with the given last byte.
+func (o Options) addresses(last byte) []netip.Prefix {
+	var list []netip.Prefix
+	for _, f := range o.Families {
+		prefix := netip.MustParsePrefix(networks[f].nodes)
+		bytes := prefix.Addr().AsSlice()
+		bytes[len(bytes)-1] = last
+		address, _ := netip.AddrFromSlice(bytes) // has the length of an address
+		list = append(list, netip.PrefixFrom(address, prefix.Bits()))
+	}
+	return list
+}

@@ -1,0 +1,191 @@
+package realcluster
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"fixedip.io/fixedip/hack/realcluster/layout"
+)
+
+const (
+	// bridgeName is that of the bridge in the hub, a network namespace of its own: there the machine's firewall
+	// has no say in what nodes send one another.
+	bridgeName = "nodes"
+	// machineLink is the machine's end of the link to the hub. It has the control plane's addresses.
+	machineLink = "fixedip-hub"
+	machinePort = "machine"
+)
+
+// hub is where all nodes are connected.
+type hub struct {
+	options layout.Options
+	pid     int
+}
+
+// withNetwork runs f with a handle on the network namespace of a process.
+func withNetwork(pid int, f func(*netlink.Handle) error) error {
+	ns, err := netns.GetFromPid(pid)
+	if err != nil {
+		return fmt.Errorf("open the network of process %d: %w", pid, err)
+	}
+	defer ns.Close()
+	handle, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return fmt.Errorf("open the network of process %d: %w", pid, err)
+	}
+	defer handle.Close()
+	return f(handle)
+}
+
+// setUp makes the bridge and the machine's link to it, which tells whose it is by its alias.
+func (h *hub) setUp(dir string) error {
+	err := withNetwork(h.pid, func(n *netlink.Handle) error {
+		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
+		if err := n.LinkAdd(bridge); err != nil {
+			return fmt.Errorf("make the bridge of the nodes: %w", err)
+		}
+		return up(n, bridgeName, nil)
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.connect(nil, machineLink, machinePort); err != nil {
+		return err
+	}
+	machine, err := netlink.NewHandle()
+	if err != nil {
+		return fmt.Errorf("open the machine's network: %w", err)
+	}
+	defer machine.Close()
+	link, err := machine.LinkByName(machineLink)
+	if err == nil {
+		err = machine.LinkSetAlias(link, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("mark the link %s: %w", machineLink, err)
+	}
+	return up(machine, machineLink, h.options.ControlPlaneAddresses())
+}
+
+// connectNode gives a node its interface, addresses and default route.
+func (h *hub) connectNode(name string, pid int) error {
+	addresses, err := h.options.NodeAddresses(name)
+	if err != nil {
+		return err
+	}
+	if err := h.connect(&pid, layout.NodeInterface, name); err != nil {
+		return err
+	}
+	return withNetwork(pid, func(n *netlink.Handle) error {
+		if err := up(n, "lo", nil); err != nil {
+			return err
+		}
+		if err := up(n, layout.NodeInterface, addresses); err != nil {
+			return err
+		}
+		for i, gateway := range h.options.ControlPlaneAddresses() {
+			route := &netlink.Route{
+				Dst: ipNet(layout.DefaultRoute(h.options.Families[i])), Gw: gateway.Addr().AsSlice(),
+			}
+			if err := n.RouteAdd(route); err != nil {
+				return fmt.Errorf("give node %s its default route: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// connect makes a pair of links, of which one is a port of the hub. The other one is in the network of the given
+// process, or the machine's.
+func (h *hub) connect(pid *int, link, port string) error {
+	ns, err := netns.GetFromPid(h.pid)
+	if err != nil {
+		return fmt.Errorf("open the network of the hub: %w", err)
+	}
+	defer ns.Close()
+	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: link}, PeerName: port, PeerNamespace: netlink.NsFd(ns)}
+	if pid != nil {
+		pair.Namespace = netlink.NsPid(*pid)
+	}
+	if err := netlink.LinkAdd(pair); err != nil {
+		return fmt.Errorf("connect %s to the hub: %w", port, err)
+	}
+	return errors.Join(h.plug(port), withNetwork(h.pid, func(n *netlink.Handle) error { return up(n, port, nil) }))
+}
+
+// plug makes a link a port of the bridge, unplug takes it out of it. The link stays up, as that of a node whose
+// packets are lost somewhere else.
+func (h *hub) plug(port string) error { return h.setMaster(port, true) }
+
+func (h *hub) unplug(port string) error { return h.setMaster(port, false) }
+
+func (h *hub) setMaster(port string, plugged bool) error {
+	return withNetwork(h.pid, func(n *netlink.Handle) error {
+		link, err := n.LinkByName(port)
+		if err != nil {
+			return fmt.Errorf("find port %s of the hub: %w", port, err)
+		}
+		if !plugged {
+			err = n.LinkSetNoMaster(link)
+		} else {
+			var bridge netlink.Link
+			if bridge, err = n.LinkByName(bridgeName); err == nil {
+				err = n.LinkSetMaster(link, bridge)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("plug port %s of the hub in or out: %w", port, err)
+		}
+		return nil
+	})
+}
+
+// disconnect removes a port, and with it the node's interface. The kernel would do so too when the node's network
+// is gone, but some time after.
+func (h *hub) disconnect(port string) error {
+	return withNetwork(h.pid, func(n *netlink.Handle) error { return removeLink(n, port) })
+}
+
+func removeLink(n *netlink.Handle, name string) error {
+	link, err := n.LinkByName(name)
+	if err == nil {
+		err = n.LinkDel(link)
+	}
+	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+		return fmt.Errorf("remove the link %s: %w", name, err)
+	}
+	return nil
+}
+
+func up(n *netlink.Handle, name string, addresses []netip.Prefix) error {
+	link, err := n.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find the link %s: %w", name, err)
+	}
+	for _, a := range addresses {
+		address := &netlink.Addr{IPNet: ipNet(a)}
+		if a.Addr().Is6() {
+			// Nobody else is on this network, and an address that is still being tried out can't be listened on.
+			address.Flags = nodad
+		}
+		if err := n.AddrAdd(link, address); err != nil {
+			return fmt.Errorf("give %s the address %s: %w", name, a, err)
+		}
+	}
+	if err := n.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set the link %s up: %w", name, err)
+	}
+	return nil
+}
+
+// nodad is IFA_F_NODAD of if_addr.h.
+const nodad = 0x02
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

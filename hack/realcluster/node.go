@@ -1,0 +1,361 @@
+package realcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+)
+
+// Part is a program of a node that can be killed and started again.
+type Part string
+
+const (
+	Containerd Part = "containerd"
+	Kubelet    Part = "kubelet"
+	Agent      Part = "cilium-agent"
+)
+
+// parts are all of them, in the order in which they are started.
+var parts = []Part{Containerd, Kubelet, Agent}
+
+// Node is a node: a set of namespaces and the programs in it.
+type Node struct {
+	Name    string
+	cluster *Cluster
+	// dir has its disk and the configuration of its programs.
+	dir string
+
+	mu sync.Mutex
+	// init keeps the namespaces; nil while the node is off. Guarded by mu, as is starter.
+	init *cluster.Process
+	// starter starts processes on the node.
+	starter *cluster.Starter
+}
+
+// PowerOn starts the node and its programs. It does not wait until the node is ready: see WaitNodeReady of the
+// cluster.
+func (n *Node) PowerOn(ctx context.Context) error {
+	if err := n.boot(ctx); err != nil {
+		return err
+	}
+	if err := n.configure(); err != nil {
+		return err
+	}
+	if err := n.Start(ctx, Containerd); err != nil {
+		return err
+	}
+	if err := n.importImages(ctx); err != nil {
+		return err
+	}
+	if err := n.routeService(ctx); err != nil {
+		return err
+	}
+	if err := n.Start(ctx, Kubelet); err != nil {
+		return err
+	}
+	return n.Start(ctx, Agent)
+}
+
+// boot makes the namespaces and connects them.
+func (n *Node) boot(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.init != nil {
+		return fmt.Errorf("start node %s: it runs already", n.Name)
+	}
+	options := n.cluster.options
+	init, err := n.cluster.Run(ctx, n.Name, cluster.Program{
+		Bin:        n.cluster.bin("fixedip-nodeinit"),
+		Args:       []string{"--hostname=" + n.Name, "--disk=" + n.disk(), "--keep=" + options.Dir, "--keep=" + options.Bin},
+		AwaitReady: true,
+		Cloneflags: nodeNamespaces,
+	})
+	if err != nil {
+		return err
+	}
+	starter, err := enter(init.PID(), nodeNamespaces)
+	if err == nil {
+		err = n.cluster.hub.connectNode(n.Name, init.PID())
+	}
+	if err != nil {
+		return errors.Join(err, init.Kill())
+	}
+	n.init, n.starter = init, starter
+	return nil
+}
+
+// PowerOff ends the node as a cut of its power does: all of its processes are killed at once, pods among them.
+// What it has on its disk stays.
+func (n *Node) PowerOff() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.init == nil {
+		return nil
+	}
+	err := n.init.Kill()
+	// The kernel kills the rest with process 1, before the end of that is seen.
+	for _, part := range parts {
+		if p := n.Process(part); p != nil {
+			<-p.Exited()
+		}
+	}
+	n.starter.Stop()
+	n.init, n.starter = nil, nil
+	if err := errors.Join(err, n.cluster.hub.disconnect(n.Name)); err != nil {
+		return fmt.Errorf("power off node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// Reboot is PowerOff and PowerOn. Without its state the node comes back as a machine that was installed anew.
+func (n *Node) Reboot(ctx context.Context, keepState bool) error {
+	if err := n.PowerOff(); err != nil {
+		return err
+	}
+	if !keepState {
+		if err := os.RemoveAll(n.disk()); err != nil {
+			return fmt.Errorf("empty the disk of node %s: %w", n.Name, err)
+		}
+	}
+	return n.PowerOn(ctx)
+}
+
+// Process returns one of the node's processes, nil if it was never started. It can be sent signals, such as
+// SIGSTOP, and has its log.
+func (n *Node) Process(part Part) *cluster.Process {
+	return n.cluster.Process(n.Name + "-" + string(part))
+}
+
+// Start starts one of the node's programs, again or for the first time, and a running one anew.
+func (n *Node) Start(ctx context.Context, part Part) error {
+	if p := n.Process(part); p != nil {
+		if err := p.Restart(ctx); err != nil {
+			return err
+		}
+	} else {
+		program, err := n.program(part)
+		if err != nil {
+			return err
+		}
+		if _, err := n.cluster.Run(ctx, n.Name+"-"+string(part), program); err != nil {
+			return err
+		}
+	}
+	if part == Containerd {
+		return n.waitContainerd(ctx)
+	}
+	return nil
+}
+
+// Kill ends one of the node's programs with SIGKILL. Pods go on running.
+func (n *Node) Kill(part Part) error {
+	p := n.Process(part)
+	if p == nil {
+		return fmt.Errorf("kill the %s of node %s: it was never started", part, n.Name)
+	}
+	return p.Kill()
+}
+
+// Partition loses all packets from and to the node, until Heal. Its interface stays up.
+func (n *Node) Partition() error { return n.cluster.hub.unplug(n.Name) }
+
+// Heal ends a partition.
+func (n *Node) Heal() error { return n.cluster.hub.plug(n.Name) }
+
+// Run runs a command on the node and returns what it prints. It is the machine's own program, or one of the
+// folder of programs.
+func (n *Node) Run(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = n.environment()
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	var out, problems strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	err := n.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return out.String(), fmt.Errorf("run %s on node %s: %w: %s", strings.Join(append([]string{program}, args...), " "), n.Name, err, strings.TrimSpace(problems.String()))
+	}
+	return out.String(), nil
+}
+
+// Fetch asks the test pod of an address over HTTP, from this node, and returns its answer, see testpod.
+func (n *Node) Fetch(ctx context.Context, address string) (string, error) {
+	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address, "8080"), Path: "/"}
+	return n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", target.String())
+}
+
+// start starts a command in the node's namespaces.
+func (n *Node) start(cmd *exec.Cmd) error {
+	n.mu.Lock()
+	starter := n.starter
+	n.mu.Unlock()
+	if starter == nil {
+		return fmt.Errorf("node %s is off", n.Name)
+	}
+	return starter.Start(cmd)
+}
+
+func (n *Node) disk() string { return filepath.Join(n.dir, "disk") }
+
+func (n *Node) config(name string) string { return filepath.Join(n.dir, "config", name) }
+
+func (n *Node) environment() []string {
+	return []string{"PATH=" + filepath.Join(n.cluster.options.Dir, toolsDir) + ":" + searchPath, "HOME=/root", "K8S_NODE_NAME=" + n.Name}
+}
+
+// configure writes the configuration of the node's programs.
+func (n *Node) configure() error {
+	dir := n.cluster.options.Dir
+	paths := layout.Paths{
+		CNI:        filepath.Join(dir, cniDir),
+		BPF:        n.cluster.ciliumBin(),
+		Kubeconfig: n.cluster.Kubeconfig("cilium"),
+		ClientCA:   filepath.Join(dir, "control-plane", "pki", "ca.crt"),
+	}
+	containerd, err := layout.ContainerdConfig(paths)
+	if err != nil {
+		return err
+	}
+	kubelet, err := layout.KubeletConfig(paths)
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{"containerd.toml": containerd, "kubelet.yaml": kubelet}
+	for name, value := range n.cluster.options.AgentConfig(paths) {
+		files[filepath.Join(string(Agent), name)] = []byte(value)
+	}
+	for name, data := range files {
+		path := n.config(name)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = os.WriteFile(path, data, 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("configure node %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// program says how a part is started.
+func (n *Node) program(part Part) (cluster.Program, error) {
+	p := cluster.Program{Env: n.environment(), Start: n.start}
+	switch part {
+	case Containerd:
+		p.Bin, p.Args = "/usr/bin/containerd", []string{"--config=" + n.config("containerd.toml")}
+	case Kubelet:
+		args, err := n.cluster.options.KubeletArgs(n.Name)
+		if err != nil {
+			return p, err
+		}
+		p.Bin = n.cluster.bin("fixedip-kubelet")
+		p.Args = append(args, "--config="+n.config("kubelet.yaml"), "--kubeconfig="+n.cluster.Kubeconfig("kubelet-"+n.Name), "--v=2")
+	case Agent:
+		p.Bin = filepath.Join(n.cluster.ciliumBin(), "cilium-agent")
+		p.Args = []string{"--config-dir=" + n.config(string(Agent))}
+	default:
+		return p, fmt.Errorf("a node has no part %q", part)
+	}
+	return p, nil
+}
+
+// waitContainerd waits until containerd answers. It tells nobody when it does, so it is asked.
+func (n *Node) waitContainerd(ctx context.Context) error {
+	n.mu.Lock()
+	init := n.init
+	n.mu.Unlock()
+	if init == nil {
+		return fmt.Errorf("node %s is off", n.Name)
+	}
+	p := n.Process(Containerd)
+	socket := filepath.Join(fmt.Sprintf("/proc/%d/root", init.PID()), layout.ContainerdSocket)
+	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		if !p.Running() {
+			return false, fmt.Errorf("it has ended: %w", p.ExitError())
+		}
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err != nil {
+			return false, nil
+		}
+		return true, conn.Close()
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("wait for the containerd of node %s: %w", n.Name, err), n.lastWords())
+	}
+	return nil
+}
+
+// importImages gives the node the images that its pods use: there is no registry.
+func (n *Node) importImages(ctx context.Context) error {
+	archives := append([]string{filepath.Join(n.cluster.options.Dir, testImagesFile)}, n.cluster.options.Images...)
+	for _, archive := range archives {
+		if err := n.ImportImage(ctx, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ImportImage gives the node the images of an archive.
+func (n *Node) ImportImage(ctx context.Context, archive string) error {
+	file, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("import images: %w", err)
+	}
+	defer file.Close()
+	// The archive may be where the node does not see it.
+	cmd := exec.CommandContext(ctx, "/usr/bin/ctr", "--namespace=k8s.io", "--address="+layout.ContainerdSocket, "images", "import", "-")
+	cmd.Env, cmd.Dir, cmd.Stdin = n.environment(), "/", file
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
+	err = n.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return fmt.Errorf("import the images of %s on node %s: %w: %s", archive, n.Name, err, strings.TrimSpace(output.String()))
+	}
+	return nil
+}
+
+// routeService lets programs in the network of the node reach the API server under the address of its service,
+// as kube-proxy would: pods that use the host's network are told of no other. Other services have no such way.
+func (n *Node) routeService(ctx context.Context) error {
+	o := n.cluster.options
+	program := "iptables"
+	if o.ControlPlane().Is6() {
+		program = "ip6tables"
+	}
+	_, err := n.Run(ctx, program, "--wait", "-t", "nat", "-A", "OUTPUT", "-d", o.ServiceAddress().String(), "-p", "tcp", "--dport", "443",
+		"-j", "DNAT", "--to-destination", net.JoinHostPort(o.ControlPlane().String(), fmt.Sprint(layout.APIServerPort)))
+	return err
+}
+
+// lastWords are the ends of the logs of the node's programs, as an error.
+func (n *Node) lastWords() error {
+	var errs []error
+	for _, part := range parts {
+		if p := n.Process(part); p != nil {
+			errs = append(errs, fmt.Errorf("the end of the log of %s:\n%s", p.Name, p.LogTail()))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,96 @@
+// Command fixedip-nodeinit is process 1 of a node that is a set of namespaces: it gives the node file systems of
+// its own, then keeps the namespaces and reaps whatever is left to it. When it ends, the kernel ends every process
+// of the node and takes down its mounts and its network. It is started in new namespaces and makes none.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"fixedip.io/fixedip/hack/cluster/startup"
+)
+
+// options are a startup.Options.
+type options struct {
+	// disk is the folder that has what outlives a reboot; empty: the node has no file systems of its own.
+	disk string
+	// keep are folders that stay visible, where the node's own would hide them.
+	keep     []string
+	hostname string
+	readyFD  int
+}
+
+// AddFlags names them.
+func (o *options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.disk, "disk", "", "Folder that becomes the node's /var/lib and /var/log; empty leaves all file systems as they are.")
+	fs.StringArrayVar(&o.keep, "keep", nil, "Folder that stays where it is, even below /var or /run; may be given more than once.")
+	fs.StringVar(&o.hostname, "hostname", "", "Name of the node.")
+	fs.IntVar(&o.readyFD, "ready-fd", -1, "Inherited file descriptor that gets one line when the node is there; -1 means none.")
+}
+
+// Validate checks them.
+func (o *options) Validate() error {
+	if os.Getpid() != 1 {
+		return errors.New("this is process 1 of a node, to be started in new namespaces")
+	}
+	for _, path := range append([]string{o.disk}, o.keep...) {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("the path %q is not absolute", path)
+		}
+	}
+	return nil
+}
+
+func main() {
+	o := &options{}
+	startup.Main("fixedip-nodeinit", o, func(ctx context.Context) error { return run(ctx, o) })
+}
+
+func run(ctx context.Context, o *options) error {
+	// Before anything else, so that no death of a child goes unseen.
+	deaths := make(chan os.Signal, 1)
+	signal.Notify(deaths, unix.SIGCHLD)
+	if o.hostname != "" {
+		if err := unix.Sethostname([]byte(o.hostname)); err != nil {
+			return fmt.Errorf("set the hostname %s: %w", o.hostname, err)
+		}
+	}
+	if o.disk != "" {
+		if err := mountAll(o.disk, o.keep); err != nil {
+			return err
+		}
+	}
+	if o.readyFD >= 0 {
+		f := os.NewFile(uintptr(o.readyFD), "ready-fd")
+		_, err := fmt.Fprintln(f, "ready")
+		if err := errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("tell that the node is there: %w", err)
+		}
+	}
+	for {
+		reap()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-deaths:
+		}
+	}
+}
+
+// reap takes the status of every child that has ended, so that none stays a zombie. Process 1 is the parent of all
+// that lost theirs, such as the shims of containerd.
+func reap() {
+	for {
+		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		if err != nil && !errors.Is(err, unix.EINTR) || err == nil && pid <= 0 {
+			return
+		}
+	}
+}

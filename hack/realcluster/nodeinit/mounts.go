@@ -1,0 +1,102 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountAll gives the node its own /proc, /sys, /run, /var/lib and /var/log in the mount namespace of this process.
+// Nothing of it is seen outside.
+func mountAll(disk string, keep []string) error {
+	// Nothing may get out to the machine's mounts from here on.
+	if err := mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	kept, err := detachAll(keep)
+	if err != nil {
+		return err
+	}
+	cgroups, err := detach("/sys/fs/cgroup")
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"lib", "log"} {
+		source := filepath.Join(disk, name)
+		if err := os.MkdirAll(source, 0o755); err != nil {
+			return fmt.Errorf("make the disk of the node: %w", err)
+		}
+		if err := mount(source, filepath.Join("/var", name), "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	for _, m := range []struct{ kind, target, data string }{
+		{"tmpfs", "/run", "mode=755"},
+		{"proc", "/proc", ""},
+		// It shows the network of the namespace in which it is mounted.
+		{"sysfs", "/sys", ""},
+		{"bpf", "/sys/fs/bpf", "mode=700"},
+	} {
+		if err := mount(m.kind, m.target, m.kind, 0, m.data); err != nil {
+			return err
+		}
+	}
+	if err := attach(cgroups, "/sys/fs/cgroup"); err != nil {
+		return err
+	}
+	for path, fd := range kept {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return fmt.Errorf("make %s visible in the node: %w", path, err)
+		}
+		if err := attach(fd, path); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"/run/lock", "/run/netns"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make the folders of the node: %w", err)
+		}
+	}
+	// As on a machine with an init system: what the kubelet mounts has to be seen by its containers.
+	return mount("none", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+}
+
+func mount(source, target, kind string, flags uintptr, data string) error {
+	if err := unix.Mount(source, target, kind, flags, data); err != nil {
+		return fmt.Errorf("mount %s (%s) on %s: %w", source, kind, target, err)
+	}
+	return nil
+}
+
+// detachAll detaches the folders. Key: the path. Value: the descriptor.
+func detachAll(paths []string) (map[string]int, error) {
+	fds := map[string]int{}
+	for _, path := range paths {
+		fd, err := detach(path)
+		if err != nil {
+			return nil, err
+		}
+		fds[path] = fd
+	}
+	return fds, nil
+}
+
+// detach makes a copy of the mounts at a path that is nowhere, until it is attached.
+func detach(path string) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return 0, fmt.Errorf("keep the mounts of %s: %w", path, err)
+	}
+	return fd, nil
+}
+
+func attach(fd int, path string) error {
+	err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	if err := errors.Join(err, unix.Close(fd)); err != nil {
+		return fmt.Errorf("mount what was at %s there again: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+package realcluster
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"fixedip.io/fixedip/hack/realcluster/preflight"
+)
+
+// searchPath is where Debian has its programs; a user's own path may lack the folders of the administrator.
+const searchPath = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+// loopbackPlugin is where Debian has it. containerd asks for it beside the plugin of the network.
+const loopbackPlugin = preflight.LoopbackPlugin
+
+// installPackages installs the Debian packages whose programs are missing.
+func installPackages(ctx context.Context, log func(string, ...any)) error {
+	missing := preflight.MissingPackages()
+	if len(missing) == 0 {
+		return nil
+	}
+	began := time.Now()
+	log("installing the Debian packages %s", strings.Join(missing, ", "))
+	steps := [][]string{
+		{"apt-get", "update"},
+		append([]string{"apt-get", "install", "-y", "--no-install-recommends"}, missing...),
+	}
+	for _, step := range steps {
+		if err := runApt(ctx, step, log); err != nil {
+			return err
+		}
+	}
+	if left := preflight.MissingPackages(); len(left) > 0 {
+		return fmt.Errorf("the packages %s are installed, but not all of their programs are there", strings.Join(left, ", "))
+	}
+	log("packages installed after %s", time.Since(began).Round(100*time.Millisecond))
+	return nil
+}
+
+// runApt runs apt-get and shows how it goes. Its whole output is in the error if it fails.
+func runApt(ctx context.Context, step []string, log func(string, ...any)) error {
+	cmd := exec.CommandContext(ctx, step[0], step[1:]...)
+	// Services that packages start are of no use here; dpkg asks this variable's program for permission.
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath, "RUNLEVEL=1")
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("run %s: %w", strings.Join(step, " "), err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("run %s: %w", strings.Join(step, " "), err)
+	}
+	var all strings.Builder
+	lines := bufio.NewScanner(io.TeeReader(output, &all))
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "Setting up ") {
+			log("  %s", strings.TrimSuffix(lines.Text(), " ..."))
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("run %s: %w; it said:\n%s", strings.Join(step, " "), err, all.String())
+	}
+	return nil
+}
+
+// linkTools links the compiler under the plain names by which the agent calls it.
+func linkTools(dir string) error {
+	for _, name := range preflight.CompilerTools {
+		target, err := preflight.FindTool(name)
+		if err == nil {
+			err = os.Symlink(target, filepath.Join(dir, name))
+		}
+		if err != nil {
+			return fmt.Errorf("give the agents %s: %w", name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+// Command testpod is what runs in the pods of the real cluster. It is a static binary, so that an image needs
+// nothing else.
+//
+//	testpod pause       does nothing, and reaps: the sandbox of a pod
+//	testpod serve       answers HTTP on port 8080 with what the pod knows of itself
+//	testpod fetch URL   prints what another one answers
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// Pod is what a pod answers.
+type Pod struct {
+	Hostname string `json:"hostname"`
+	// MAC is the address of eth0.
+	MAC string `json:"mac"`
+	// Addresses are those of eth0 that are not link-local.
+	Addresses []string `json:"addresses"`
+}
+
+// fetchTimeout is more than any answer on one machine takes.
+const fetchTimeout = 5 * time.Second
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "testpod: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) == 1 && args[0] == "pause":
+		return pause()
+	case len(args) == 1 && args[0] == "serve":
+		return serve()
+	case len(args) == 2 && args[0] == "fetch":
+		return fetch(args[1])
+	}
+	return errors.New("one of pause, serve and fetch URL is needed")
+}
+
+// pause waits for the end. It may be process 1 of the pod, which has to reap.
+func pause() error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCHLD)
+	for s := range signals {
+		if s != syscall.SIGCHLD {
+			break
+		}
+		for {
+			if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); err != nil || pid <= 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func serve() error {
+	http.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		pod, err := self()
+		if err == nil {
+			w.Header().Set("Content-Type", "application/json")
+			err = json.NewEncoder(w).Encode(pod)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+	// Process 1 has no default action for signals: without this, each deletion would take the grace period.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	ended := make(chan error, 1)
+	go func() { ended <- http.ListenAndServe(":8080", nil) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve HTTP: %w", err)
+	case <-signals:
+		return nil
+	}
+}
+
+func self() (Pod, error) {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return Pod{}, err
+	}
+	link, err := net.InterfaceByName("eth0")
+	if err != nil {
+		return Pod{}, err
+	}
+	pod := Pod{Hostname: hostname, MAC: link.HardwareAddr.String()}
+	addresses, err := link.Addrs()
+	if err != nil {
+		return Pod{}, err
+	}
+	for _, a := range addresses {
+		if ip, _, err := net.ParseCIDR(a.String()); err == nil && !ip.IsLinkLocalUnicast() {
+			pod.Addresses = append(pod.Addresses, ip.String())
+		}
+	}
+	return pod, nil
+}
+
+func fetch(url string) error {
+	client := http.Client{Timeout: fetchTimeout}
+	response, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %s", url, response.Status)
+	}
+	_, err = io.Copy(os.Stdout, response.Body)
+	return err
+}
