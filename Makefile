@@ -92,12 +92,12 @@ PREFLIGHT := $(BIN)/realcluster-preflight
 .PHONY: cluster
 cluster: preflight ## Starts one, with containerd, kubelets and Cilium, in place of an earlier one
 	@$(MAKE) --no-print-directory cluster-programs
-	@$(BIN)/realcluster up -dir $(CLUSTER_DIR) -bin $(BIN) -cilium $(CILIUM) -nodes $(NODES) \
-	  -families $(FAMILIES) -routing $(ROUTING) -update-rate $(UPDATE_RATE)
+	@$(BIN)/realcluster up --dir=$(CLUSTER_DIR) --bin=$(BIN) --cilium=$(CILIUM) --nodes=$(NODES) \
+	  --families=$(FAMILIES) --routing=$(ROUTING) --update-rate=$(UPDATE_RATE)
 
 .PHONY: cluster-down
 cluster-down: $(BIN)/realcluster ## Ends it and deletes all that it has left
-	@$(BIN)/realcluster down -dir $(CLUSTER_DIR)
+	@$(BIN)/realcluster down --dir=$(CLUSTER_DIR)
 
 .PHONY: kubectl
 kubectl: $(BIN)/fixedip-kubectl ## Runs kubectl on it: make kubectl ARGS="get pods -A"

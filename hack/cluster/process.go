@@ -303,6 +303,11 @@ func (p *Process) launch() (*run, *os.File, error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	}
 	cmd.SysProcAttr.Cloneflags = p.program.Cloneflags
+	if p.program.Start != nil {
+		// A child in another PID namespace sees no parent, which Go takes for its death. It ends with the first
+		// process of its namespace.
+		cmd.SysProcAttr.Pdeathsig = 0
+	}
 	var ready *os.File
 	if p.program.AwaitReady {
 		r, w, err := os.Pipe()

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"fixedip.io/fixedip/hack/cluster"
@@ -182,7 +181,6 @@ func (n *Node) Run(ctx context.Context, program string, args ...string) (string,
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = n.environment()
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	var out, problems strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	err := n.start(cmd)
@@ -323,7 +321,6 @@ func (n *Node) ImportImage(ctx context.Context, archive string) error {
 	// The archive may be where the node does not see it.
 	cmd := exec.CommandContext(ctx, "/usr/bin/ctr", "--namespace=k8s.io", "--address="+layout.ContainerdSocket, "images", "import", "-")
 	cmd.Env, cmd.Dir, cmd.Stdin = n.environment(), "/", file
-	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	var output strings.Builder
 	cmd.Stdout, cmd.Stderr = &output, &output
 	err = n.start(cmd)

@@ -47,8 +47,7 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 // runApt runs apt-get and shows how it goes. Its whole output is in the error if it fails.
 func runApt(ctx context.Context, step []string, log func(string, ...any)) error {
 	cmd := exec.CommandContext(ctx, step[0], step[1:]...)
-	// Services that packages start are of no use here; dpkg asks this variable's program for permission.
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath, "RUNLEVEL=1")
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath)
 	output, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("run %s: %w", strings.Join(step, " "), err)

@@ -1,0 +1,41 @@
+package realcluster
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Down deletes the work folder, so it has to be sure that it is one.
+func TestIsWorkFolder(t *testing.T) {
+	for name, c := range map[string]struct {
+		entries []string
+		err     string
+	}{
+		"empty":          {},
+		"a cluster's":    {entries: []string{"nodes/", "logs/"}},
+		"half made":      {entries: []string{"nodes/"}},
+		"somebody's own": {entries: []string{"thesis.tex"}, err: "something else in it than a cluster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, entry := range c.entries {
+				path := filepath.Join(dir, entry)
+				var err error
+				if strings.HasSuffix(entry, "/") {
+					err = os.Mkdir(path, 0o755)
+				} else {
+					err = os.WriteFile(path, nil, 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := isWorkFolder(dir)
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("got %v, want %q", err, c.err)
+			}
+		})
+	}
+}

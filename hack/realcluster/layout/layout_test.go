@@ -1,0 +1,128 @@
+package layout
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestValidate(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Options)
+		err    string
+	}{
+		"defaults":      {change: func(*Options) {}},
+		"both families": {change: func(o *Options) { o.Families = []string{IPv6, IPv4} }},
+		"spare nodes":   {change: func(o *Options) { o.Spare = 98 }},
+		"version":       {change: func(o *Options) { o.Cilium = "1.17" }, err: `Cilium "1.17"`},
+		"no node":       {change: func(o *Options) { o.Nodes = 0 }, err: "0 nodes"},
+		"too many":      {change: func(o *Options) { o.Spare = 99 }, err: "99 spare"},
+		"no family":     {change: func(o *Options) { o.Families = nil }, err: "families []"},
+		"one twice":     {change: func(o *Options) { o.Families = []string{IPv4, IPv4} }, err: "families [IPv4 IPv4]"},
+		"no such one":   {change: func(o *Options) { o.Families = []string{"ipv4"} }, err: `family "ipv4"`},
+		"routing":       {change: func(o *Options) { o.Routing = "bgp" }, err: `routing "bgp"`},
+		"update rate":   {change: func(o *Options) { o.UpdateRate = 0 }, err: "update rate 0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Defaults()
+			c.change(&o)
+			err := o.Validate()
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("got %v, want %q", err, c.err)
+			}
+		})
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	o := Options{Nodes: 2, Spare: 1, Families: []string{IPv6, IPv4}}
+	type seen struct {
+		Nodes, Spare  []string
+		ControlPlane  string
+		Service       string
+		Services      string
+		KubeletArgs   []string
+		KubeletOfNone string
+	}
+	args, err := o.KubeletArgs("node-3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = o.KubeletArgs("node-4")
+	if err == nil {
+		t.Fatal("there is no node-4")
+	}
+	got := seen{
+		Nodes: o.NodeNames(), Spare: o.SpareNames(),
+		ControlPlane: o.ControlPlane().String(), Service: o.ServiceAddress().String(), Services: o.ServiceCIDRs(),
+		KubeletArgs: args, KubeletOfNone: err.Error(),
+	}
+	want := seen{
+		Nodes: []string{"node-1", "node-2"}, Spare: []string{"node-3"},
+		ControlPlane: "fd00:198:18::1", Service: "fd00:10:96::1", Services: "fd00:10:96::/112,10.96.0.0/16",
+		KubeletArgs:   []string{"--hostname-override=node-3", "--node-ip=fd00:198:18::d,198.18.0.13"},
+		KubeletOfNone: `"node-4" is none of the nodes [node-1 node-2] [node-3]`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got): %s", diff)
+	}
+}
+
+// What differs between the kinds of clusters is all that users choose.
+func TestAgentConfig(t *testing.T) {
+	chosen := []string{
+		"enable-ipv4", "enable-ipv6", "enable-ipv4-masquerade", "enable-ipv6-masquerade", "routing-mode", "auto-direct-node-routes",
+		"ipv4-native-routing-cidr", "ipv6-native-routing-cidr", "ipam-cilium-node-update-rate",
+	}
+	for name, c := range map[string]struct {
+		options Options
+		want    []string // of the chosen settings, "" where there is none
+	}{
+		"tunnel": {
+			options: Options{Families: []string{IPv4}, Routing: Tunnel, UpdateRate: 15 * time.Second},
+			want:    []string{"true", "false", "true", "false", "tunnel", "false", "", "", "15s"},
+		},
+		"native, both families": {
+			options: Options{Families: []string{IPv4, IPv6}, Routing: Native, UpdateRate: time.Second},
+			want:    []string{"true", "true", "true", "true", "native", "true", "10.240.0.0/16", "fd00:10:240::/112", "1s"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			settings := c.options.AgentConfig(Paths{})
+			var got []string
+			for _, key := range chosen {
+				got = append(got, settings[key])
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("%v (-want +got): %s", chosen, diff)
+			}
+		})
+	}
+}
+
+// The modules that agents are built from have the versions under which their programs are looked for.
+func TestCiliumVersionsAreThoseOfTheModules(t *testing.T) {
+	got := map[string]string{}
+	modules, err := filepath.Glob(filepath.Join("..", "modules", "cilium-*", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range modules {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if version, found := strings.CutPrefix(line, "require github.com/cilium/cilium "); found {
+				got[strings.TrimPrefix(filepath.Base(filepath.Dir(path)), "cilium-")] = strings.TrimSpace(version)
+			}
+		}
+	}
+	if diff := cmp.Diff(ciliumVersions, got); diff != "" {
+		t.Errorf("(-versions +modules): %s", diff)
+	}
+}
