@@ -162,6 +162,11 @@ scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-sche
 claims: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Measures claims a second, beside the guide's way
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CLAIM_ROUNDS=10 go test -v -count=1 ./test/integration -run 'TestCostOfAClaim$$'
 
+.PHONY: test-e2e
+test-e2e: preflight ## Runs the tests on real nodes, as root (CILIUM=1.18 or 1.20: on another Cilium)
+	@$(MAKE) --no-print-directory cluster-programs
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CILIUM=$(CILIUM) go test -v -count=1 -timeout 60m ./test/e2e
+
 ##@ Care
 
 .PHONY: generate

@@ -37,12 +37,12 @@ func StopDetached(dir string) error {
 	if len(others) < len(names) {
 		errs = append(errs, stopGroup(dir, []string{controlPlaneName}))
 	}
-	return errors.Join(append(errs, killStrays(dir))...)
+	return errors.Join(append(errs, KillAll(dir))...)
 }
 
-// killStrays kills the processes of a cluster that no pid file tells of: whoever started them was killed before
-// it could write one.
-func killStrays(dir string) error {
+// KillAll kills every process of a cluster and returns when they have ended: those too that no pid file tells of,
+// since whoever started them was killed before it could write one.
+func KillAll(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("find the work folder %q: %w", dir, err)
@@ -52,18 +52,33 @@ func killStrays(dir string) error {
 		return fmt.Errorf("look for processes of the cluster: %w", err)
 	}
 	var errs []error
+	open := map[int]int{} // descriptors of the processes, by their ids
 	for _, file := range files {
-		// Most that can't be read have ended meanwhile, or are another user's and so none of ours.
-		data, err := os.ReadFile(file)
-		if err != nil || !slices.Contains(strings.Split(string(data), "\x00"), dirVariable+"="+dir) {
-			continue
-		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			errs = append(errs, fmt.Errorf("kill process %d of the cluster: %w", pid, err))
+		// The descriptor comes first, so that it can't be another process that is killed. Those that can't be
+		// opened or read have ended meanwhile, or are another user's and so none of ours.
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err == nil && slices.Contains(strings.Split(string(data), "\x00"), dirVariable+"="+dir) {
+			open[pid] = fd
+			err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			if err != nil && !errors.Is(err, unix.ESRCH) {
+				errs = append(errs, fmt.Errorf("kill process %d of the cluster: %w", pid, err))
+			}
+		} else if err := unix.Close(fd); err != nil {
+			errs = append(errs, fmt.Errorf("close the descriptor of process %d: %w", pid, err))
+		}
+	}
+	deadline := time.Now().Add(stopTimeout)
+	for pid, fd := range open {
+		if err := errors.Join(waitPID(fd, deadline), unix.Close(fd)); err != nil {
+			errs = append(errs, fmt.Errorf("wait for the end of process %d of the cluster: %w", pid, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"fixedip.io/fixedip/hack/cluster"
 )
@@ -24,7 +25,8 @@ func Down(dir string) error {
 	if err := isWorkFolder(dir); err != nil {
 		return err
 	}
-	if err := cluster.StopDetached(dir); err != nil {
+	// Nobody needs what they would write at an end in good order.
+	if err := cluster.KillAll(dir); err != nil {
 		return err
 	}
 	if err := removeTraces(dir); err != nil {
@@ -69,25 +71,32 @@ func removeTraces(dir string) error {
 }
 
 // removeCgroups removes the cgroups of the nodes' containers, which are empty once their processes are killed. In
-// each hierarchy they are in k8s.io, by the id of the container; containerd keeps a folder of that name.
+// each hierarchy they are in k8s.io, by the id of the container, of which containerd keeps folders.
 func removeCgroups(dir string) error {
-	tasks, err := filepath.Glob(filepath.Join(dir, nodesDir, "*", "disk", "lib", "containerd", "io.containerd.runtime.v2.task", "k8s.io", "*"))
-	if err != nil {
-		return fmt.Errorf("look for containers: %w", err)
+	var containers []string
+	for _, kept := range []string{"io.containerd.runtime.v2.task/k8s.io", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.grpc.v1.cri/containers"} {
+		found, err := filepath.Glob(filepath.Join(dir, nodesDir, "*", "disk", "lib", "containerd", kept, "*"))
+		if err != nil {
+			return fmt.Errorf("look for containers: %w", err)
+		}
+		containers = append(containers, found...)
 	}
 	var errs []error
-	for _, task := range tasks {
-		for _, pattern := range []string{"/sys/fs/cgroup/k8s.io", "/sys/fs/cgroup/*/k8s.io"} {
-			groups, err := filepath.Glob(filepath.Join(pattern, filepath.Base(task)))
-			if err != nil {
-				errs = append(errs, err)
-			}
-			for _, group := range groups {
-				// One that is not empty yet is left: it does no harm.
-				if err := os.Remove(group); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					errs = append(errs, fmt.Errorf("remove a container's cgroup: %w", err))
+	// In version 2 there is one hierarchy.
+	for _, pattern := range []string{"/sys/fs/cgroup/k8s.io", "/sys/fs/cgroup/*/k8s.io"} {
+		parents, err := filepath.Glob(pattern)
+		if err != nil {
+			return fmt.Errorf("look for cgroups: %w", err)
+		}
+		for _, parent := range parents {
+			for _, container := range containers {
+				err := unix.Rmdir(filepath.Join(parent, filepath.Base(container)))
+				if err != nil && !errors.Is(err, fs.ErrNotExist) {
+					errs = append(errs, fmt.Errorf("remove the cgroup of container %s in %s: %w", filepath.Base(container), parent, err))
 				}
 			}
+			// Another containerd of the machine may have containers in it.
+			_ = unix.Rmdir(parent)
 		}
 	}
 	return errors.Join(errs...)

@@ -231,7 +231,7 @@ func (n *Node) configure() error {
 	if err != nil {
 		return err
 	}
-	kubelet, err := layout.KubeletConfig(paths)
+	kubelet, err := n.cluster.options.KubeletConfig(paths)
 	if err != nil {
 		return err
 	}

@@ -267,6 +267,12 @@ func (c *Cluster) Stop() {
 	}
 	wg.Wait()
 	if c.Cluster != nil {
+		// A kube-scheduler without leader election takes the request to end for a failure.
+		if p := c.Process(schedulerName); p != nil && p.Running() {
+			if err := p.Kill(); err != nil {
+				c.options.Log("stopping: %v", err)
+			}
+		}
 		c.Cluster.Stop()
 	}
 	if err := removeTraces(c.options.Dir); err != nil {

@@ -80,6 +80,8 @@ makeIPTablesUtilChains: false
 enableControllerAttachDetach: false
 resolvConf: ""
 clusterDomain: cluster.local
+# Nobody answers there: it only spares each pod an event about its absence.
+clusterDNS: [{{.DNS}}]
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}
 imageGCHighThresholdPercent: 100
 serializeImagePulls: false
@@ -89,8 +91,8 @@ nodeStatusUpdateFrequency: 5s
 `))
 
 // KubeletConfig is the configuration of a node's kubelet.
-func KubeletConfig(p Paths) ([]byte, error) {
-	return execute("the kubelet", kubeletConfig, map[string]any{"Socket": ContainerdSocket, "Paths": p})
+func (o Options) KubeletConfig(p Paths) ([]byte, error) {
+	return execute("the kubelet", kubeletConfig, map[string]any{"Socket": ContainerdSocket, "Paths": p, "DNS": o.dnsAddress()})
 }
 
 // KubeletArgs are the flags that differ from node to node.

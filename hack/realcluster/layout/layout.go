@@ -127,6 +127,15 @@ func (o Options) ServiceAddress() netip.Addr {
 	return netip.MustParsePrefix(networks[o.Families[0]].services).Addr().Next()
 }
 
+// dnsAddress is the one that clusters use to give to their DNS service.
+func (o Options) dnsAddress() netip.Addr {
+	address := o.ServiceAddress()
+	for range 9 {
+		address = address.Next()
+	}
+	return address
+}
+
 // APIServerPort is that of the API server on the control plane's address.
 const APIServerPort = 6443
 

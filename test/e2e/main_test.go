@@ -1,0 +1,66 @@
+// Package e2e runs the product on real nodes: kubelets, containerd and unmodified agents of Cilium, in namespaces of
+// this machine. It needs root; make test-e2e builds what it runs.
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+	"fixedip.io/fixedip/hack/realcluster/preflight"
+)
+
+// stepTimeout bounds one step of a test. It is not what is measured: a step that hangs is to end some time.
+const stepTimeout = 3 * time.Minute
+
+// bin has the programs, as make test-e2e builds them.
+var bin = os.Getenv("FIXEDIP_BIN")
+
+func TestMain(m *testing.M) {
+	if bin == "" {
+		fmt.Fprintln(os.Stderr, "FIXEDIP_BIN is not set: run make test-e2e")
+		os.Exit(1)
+	}
+	if err := preflight.Check(3); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		var missing *preflight.Missing
+		if errors.As(err, &missing) {
+			os.Exit(preflight.ExitCode)
+		}
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// start starts a cluster of a test's own, which is stopped at its end.
+func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster {
+	t.Helper()
+	o := realcluster.Options{
+		Options: layout.Defaults(), Dir: t.TempDir(), Bin: bin, Source: filepath.Join("..", ".."), Log: t.Logf,
+	}
+	if line := os.Getenv("FIXEDIP_CILIUM"); line != "" {
+		o.Cilium = line
+	}
+	if change != nil {
+		change(&o)
+	}
+	c, err := realcluster.Start(within(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Stop)
+	return c
+}
+
+// within is a context for one step.
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,158 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+)
+
+// What the other tests do to nodes does to them what it says.
+func TestNodes(t *testing.T) {
+	c := start(t, func(o *realcluster.Options) { o.Spare = 1 })
+	cfg, err := c.RESTConfig(cluster.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scene{t: t, cluster: c, api: kubernetes.NewForConfigOrDie(cfg)}
+	one, two := c.Node("node-1"), c.Node("node-2")
+	near, far := s.runPod("near", "node-1"), s.runPod("far", "node-2")
+	s.answers(two, near)
+	s.answers(one, far)
+
+	for _, part := range []realcluster.Part{realcluster.Agent, realcluster.Kubelet, realcluster.Containerd} {
+		t.Logf("the %s of node-1 is killed", part)
+		s.must(one.Kill(part))
+		s.answers(two, near)
+		s.must(one.Start(within(t), part))
+		s.must(c.WaitNodeReady(within(t), "node-1"))
+		s.answers(two, near)
+	}
+
+	t.Log("node-1 is cut off")
+	s.must(one.Partition())
+	if answer, err := two.Fetch(within(t), near.Status.PodIP); err == nil {
+		t.Errorf("%s still answers: %s", near.Name, answer)
+	}
+	s.must(one.Heal())
+	s.answers(two, near)
+
+	t.Log("node-1 is rebooted")
+	s.must(one.Reboot(within(t), true))
+	near = s.restarted(near)
+	s.answers(two, near)
+
+	t.Log("node-1 is installed anew")
+	s.must(one.Reboot(within(t), false))
+	near = s.restarted(near)
+	s.answers(two, near)
+
+	t.Log("a third node joins")
+	s.must(c.AddNode(within(t), "node-3"))
+	s.answers(c.Node("node-3"), near)
+
+	t.Log("all is stopped")
+	c.Stop()
+	if left, err := exec.Command("pgrep", "-f", c.Dir()).Output(); len(left) > 0 {
+		t.Errorf("processes are left: %s%v", left, err)
+	}
+}
+
+// scene is a cluster under test.
+type scene struct {
+	t       *testing.T
+	cluster *realcluster.Cluster
+	api     kubernetes.Interface
+}
+
+func (s *scene) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// runPod runs a test pod on a node and returns it when it is ready.
+func (s *scene) runPod(name, node string) *corev1.Pod {
+	s.t.Helper()
+	_, err := s.api.CoreV1().Pods("default").Create(within(s.t), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Containers: []corev1.Container{{Name: "web", Image: layout.WebImage, ImagePullPolicy: corev1.PullNever}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	return s.awaitPod(name, func(*corev1.Pod) bool { return true })
+}
+
+// restarted waits until the containers of a pod run anew after all of them died with its node.
+func (s *scene) restarted(before *corev1.Pod) *corev1.Pod {
+	s.t.Helper()
+	return s.awaitPod(before.Name, func(p *corev1.Pod) bool {
+		return p.Status.ContainerStatuses[0].ContainerID != before.Status.ContainerStatuses[0].ContainerID
+	})
+}
+
+// awaitPod waits until a pod is ready and as it should be.
+func (s *scene) awaitPod(name string, condition func(*corev1.Pod) bool) *corev1.Pod {
+	s.t.Helper()
+	var pod *corev1.Pod
+	err := wait.PollUntilContextCancel(within(s.t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		var err error
+		if pod, err = s.api.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{}); err != nil {
+			return false, err
+		}
+		ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
+		return ready && condition(pod), nil
+	})
+	if err != nil {
+		s.t.Fatalf("wait for pod %s: %v; it is %+v", name, err, pod.Status)
+	}
+	return pod
+}
+
+// answers waits until the pod answers to a node, under each of its addresses. The first packets of a connection may
+// be lost while agents tell one another about the pod.
+func (s *scene) answers(from *realcluster.Node, pod *corev1.Pod) {
+	s.t.Helper()
+	for _, ip := range pod.Status.PodIPs {
+		var last error
+		err := wait.PollUntilContextCancel(within(s.t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			var answer string
+			if answer, last = from.Fetch(ctx, ip.IP); last != nil {
+				return false, nil
+			}
+			var got struct {
+				Hostname  string
+				Addresses []string
+			}
+			if err := json.Unmarshal([]byte(answer), &got); err != nil {
+				return false, fmt.Errorf("read the answer %q: %w", answer, err)
+			}
+			if got.Hostname != pod.Name || !slices.Contains(got.Addresses, ip.IP) {
+				return false, fmt.Errorf("pod %s is not who answers at %s: %s", pod.Name, ip.IP, strings.TrimSpace(answer))
+			}
+			return true, nil
+		})
+		if err != nil {
+			s.t.Fatalf("ask pod %s at %s from %s: %v", pod.Name, ip.IP, from.Name, errors.Join(err, last))
+		}
+	}
+}
