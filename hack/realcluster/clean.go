@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"fixedip.io/fixedip/hack/cluster"
@@ -57,15 +56,8 @@ func isWorkFolder(dir string) error {
 // removeTraces removes what a cluster leaves on the machine outside of its processes and of its folder. Mounts and
 // the networks of nodes are gone with their namespaces.
 func removeTraces(dir string) error {
-	link, err := netlink.LinkByName(machineLink)
-	switch {
-	case errors.As(err, &netlink.LinkNotFoundError{}):
-	case err != nil:
-		return fmt.Errorf("look for the link %s: %w", machineLink, err)
-	case link.Attrs().Alias == dir || link.Attrs().Alias == "":
-		if err := netlink.LinkDel(link); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
-			return fmt.Errorf("remove the link %s: %w", machineLink, err)
-		}
+	if err := release(dir); err != nil {
+		return err
 	}
 	return removeCgroups(dir)
 }

@@ -3,8 +3,12 @@ package realcluster
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -16,10 +20,64 @@ const (
 	// bridgeName is that of the bridge in the hub, a network namespace of its own: there the machine's firewall
 	// has no say in what nodes send one another.
 	bridgeName = "nodes"
-	// machineLink is the machine's end of the link to the hub. It has the control plane's addresses.
+	// machineLink is the machine's end of the link to the hub, with the number of the network. It has the control
+	// plane's addresses, and the work folder as its alias, which tells whose it is. machinePort is the other end.
 	machineLink = "fixedip-hub"
-	machinePort = "machine"
+	machinePort = "fixedip-port"
 )
+
+// reserve takes the first network of nodes that the machine has no part in, by making the link of it.
+func reserve(dir string) (int, error) {
+	used, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return 0, fmt.Errorf("read the addresses of this machine: %w", err)
+	}
+	for i := range layout.MaxNetwork + 1 {
+		if slices.ContainsFunc(layout.Options{Network: i}.NodeNetworks(), func(p netip.Prefix) bool {
+			return slices.ContainsFunc(used, func(a netlink.Addr) bool { return overlap(p, a.IPNet) })
+		}) {
+			continue
+		}
+		name := machineLink + strconv.Itoa(i)
+		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: machinePort + strconv.Itoa(i)}
+		err := netlink.LinkAdd(pair)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err == nil {
+			err = netlink.LinkSetAlias(pair, dir)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("make the link %s: %w", name, err)
+		}
+		return i, nil
+	}
+	return 0, fmt.Errorf("no network for the nodes is left: this machine has addresses in each of them")
+}
+
+func overlap(p netip.Prefix, n *net.IPNet) bool {
+	address, ok := netip.AddrFromSlice(n.IP)
+	ones, _ := n.Mask.Size()
+	return ok && p.Overlaps(netip.PrefixFrom(address.Unmap(), ones))
+}
+
+// release gives back the networks that a cluster of the folder has reserved.
+func release(dir string) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("look for the links of the cluster: %w", err)
+	}
+	for _, link := range links {
+		name := link.Attrs().Name
+		if link.Attrs().Alias != dir || !strings.HasPrefix(name, machineLink) {
+			continue
+		}
+		if err := netlink.LinkDel(link); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+			return fmt.Errorf("remove the link %s: %w", name, err)
+		}
+	}
+	return nil
+}
 
 // hub is where all nodes are connected.
 type hub struct {
@@ -42,8 +100,8 @@ func withNetwork(pid int, f func(*netlink.Handle) error) error {
 	return f(handle)
 }
 
-// setUp makes the bridge and the machine's link to it, which tells whose it is by its alias.
-func (h *hub) setUp(dir string) error {
+// setUp makes the bridge and connects the machine's link to it.
+func (h *hub) setUp() error {
 	err := withNetwork(h.pid, func(n *netlink.Handle) error {
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
 		if err := n.LinkAdd(bridge); err != nil {
@@ -54,22 +112,23 @@ func (h *hub) setUp(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := h.connect(nil, machineLink, machinePort); err != nil {
-		return err
-	}
+	number := strconv.Itoa(h.options.Network)
 	machine, err := netlink.NewHandle()
 	if err != nil {
 		return fmt.Errorf("open the machine's network: %w", err)
 	}
 	defer machine.Close()
-	link, err := machine.LinkByName(machineLink)
+	port, err := machine.LinkByName(machinePort + number)
 	if err == nil {
-		err = machine.LinkSetAlias(link, dir)
+		err = machine.LinkSetNsPid(port, h.pid)
 	}
 	if err != nil {
-		return fmt.Errorf("mark the link %s: %w", machineLink, err)
+		return fmt.Errorf("connect the machine to the hub: %w", err)
 	}
-	return up(machine, machineLink, h.options.ControlPlaneAddresses())
+	if err := h.plug(machinePort + number); err != nil {
+		return err
+	}
+	return up(machine, machineLink+number, h.options.ControlPlaneAddresses())
 }
 
 // connectNode gives a node its interface, addresses and default route.
@@ -78,7 +137,7 @@ func (h *hub) connectNode(name string, pid int) error {
 	if err != nil {
 		return err
 	}
-	if err := h.connect(&pid, layout.NodeInterface, name); err != nil {
+	if err := h.connect(pid, layout.NodeInterface, name); err != nil {
 		return err
 	}
 	return withNetwork(pid, func(n *netlink.Handle) error {
@@ -101,25 +160,24 @@ func (h *hub) connectNode(name string, pid int) error {
 }
 
 // connect makes a pair of links, of which one is a port of the hub. The other one is in the network of the given
-// process, or the machine's.
-func (h *hub) connect(pid *int, link, port string) error {
+// process.
+func (h *hub) connect(pid int, link, port string) error {
 	ns, err := netns.GetFromPid(h.pid)
 	if err != nil {
 		return fmt.Errorf("open the network of the hub: %w", err)
 	}
 	defer ns.Close()
-	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: link}, PeerName: port, PeerNamespace: netlink.NsFd(ns)}
-	if pid != nil {
-		pair.Namespace = netlink.NsPid(*pid)
+	pair := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: link, Namespace: netlink.NsPid(pid)}, PeerName: port, PeerNamespace: netlink.NsFd(ns),
 	}
 	if err := netlink.LinkAdd(pair); err != nil {
 		return fmt.Errorf("connect %s to the hub: %w", port, err)
 	}
-	return errors.Join(h.plug(port), withNetwork(h.pid, func(n *netlink.Handle) error { return up(n, port, nil) }))
+	return h.plug(port)
 }
 
-// plug makes a link a port of the bridge, unplug takes it out of it. The link stays up, as that of a node whose
-// packets are lost somewhere else.
+// plug makes a link a port of the bridge and sets it up, unplug takes it out of it. It stays up then, as that of a
+// node whose packets are lost somewhere else.
 func (h *hub) plug(port string) error { return h.setMaster(port, true) }
 
 func (h *hub) unplug(port string) error { return h.setMaster(port, false) }
@@ -135,7 +193,7 @@ func (h *hub) setMaster(port string, plugged bool) error {
 		} else {
 			var bridge netlink.Link
 			if bridge, err = n.LinkByName(bridgeName); err == nil {
-				err = n.LinkSetMaster(link, bridge)
+				err = errors.Join(n.LinkSetMaster(link, bridge), n.LinkSetUp(link))
 			}
 		}
 		if err != nil {

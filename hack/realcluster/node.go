@@ -45,8 +45,7 @@ type Node struct {
 	starter *cluster.Starter
 }
 
-// PowerOn starts the node and its programs. It does not wait until the node is ready: see WaitNodeReady of the
-// cluster.
+// PowerOn starts the node and its programs. It does not wait until the node is ready: see WaitReady.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.boot(ctx); err != nil {
 		return err
@@ -67,6 +66,38 @@ func (n *Node) PowerOn(ctx context.Context) error {
 		return err
 	}
 	return n.Start(ctx, Agent)
+}
+
+// WaitReady returns when the Node says that it is ready, and its agent too, or with the ends of the logs when one of
+// its programs ends.
+func (n *Node) WaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, part := range parts {
+		p := n.Process(part)
+		if p == nil {
+			return fmt.Errorf("wait for node %s: its %s was never started", n.Name, part)
+		}
+		go func() {
+			select {
+			case <-p.Exited():
+				cancel(errors.Join(fmt.Errorf("%s has ended", p.Name), p.ExitError()))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	err := n.cluster.WaitNodeReady(ctx, n.Name)
+	if err == nil {
+		// A node that was ready before says so until the control plane misses it. There is no event for an agent.
+		err = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			_, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", n.cluster.options.AgentHealth())
+			return err == nil, nil
+		})
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("wait for node %s: %w", n.Name, err), context.Cause(ctx), n.lastWords())
+	}
+	return nil
 }
 
 // boot makes the namespaces and connects them.

@@ -22,15 +22,14 @@ package realcluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -102,10 +101,10 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		}
 		*path = absolute
 	}
-	if err := preflight.Check(o.Nodes + o.Spare); err != nil {
+	if err := checkFolder(o.Dir); err != nil {
 		return nil, err
 	}
-	if err := refuseOther(o.Dir); err != nil {
+	if err := preflight.Check(o.Nodes + o.Spare); err != nil {
 		return nil, err
 	}
 	if err := Down(o.Dir); err != nil {
@@ -117,6 +116,11 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err := prepareFolder(o); err != nil {
 		return nil, err
 	}
+	network, err := reserve(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	o.Network = network
 	c := &Cluster{options: o, nodes: map[string]*Node{}}
 	if err := c.start(ctx); err != nil {
 		c.Stop()
@@ -186,7 +190,7 @@ func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) erro
 		return err
 	}
 	c.hub = &hub{options: c.options.Options, pid: p.PID()}
-	return c.hub.setUp(c.options.Dir)
+	return c.hub.setUp()
 }
 
 // startScheduler starts the cluster's own scheduler: ours is a kube-scheduler too, and without a configuration it
@@ -244,8 +248,8 @@ func (c *Cluster) AddNode(ctx context.Context, name string) error {
 	if err := n.PowerOn(ctx); err != nil {
 		return err
 	}
-	if err := c.WaitNodeReady(ctx, name); err != nil {
-		return errors.Join(err, n.lastWords())
+	if err := n.WaitReady(ctx); err != nil {
+		return err
 	}
 	c.options.Log("%s ready after %s", name, time.Since(began).Round(100*time.Millisecond))
 	return nil
@@ -287,17 +291,10 @@ func (c *Cluster) ciliumBin() string {
 	return filepath.Join(c.options.Bin, "cilium-"+c.options.CiliumVersion())
 }
 
-// refuseOther fails if a cluster of another folder runs on the machine: there can be one network of nodes only.
-func refuseOther(dir string) error {
-	link, err := netlink.LinkByName(machineLink)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look for another cluster: %w", err)
-	}
-	if other := link.Attrs().Alias; other != dir {
-		return fmt.Errorf("a cluster runs in %s already (the link %s is its own): end it with make cluster-down CLUSTER_DIR=%s", other, machineLink, other)
+// checkFolder refuses a work folder whose name can't stand in the configuration of some program.
+func checkFolder(dir string) error {
+	if i := strings.IndexAny(dir, ",:;\"'\\ \t\n"); i >= 0 {
+		return fmt.Errorf("the work folder %q has %q in its name, which some program's configuration takes for something else", dir, dir[i])
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/realcluster"
@@ -39,7 +40,7 @@ func TestNodes(t *testing.T) {
 		s.must(one.Kill(part))
 		s.answers(two, near)
 		s.must(one.Start(within(t), part))
-		s.must(c.WaitNodeReady(within(t), "node-1"))
+		s.must(one.WaitReady(within(t)))
 		s.answers(two, near)
 	}
 
@@ -53,11 +54,13 @@ func TestNodes(t *testing.T) {
 
 	t.Log("node-1 is rebooted")
 	s.must(one.Reboot(within(t), true))
+	s.must(one.WaitReady(within(t)))
 	near = s.restarted(near)
 	s.answers(two, near)
 
 	t.Log("node-1 is installed anew")
 	s.must(one.Reboot(within(t), false))
+	s.must(one.WaitReady(within(t)))
 	near = s.restarted(near)
 	s.answers(two, near)
 
@@ -115,7 +118,7 @@ func (s *scene) awaitPod(name string, condition func(*corev1.Pod) bool) *corev1.
 	err := wait.PollUntilContextCancel(within(s.t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		var err error
 		if pod, err = s.api.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{}); err != nil {
-			return false, err
+			return false, client.IgnoreNotFound(err)
 		}
 		ready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

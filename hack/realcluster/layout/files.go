@@ -164,5 +164,13 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 	return settings
 }
 
+// AgentHealth is where an agent tells the kubelet that it is well, by default.
+func (o Options) AgentHealth() string {
+	if o.Has(IPv4) {
+		return "http://127.0.0.1:9879/healthz"
+	}
+	return "http://[::1]:9879/healthz"
+}
+
 // NodeInterface is the interface by which a node is on the network of the nodes.
 const NodeInterface = "eth0"

@@ -40,7 +40,12 @@ type Options struct {
 	Routing  Routing
 	// UpdateRate is how often an agent writes the status of its CiliumNode at most. Cilium's default is 15 s.
 	UpdateRate time.Duration
+	// Network tells the clusters of one machine apart, from 0 to MaxNetwork: each has its own network of nodes.
+	Network int
 }
+
+// MaxNetwork is the last network of nodes.
+const MaxNetwork = 255
 
 // Defaults are two nodes with Cilium 1.19, IPv4 and VXLAN. Agents report every second, which keeps waiting short.
 func Defaults() Options {
@@ -68,6 +73,9 @@ func (o Options) Validate() error {
 	}
 	if o.Routing != Tunnel && o.Routing != Native {
 		return fmt.Errorf("routing %q is neither %s nor %s", o.Routing, Tunnel, Native)
+	}
+	if o.Network < 0 || o.Network > MaxNetwork {
+		return fmt.Errorf("network %d is not from 0 to %d", o.Network, MaxNetwork)
 	}
 	if o.UpdateRate <= 0 {
 		return fmt.Errorf("the update rate %s is not a positive time", o.UpdateRate)
@@ -100,11 +108,12 @@ type network struct {
 	route string
 }
 
-// networks are the CIDRs of each family. Key: the family. The nodes' IPv4 network is one of those set aside for
-// benchmarks (RFC 2544), so that no network of the machine is likely to be the same.
+// networks are the CIDRs of each family, and for nodes what they are made from with the number of the network. Key:
+// the family. The nodes' IPv4 networks are of those set aside for benchmarks (RFC 2544), so that no network of the
+// machine is likely to be the same.
 var networks = map[string]network{
-	IPv4: {nodes: "198.18.0.0/24", pods: "10.240.0.0/16", services: "10.96.0.0/16", route: "0.0.0.0/0"},
-	IPv6: {nodes: "fd00:198:18::/64", pods: "fd00:10:240::/112", services: "fd00:10:96::/112", route: "::/0"},
+	IPv4: {nodes: "198.18.%d.0/24", pods: "10.240.0.0/16", services: "10.96.0.0/16", route: "0.0.0.0/0"},
+	IPv6: {nodes: "fd00:198:18:%x::/64", pods: "fd00:10:240::/112", services: "fd00:10:96::/112", route: "::/0"},
 }
 
 // PodCIDR is what the nodes' subnets are cut from.
@@ -139,6 +148,15 @@ func (o Options) dnsAddress() netip.Addr {
 // APIServerPort is that of the API server on the control plane's address.
 const APIServerPort = 6443
 
+// NodeNetworks are the networks of nodes that have the options' number, of both families.
+func (o Options) NodeNetworks() []netip.Prefix {
+	var list []netip.Prefix
+	for _, n := range networks {
+		list = append(list, netip.MustParsePrefix(fmt.Sprintf(n.nodes, o.Network)))
+	}
+	return list
+}
+
 // ControlPlane is the address under which the nodes reach the API server.
 func (o Options) ControlPlane() netip.Addr { return o.ControlPlaneAddresses()[0].Addr() }
 
@@ -158,7 +176,7 @@ func (o Options) NodeAddresses(node string) ([]netip.Prefix, error) {
 func (o Options) addresses(last byte) []netip.Prefix {
 	var list []netip.Prefix
 	for _, f := range o.Families {
-		prefix := netip.MustParsePrefix(networks[f].nodes)
+		prefix := netip.MustParsePrefix(fmt.Sprintf(networks[f].nodes, o.Network))
 		bytes := prefix.Addr().AsSlice()
 		bytes[len(bytes)-1] = last
 		address, _ := netip.AddrFromSlice(bytes) // has the length of an address

@@ -25,6 +25,7 @@ func TestValidate(t *testing.T) {
 		"one twice":     {change: func(o *Options) { o.Families = []string{IPv4, IPv4} }, err: "families [IPv4 IPv4]"},
 		"no such one":   {change: func(o *Options) { o.Families = []string{"ipv4"} }, err: `family "ipv4"`},
 		"routing":       {change: func(o *Options) { o.Routing = "bgp" }, err: `routing "bgp"`},
+		"network":       {change: func(o *Options) { o.Network = 256 }, err: "network 256"},
 		"update rate":   {change: func(o *Options) { o.UpdateRate = 0 }, err: "update rate 0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +40,7 @@ func TestValidate(t *testing.T) {
 }
 
 func TestAddresses(t *testing.T) {
-	o := Options{Nodes: 2, Spare: 1, Families: []string{IPv6, IPv4}}
+	o := Options{Nodes: 2, Spare: 1, Families: []string{IPv6, IPv4}, Network: 17}
 	type seen struct {
 		Nodes, Spare  []string
 		ControlPlane  string
@@ -63,8 +64,8 @@ func TestAddresses(t *testing.T) {
 	}
 	want := seen{
 		Nodes: []string{"node-1", "node-2"}, Spare: []string{"node-3"},
-		ControlPlane: "fd00:198:18::1", Service: "fd00:10:96::1", Services: "fd00:10:96::/112,10.96.0.0/16",
-		KubeletArgs:   []string{"--hostname-override=node-3", "--node-ip=fd00:198:18::d,198.18.0.13"},
+		ControlPlane: "fd00:198:18:11::1", Service: "fd00:10:96::1", Services: "fd00:10:96::/112,10.96.0.0/16",
+		KubeletArgs:   []string{"--hostname-override=node-3", "--node-ip=fd00:198:18:11::d,198.18.17.13"},
 		KubeletOfNone: `"node-4" is none of the nodes [node-1 node-2] [node-3]`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
