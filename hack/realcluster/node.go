@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -333,7 +334,10 @@ func (n *Node) waitContainerd(ctx context.Context) error {
 
 // importImages gives the node the images that its pods use: there is no registry.
 func (n *Node) importImages(ctx context.Context) error {
-	archives := append([]string{filepath.Join(n.cluster.options.Dir, testImagesFile)}, n.cluster.options.Images...)
+	archives := slices.Clone(n.cluster.options.Images)
+	for name := range testImages {
+		archives = append(archives, testImage(n.cluster.options.Dir, name))
+	}
 	for _, archive := range archives {
 		if err := n.ImportImage(ctx, archive); err != nil {
 			return err

@@ -46,10 +46,8 @@ const readyTimeout = 5 * time.Minute
 // Names of processes, and the prefix of those of a node.
 const (
 	hubName            = "hub"
-	schedulerName      = "kube-scheduler"
 	productScheduler   = "fixedip-scheduler"
 	productController  = "fixedip-controller"
-	testImagesFile     = "test-images.tar"
 	nodesDir, toolsDir = "nodes", "tools"
 	cniDir             = "cni"
 )
@@ -196,8 +194,8 @@ func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) erro
 // startScheduler starts the cluster's own scheduler: ours is a kube-scheduler too, and without a configuration it
 // is nothing else.
 func (c *Cluster) startScheduler(ctx context.Context) error {
-	kubeconfig := c.Kubeconfig(schedulerName)
-	_, err := c.Run(ctx, schedulerName, cluster.Program{Bin: c.bin("fixedip-scheduler"), Args: []string{
+	kubeconfig := c.Kubeconfig(cluster.KubeScheduler)
+	_, err := c.Run(ctx, cluster.KubeScheduler, cluster.Program{Bin: c.bin("fixedip-scheduler"), Args: []string{
 		"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0", "-v=2",
 	}})
 	return err
@@ -272,7 +270,7 @@ func (c *Cluster) Stop() {
 	wg.Wait()
 	if c.Cluster != nil {
 		// A kube-scheduler without leader election takes the request to end for a failure.
-		if p := c.Process(schedulerName); p != nil && p.Running() {
+		if p := c.Process(cluster.KubeScheduler); p != nil && p.Running() {
 			if err := p.Kill(); err != nil {
 				c.options.Log("stopping: %v", err)
 			}
@@ -318,5 +316,5 @@ func prepareFolder(o Options) error {
 	if err := linkTools(filepath.Join(o.Dir, toolsDir)); err != nil {
 		return err
 	}
-	return writeTestImages(filepath.Join(o.Dir, testImagesFile), filepath.Join(o.Bin, "fixedip-testpod"))
+	return makeTestImages(o.Dir, o.Bin)
 }
