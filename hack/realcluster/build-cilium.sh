@@ -10,13 +10,15 @@ line=$1 bin=$(realpath "$2") here=$(dirname "$(realpath "$0")")
 cd "$here/modules/cilium-$line"
 version=$(go list -m -f '{{.Version}}' github.com/cilium/cilium)
 out=$bin/cilium-$version
-# The file is written last: where it is, the rest is whole.
+# It says from what the folder was built, and is written last: where it is right, the rest is whole.
 complete=$out/complete
-if [[ $complete -nt go.mod && $complete -nt go.sum ]]; then
+sum=$(cat go.mod go.sum "$here/build-cilium.sh" | sha256sum)
+if [[ -f $complete && $(<"$complete") == "$sum" ]]; then
   exit 0
 fi
 echo "building Cilium $version: minutes, 3.5 GB of memory and 2 GB of disk the first time"
 mkdir -p "$out"
+rm -f "$complete"
 for program in cilium-agent:daemon cilium-cni:plugins/cilium-cni; do
   "$here/../build.sh" "$out/${program%%:*}" "github.com/cilium/cilium/${program##*:}" \
     -ldflags "-s -w -X 'github.com/cilium/cilium/pkg/version.ciliumVersion=${version#v} module unknown'"
@@ -28,4 +30,4 @@ mkdir "$out/crds"
 cp -R --no-preserve=mode "$module/bpf" "$out/bpf"
 rm -rf "$out/bpf/tests" "$out/bpf/complexity-tests"
 cp --no-preserve=mode "$module"/pkg/k8s/apis/cilium.io/client/crds/*/*.yaml "$out/crds"
-touch "$complete"
+echo "$sum" > "$complete"
