@@ -1,0 +1,40 @@
+package e2e
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"fixedip.io/fixedip/hack/realcluster/preflight"
+)
+
+// Where a cluster can't be had, whoever wants one is told what is missing, and nothing is left.
+func TestMissing(t *testing.T) {
+	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
+	for name, c := range map[string]struct {
+		attributes syscall.SysProcAttr
+		want       string
+	}{
+		// A user namespace without a mapping makes everybody nobody.
+		"not root":        {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}, want: "- root: "},
+		"root of nothing": {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}, want: "- file systems of kind bpf (CONFIG_BPF_SYSCALL): operation not permitted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "cluster")
+			cmd := exec.CommandContext(within(t), filepath.Join(bin, "realcluster"), "up", "--dir="+dir, "--bin="+bin, "--source="+filepath.Join("..", ".."))
+			cmd.SysProcAttr = &c.attributes
+			output, err := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != preflight.ExitCode || !strings.Contains(string(output), c.want) {
+				t.Errorf("got exit code %d (%v), want %d and %q:\n%s", code, err, preflight.ExitCode, c.want, output)
+			}
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the work folder is there: %v", err)
+			}
+		})
+	}
+}
