@@ -73,6 +73,8 @@ authorization: {mode: Webhook}
 cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
+# Without cgroups of pods it panics as soon as it finds a limit to change: kubelet v1.34.
+featureGates: {InPlacePodVerticalScaling: false}
 failSwapOn: false
 failCgroupV1: false
 localStorageCapacityIsolation: false
