@@ -220,8 +220,12 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	if before == nil {
 		return
 	}
-	// An identity that has no entry left anywhere starts anew with its next claim.
+	// An identity that has no entry left anywhere starts anew with its next claim. One whose entries went with
+	// their node has its record still: what another node inherits is no claim.
 	for ip, e := range before.Spec.IPAM.Pool {
+		if gone && w.recordOf(e.Owner) != nil {
+			continue
+		}
 		if pod(e.Owner) && (gone || cn.Spec.IPAM.Pool[ip].Owner != e.Owner) && len(w.entries(e.Owner)) == 0 && !w.away(e.Owner) {
 			delete(w.first, e.Owner)
 		}
