@@ -2,6 +2,7 @@
 # make test     all tests, with the race detector
 # make verify   generated code, go.mod, format and lint are as they should be
 # make cluster  a cluster of real nodes on this machine, as root
+# make e2e      all scenarios on such a cluster
 # make help     all targets
 
 BIN      := bin
@@ -126,6 +127,31 @@ $(BIN)/fixedip-nodeinit $(BIN)/fixedip-testpod: $(BIN)/fixedip-%: FORCE
 
 $(BIN)/fixedip-kubelet $(BIN)/fixedip-kubectl: $(BIN)/fixedip-%: FORCE
 	@hack/build.sh $@ ./hack/$* -ldflags '$(LDFLAGS)'
+
+##@ End to end
+
+# What is run: CILIUM says on which version.
+RUN      ?=
+E2E_DIR  ?= $(CURDIR)/.e2e
+# How often agents report the addresses that they use. It is Cilium's default.
+E2E_RATE ?= 15s
+
+# Three nodes, and the one that takes the place of another.
+e2e e2e-matrix: NODES := 4
+
+.PHONY: e2e
+e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, RUN='rebooted|drained')
+	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -update-rate $(E2E_RATE) -run '$(RUN)'
+
+.PHONY: e2e-matrix
+e2e-matrix: preflight ## Runs them on all versions of Cilium, and writes docs/end-to-end.md
+	@for line in 1.18 1.19 1.20; do $(MAKE) --no-print-directory cluster-programs CILIUM=$$line || exit; done
+	@$(MAKE) --no-print-directory images $(BIN)/e2e
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium 1.18,1.19,1.20 -update-rate $(E2E_RATE) -table docs/end-to-end.md
+
+$(BIN)/e2e: FORCE
+	@hack/build.sh $@ ./test/e2e/scenarios
 
 ##@ Tests
 

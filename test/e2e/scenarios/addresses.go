@@ -1,0 +1,308 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// Which addresses pods get: asked for, written by hand, the last ones.
+
+// ask finds addresses on a node that nobody has, n of each family, in the upper half of its subnets.
+func (s *scene) ask(ctx context.Context, node string, n int) (v4, v6 []string, err error) {
+	var cn ciliumv2.CiliumNode
+	if err := s.api.Get(ctx, client.ObjectKey{Name: node}, &cn); err != nil {
+		return nil, nil, fmt.Errorf("read the CiliumNode %s: %w", node, err)
+	}
+	for _, cidr := range cn.Spec.IPAM.PodCIDRs {
+		subnet, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read the subnet of node %s: %w", node, err)
+		}
+		list := &v4
+		if subnet.Addr().Is6() {
+			list = &v6
+		}
+		bytes := subnet.Masked().Addr().AsSlice()
+		// /24 and /120: the last byte counts them. What is fixed without having been asked for is taken from the top.
+		for last := 140; last < 200 && len(*list) < n; last++ {
+			bytes[len(bytes)-1] = byte(last)
+			a, _ := netip.AddrFromSlice(bytes)
+			if _, taken := cn.Spec.IPAM.Pool[a.String()]; !taken {
+				*list = append(*list, a.String())
+			}
+		}
+	}
+	if len(v4) < n || len(v6) < n {
+		return nil, nil, fmt.Errorf("node %s has no %d addresses of each family to ask for: %v", node, n, cn.Spec.IPAM.PodCIDRs)
+	}
+	return v4, v6, nil
+}
+
+func askedFor(ctx context.Context, s *scene) error {
+	v4, v6, err := s.ask(ctx, otherNode, 2)
+	if err != nil {
+		return err
+	}
+	before, err := s.placed(ctx, workload{name: "web", replicas: 2, podAnnotations: map[string]string{
+		"fixedip.io/ips": strings.Join(append(slices.Clone(v4), v6...), ","),
+	}})
+	if err != nil {
+		return err
+	}
+	for n, name := range podNames("web", 2) {
+		if want := []string{v4[n], v6[n]}; !same(before[name].addresses, want) || before[name].node != otherNode {
+			return fmt.Errorf("pod %s asked for %v on %s and has %+v", name, want, otherNode, before[name])
+		}
+	}
+	if err := s.deletePods(ctx, false, before.names()...); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, before.names()...)
+	return err
+}
+
+// lastAddress fills the IPv4 subnet of a node with reservations up to one address, which two pods want.
+func lastAddress(ctx context.Context, s *scene) error {
+	last, err := s.fill(ctx, victimNode)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"one", "two"} {
+		if err := s.create(ctx, s.statefulSet(workload{name: name, replicas: 1, nodes: []string{victimNode}})); err != nil {
+			return err
+		}
+	}
+	var winner, loser string
+	if err := eventually(ctx, func() error {
+		for _, pair := range [][2]string{{"one", "two"}, {"two", "one"}} {
+			i, err := s.whole(ctx, pair[0]+"-0")
+			if err != nil {
+				continue
+			}
+			if a := ofFamily(i.addresses, false); a != last {
+				return fmt.Errorf("pod %s-0 has %s, and only %s is free", pair[0], a, last)
+			}
+			winner, loser = pair[0], pair[1]
+			return nil
+		}
+		return fmt.Errorf("nobody has the last address %s of node %s", last, victimNode)
+	}); err != nil {
+		return err
+	}
+	told, err := s.waiting(ctx, loser+"-0")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(told, "IPv4") {
+		return fmt.Errorf("pod %s-0 waits for an address, and is told: %s", loser, told)
+	}
+	if err := stays(ctx, func() error {
+		if pod := s.witness.Pod(s.namespace, loser+"-0"); pod.Spec.NodeName != "" {
+			return fmt.Errorf("pod %s is on %s, and there is no address for it", pod.Name, pod.Spec.NodeName)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := s.removeSet(ctx, winner); err != nil {
+		return err
+	}
+	after, err := s.settled(ctx, loser, 1)
+	if err != nil {
+		return err
+	}
+	if a := ofFamily(after[loser+"-0"].addresses, false); a != last {
+		return fmt.Errorf("pod %s-0 has %s, and only %s was free", loser, a, last)
+	}
+	s.note = last
+	return nil
+}
+
+// fill reserves all IPv4 addresses of a node that are in nobody's pool, but for one, which it returns.
+func (s *scene) fill(ctx context.Context, node string) (string, error) {
+	var cn ciliumv2.CiliumNode
+	// Those of an earlier scenario may still rest, and would be free in the middle of this one.
+	if err := eventually(ctx, func() error {
+		if err := s.api.Get(ctx, client.ObjectKey{Name: node}, &cn); err != nil {
+			return err
+		}
+		for a, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == "fixedip.io/released" {
+				return fmt.Errorf("%s still rests on node %s", a, node)
+			}
+		}
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	var free []netip.Addr
+	for _, cidr := range cn.Spec.IPAM.PodCIDRs {
+		subnet, err := netip.ParsePrefix(cidr)
+		if err != nil || subnet.Addr().Is6() {
+			continue
+		}
+		// The first address is the network's and the last for broadcasts.
+		for a := subnet.Masked().Addr().Next(); subnet.Contains(a.Next()); a = a.Next() {
+			if _, taken := cn.Spec.IPAM.Pool[a.String()]; !taken {
+				free = append(free, a)
+			}
+		}
+	}
+	if len(free) == 0 {
+		return "", fmt.Errorf("node %s has no free IPv4 address", node)
+	}
+	last := free[len(free)-1].String()
+	var names []string
+	for n, a := range free[:len(free)-1] {
+		name := fmt.Sprintf("filler-%d", n)
+		names = append(names, name)
+		if err := s.create(ctx, &v1alpha1.FixedIP{ObjectMeta: s.meta(name), Spec: v1alpha1.FixedIPSpec{
+			IPs: []string{a.String()}, PodName: name,
+			Owner:   v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "filler"},
+			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain},
+		}}); err != nil {
+			return "", err
+		}
+	}
+	return last, eventually(ctx, func() error {
+		for _, name := range names {
+			if len(s.witness.Entries(s.namespace, name)) == 0 {
+				return fmt.Errorf("FixedIP %s of %d is not in the pool of node %s", name, len(names), node)
+			}
+		}
+		return nil
+	})
+}
+
+// handWritten writes entries as an administrator does, or another controller did, before there is a pod.
+func handWritten(ctx context.Context, s *scene) error {
+	v4, v6, err := s.ask(ctx, calmNode, 2)
+	if err != nil {
+		return err
+	}
+	names := podNames("web", 2)
+	for n, name := range names {
+		for _, a := range []string{v4[n], v6[n]} {
+			patch := fmt.Appendf(nil, `[{"op":"test","path":"/spec/ipam/pool/%s","value":null},{"op":"add","path":"/spec/ipam/pool/%s","value":{"owner":"%s/%s"}}]`, a, a, s.namespace, name)
+			cn := &ciliumv2.CiliumNode{}
+			cn.Name = calmNode
+			if err := s.api.Patch(ctx, cn, client.RawPatch("application/json-patch+json", patch)); err != nil {
+				return fmt.Errorf("write %s into the pool of %s: %w", a, calmNode, err)
+			}
+		}
+	}
+	before, err := s.placed(ctx, workload{name: "web", replicas: 2})
+	if err != nil {
+		return err
+	}
+	for n, name := range names {
+		if want := []string{v4[n], v6[n]}; !same(before[name].addresses, want) || before[name].node != calmNode {
+			return fmt.Errorf("%v on %s was written for pod %s, which has %+v", want, calmNode, name, before[name])
+		}
+	}
+	if err := s.deletePods(ctx, false, names...); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, names...)
+	return err
+}
+
+// adopted are pods of the default scheduler: by an annotation of their template, or by a label that the
+// controller was told of.
+func adopted(ctx context.Context, s *scene) error {
+	s.witness.AnyOrder()
+	for _, w := range []workload{
+		{name: "annotated", podAnnotations: map[string]string{"fixedip.io/enabled": "true"}},
+		{name: "labelled", labels: map[string]string{"fixed": "by-label"}},
+	} {
+		// One node each: nothing steers them back.
+		w.replicas, w.scheduler, w.nodes = 2, stockScheduler, []string{calmNode}
+		before, err := s.placed(ctx, w)
+		if err != nil {
+			return err
+		}
+		for _, force := range []bool{false, true} {
+			if err := s.deletePods(ctx, force, before.names()...); err != nil {
+				return err
+			}
+			if before, err = s.back(ctx, before, before.names()...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// burst starts 60 ordinary pods on a node where pods with fixed addresses are replaced at the same time.
+func burst(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 2, nodes: []string{otherNode}})
+	if err != nil {
+		return err
+	}
+	const pods = 60
+	d := s.deployment(workload{name: "crowd", replicas: pods, nodes: []string{otherNode}, scheduler: stockScheduler})
+	if err := s.create(ctx, d); err != nil {
+		return err
+	}
+	if err := s.deletePods(ctx, false, before.names()...); err != nil {
+		return err
+	}
+	if before, err = s.back(ctx, before, before.names()...); err != nil {
+		return err
+	}
+	if err := within(ctx, 2*patience, func() error {
+		if err := s.api.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
+			return err
+		}
+		if d.Status.ReadyReplicas != pods {
+			return fmt.Errorf("%d of %d ordinary pods are ready", d.Status.ReadyReplicas, pods)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := s.crowdAnswers(ctx, pods); err != nil {
+		return err
+	}
+	if err := s.deletePods(ctx, false, before.names()...); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, before.names()...)
+	return err
+}
+
+// crowdAnswers asks each of the ordinary pods at its addresses, from another node.
+func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
+	var list corev1.PodList
+	if err := s.api.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{"app": "crowd"}); err != nil {
+		return fmt.Errorf("list the ordinary pods: %w", err)
+	}
+	addresses := map[string]bool{}
+	for _, pod := range list.Items {
+		for _, ip := range pod.Status.PodIPs {
+			addresses[ip.IP] = true
+			if err := within(ctx, fetchTimeout*3, func() error {
+				a, err := s.watch.askers()[0].fetch(ctx, ip.IP)
+				if err == nil && a.Hostname != pod.Name {
+					err = fmt.Errorf("there answers %s", a.Hostname)
+				}
+				return err
+			}); err != nil {
+				return fmt.Errorf("the ordinary pod %s does not answer at %s: %w", pod.Name, ip.IP, err)
+			}
+		}
+	}
+	if len(addresses) != 2*pods {
+		return fmt.Errorf("%d ordinary pods have %d addresses", len(list.Items), len(addresses))
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"fixedip.io/fixedip/hack/realcluster"
+)
+
+// What befalls agents, and the way from them to the API server.
+
+// agentRestarted kills the agents of both calm nodes while pods are replaced there, and starts them again.
+func agentRestarted(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 4})
+	if err != nil {
+		return err
+	}
+	for _, name := range calmNodes {
+		if err := s.cluster.Node(name).Kill(realcluster.Agent); err != nil {
+			return err
+		}
+	}
+	if err := s.deletePods(ctx, false, before.names()...); err != nil {
+		return errors.Join(err, s.startAgents(ctx))
+	}
+	if err := s.startAgents(ctx); err != nil {
+		return err
+	}
+	after, err := s.back(ctx, before, before.names()...)
+	if err != nil {
+		return err
+	}
+	// And with pods that come while agents start.
+	if err := s.deletePods(ctx, false, before.names()...); err != nil {
+		return err
+	}
+	if err := s.startAgents(ctx); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, after, before.names()...)
+	return err
+}
+
+// startAgents starts the agents of the calm nodes, anew where they run.
+func (s *scene) startAgents(ctx context.Context) error {
+	var errs []error
+	for _, name := range calmNodes {
+		errs = append(errs, s.cluster.Node(name).Start(ctx, realcluster.Agent))
+	}
+	return errors.Join(errs...)
+}
+
+func apiServerRestarted(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 4})
+	if err != nil {
+		return err
+	}
+	if err := s.deletePods(ctx, false, before.names()...); err != nil {
+		return err
+	}
+	if err := s.cluster.ControlPlane().Kill(); err != nil {
+		return err
+	}
+	if err := s.cluster.ControlPlane().Restart(ctx); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, before.names()...)
+	return err
+}
+
+// cutAgent drops the packets of the connections that the agent of a node has to the API server. The agent does not
+// notice before a timeout of 30 s and more, and then connects anew: meanwhile it knows what it knew. The kubelet of the
+// node goes on. heal ends the cut before that.
+func (s *scene) cutAgent(ctx context.Context, name string) (heal func() error, err error) {
+	node := s.cluster.Node(name)
+	out, err := node.Run(ctx, "ss", "--tcp", "--numeric", "--processes", "--no-header", "state", "established")
+	if err != nil {
+		return nil, err
+	}
+	ports := agentPorts(out)
+	if len(ports) == 0 {
+		return nil, fmt.Errorf("the agent of node %s has no connection to the API server:\n%s", name, out)
+	}
+	rule := func(ctx context.Context, operation, port string) error {
+		_, err := node.Run(ctx, "iptables", "--wait", operation, "OUTPUT", "-p", "tcp", "--sport", port, "--dport", "6443", "-j", "DROP")
+		return err
+	}
+	heal = func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		var errs []error
+		for _, port := range ports {
+			errs = append(errs, rule(ctx, "-D", port))
+		}
+		return errors.Join(errs...)
+	}
+	for n, port := range ports {
+		if err := rule(ctx, "-I", port); err != nil {
+			ports = ports[:n]
+			return nil, errors.Join(err, heal())
+		}
+	}
+	return heal, nil
+}
+
+var localPort = regexp.MustCompile(`:(\d+)\s+\S+:6443\s`)
+
+// agentPorts are the ports of the agent's connections to the API server, from what ss prints.
+func agentPorts(ss string) []string {
+	var ports []string
+	for line := range strings.Lines(ss) {
+		if m := localPort.FindStringSubmatch(line); m != nil && strings.Contains(line, `"cilium-agent"`) {
+			ports = append(ports, m[1])
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
+// agentCutOff replaces a pod and places a new one while the agent of their node hears nothing. The first has its
+// addresses, since its entries were there before. The second may get others than were claimed for it: then those
+// are what it keeps.
+func agentCutOff(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "old", replicas: 1, nodes: []string{victimNode}})
+	if err != nil {
+		return err
+	}
+	heal, err := s.cutAgent(ctx, victimNode)
+	if err != nil {
+		return err
+	}
+	claimed, got, err := s.placeWhileCut(ctx)
+	if err := errors.Join(err, heal()); err != nil {
+		return err
+	}
+	s.note = fmt.Sprintf("%v was claimed, the agent gave %v", claimed, got)
+	if _, err := s.back(ctx, before, "old-0"); err != nil {
+		return err
+	}
+	after, err := s.settled(ctx, "new", 1)
+	if err != nil {
+		return err
+	}
+	// It may have run with another address than its own for a while. That is the hole that strict nodes close.
+	s.witness.Forgive(s.namespace + "/new-0")
+	if err := s.deletePods(ctx, false, "new-0"); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, after, "new-0")
+	return err
+}
+
+// placeWhileCut returns when the new pod is bound, and has addresses or has waited for some for a while: those that
+// were claimed for it, and those that it has.
+func (s *scene) placeWhileCut(ctx context.Context) (claimed, got []string, err error) {
+	if err := s.deletePods(ctx, false, "old-0"); err != nil {
+		return nil, nil, err
+	}
+	if err := s.create(ctx, s.statefulSet(workload{name: "new", replicas: 1, nodes: []string{victimNode}})); err != nil {
+		return nil, nil, err
+	}
+	if err := eventually(ctx, func() error {
+		pod := s.witness.Pod(s.namespace, "new-0")
+		if pod == nil || pod.Spec.NodeName == "" {
+			return errors.New("pod new-0 is not bound")
+		}
+		return nil
+	}); err != nil {
+		return nil, nil, err
+	}
+	for _, e := range s.witness.Entries(s.namespace, "new-0") {
+		claimed = append(claimed, strings.TrimPrefix(e, victimNode+"/"))
+	}
+	err = stays(ctx, func() error {
+		got = nil
+		if pod := s.witness.Pod(s.namespace, "new-0"); pod != nil {
+			for _, ip := range pod.Status.PodIPs {
+				got = append(got, ip.IP)
+			}
+		}
+		return nil
+	})
+	return claimed, got, err
+}
+
+// agentCutOffStrict does the same on a strict node. There the pool offers nothing to a pod whose entry the agent
+// has not seen: the pod waits for the end of the cut, and then has what was claimed for it.
+func agentCutOffStrict(ctx context.Context, s *scene) error {
+	const key = "fixedip.io/strict"
+	if err := s.label(ctx, victimNode, key, "true"); err != nil {
+		return err
+	}
+	err := s.strictCut(ctx)
+	return errors.Join(err, s.label(context.WithoutCancel(ctx), victimNode, key, ""))
+}
+
+func (s *scene) strictCut(ctx context.Context) error {
+	if err := s.onlyOwned(ctx, victimNode); err != nil {
+		return err
+	}
+	before, err := s.placed(ctx, workload{name: "old", replicas: 1, nodes: []string{victimNode}})
+	if err != nil {
+		return err
+	}
+	heal, err := s.cutAgent(ctx, victimNode)
+	if err != nil {
+		return err
+	}
+	claimed, got, err := s.placeWhileCut(ctx)
+	if err == nil && len(got) > 0 && !same(got, claimed) {
+		err = fmt.Errorf("on a strict node pod new-0 has %v, and %v was claimed for it", got, claimed)
+	}
+	s.note = fmt.Sprintf("%v was claimed, the agent gave %v", claimed, got)
+	if err := errors.Join(err, heal()); err != nil {
+		return err
+	}
+	if _, err := s.back(ctx, before, "old-0"); err != nil {
+		return err
+	}
+	after, err := s.settled(ctx, "new", 1)
+	if err != nil {
+		return err
+	}
+	if !same(after["new-0"].addresses, claimed) {
+		return fmt.Errorf("on a strict node pod new-0 has %v, and %v was claimed for it", after["new-0"].addresses, claimed)
+	}
+	return nil
+}

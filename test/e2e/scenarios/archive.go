@@ -1,0 +1,166 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// saveArchive writes what is needed to find out why something failed, and returns the file, or why there is none.
+func (t *trial) saveArchive(name string) string {
+	path := filepath.Join(t.options.dir, fmt.Sprintf("cilium-%s-%s.tar.gz", t.line, name))
+	if err := t.writeArchive(path); err != nil {
+		return err.Error()
+	}
+	return path
+}
+
+func (t *trial) writeArchive(path string) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("write an archive: %w", err)
+	}
+	zip := gzip.NewWriter(file)
+	a := &archive{tar: tar.NewWriter(zip)}
+	// Half an archive is better than none.
+	a.problem(t.addObjects(a))
+	a.problem(a.addFolder("logs", filepath.Join(t.dir, "logs")))
+	nodes, err := filepath.Glob(filepath.Join(t.dir, "nodes", "*"))
+	a.problem(err)
+	for _, node := range nodes {
+		a.problem(a.addFolder(filepath.Join("nodes", filepath.Base(node)), filepath.Join(node, "disk", "log")))
+	}
+	a.problem(t.addKernels(a))
+	if len(a.problems) > 0 {
+		a.add("problems.txt", []byte(errors.Join(a.problems...).Error()))
+	}
+	if err := errors.Join(a.err, a.tar.Close(), zip.Close(), file.Close()); err != nil {
+		return fmt.Errorf("write the archive %s: %w", path, err)
+	}
+	return nil
+}
+
+// archive is one that is being written.
+type archive struct {
+	tar *tar.Writer
+	// problems are what could not be had; err is why nothing more can be written.
+	problems []error
+	err      error
+}
+
+func (a *archive) problem(err error) {
+	if err != nil {
+		a.problems = append(a.problems, err)
+	}
+}
+
+func (a *archive) add(name string, data []byte) {
+	if a.err != nil {
+		return
+	}
+	a.err = a.tar.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data)), ModTime: time.Now()})
+	if a.err == nil {
+		_, a.err = a.tar.Write(data)
+	}
+}
+
+// maxLog is how much of a log is kept: its end.
+const maxLog = 20 << 20
+
+func (a *archive) addFolder(as, dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		data, err := readEnd(path)
+		if err != nil {
+			return err
+		}
+		a.add(filepath.Join(as, strings.TrimPrefix(path, dir)), data)
+		return nil
+	})
+}
+
+func readEnd(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-maxLog), maxLog))
+}
+
+// addObjects adds the objects of all kinds that matter, as YAML.
+func (t *trial) addObjects(a *archive) error {
+	if t.api == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	for kind, list := range map[string]client.ObjectList{
+		"pods": &corev1.PodList{}, "nodes": &corev1.NodeList{}, "events": &corev1.EventList{},
+		"statefulsets": &appsv1.StatefulSetList{}, "deployments": &appsv1.DeploymentList{},
+		"ciliumnodes": &ciliumv2.CiliumNodeList{}, "ciliumendpoints": &ciliumv2.CiliumEndpointList{},
+		"fixedips": &v1alpha1.FixedIPList{},
+	} {
+		if err := t.api.List(ctx, list); err != nil {
+			errs = append(errs, fmt.Errorf("list %s: %w", kind, err))
+			continue
+		}
+		data, err := yaml.Marshal(list)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("write %s: %w", kind, err))
+			continue
+		}
+		a.add("objects/"+kind+".yaml", data)
+	}
+	return errors.Join(errs...)
+}
+
+// addKernels adds what the kernels of the nodes know.
+func (t *trial) addKernels(a *archive) error {
+	if t.cluster == nil || t.wire == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var errs []error
+	for _, name := range []string{calmNode, otherNode, victimNode, spareNode} {
+		boxes, err := t.wire.sandboxes(name)
+		errs = append(errs, err)
+		var text strings.Builder
+		for _, b := range boxes {
+			fmt.Fprintln(&text, b)
+		}
+		if node := t.cluster.Node(name); node != nil && len(boxes) > 0 {
+			for _, args := range [][]string{{"ip", "address"}, {"ip", "route"}, {"ip", "-6", "route"}, {"iptables-save"}} {
+				out, err := node.Run(ctx, args[0], args[1:]...)
+				errs = append(errs, err)
+				fmt.Fprintf(&text, "\n$ %s\n%s", strings.Join(args, " "), out)
+			}
+		}
+		a.add("kernel/"+name+".txt", []byte(text.String()))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// bystanders are pods that no scenario touches: two with fixed addresses, ordinary ones of a Deployment and of a
+// DaemonSet. They are on the calm nodes.
+type bystanders struct {
+	trial *trial
+	// pods are those that there were at first. Key: the pod's name.
+	pods map[string]corev1.Pod
+	// boxes are their networks. Key: the pod's name.
+	boxes map[string]sandbox
+	// askers are one of each calm node.
+	askers []sandbox
+}
+
+const (
+	bystanderNamespace = "bystanders"
+	pingEvery          = 500 * time.Millisecond
+)
+
+func startBystanders(ctx context.Context, t *trial) (*bystanders, error) {
+	s := &scene{trial: t, namespace: bystanderNamespace}
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	for _, obj := range []client.Object{
+		s.statefulSet(workload{name: "fixed", replicas: 2}),
+		s.deployment(workload{name: "ordinary", replicas: 2, scheduler: stockScheduler}),
+		s.daemonSet(workload{name: "everywhere", scheduler: stockScheduler}),
+	} {
+		if err := s.create(ctx, obj); err != nil {
+			return nil, err
+		}
+	}
+	b := &bystanders{trial: t}
+	err := eventually(ctx, func() error {
+		b.pods, b.boxes, b.askers = map[string]corev1.Pod{}, map[string]sandbox{}, nil
+		list, err := b.list(ctx)
+		if err != nil {
+			return err
+		}
+		nodes := map[string]bool{}
+		for _, pod := range list {
+			if !isReady(&pod) || len(pod.Status.PodIPs) != 2 {
+				return fmt.Errorf("pod %s is not ready: %s", pod.Name, reasons(&pod))
+			}
+			box, err := t.wire.sandboxOf(pod.Spec.NodeName, string(pod.UID))
+			if err != nil {
+				return err
+			}
+			b.pods[pod.Name], b.boxes[pod.Name] = pod, box
+			if !nodes[pod.Spec.NodeName] {
+				nodes[pod.Spec.NodeName] = true
+				b.askers = append(b.askers, box)
+			}
+		}
+		if len(b.pods) != 6 || len(nodes) != 2 {
+			return fmt.Errorf("there are %d pods on %d nodes, not 6 on 2", len(b.pods), len(nodes))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start the pods that are left alone: %w", err)
+	}
+	if _, err := s.trial.bystandersWhole(ctx, s, b); err != nil {
+		return nil, fmt.Errorf("start the pods that are left alone: %w", err)
+	}
+	return b, nil
+}
+
+// bystandersWhole returns when those with fixed addresses are whole.
+func (t *trial) bystandersWhole(ctx context.Context, s *scene, b *bystanders) (identities, error) {
+	t.watch.bystanders = b
+	return s.settled(ctx, "fixed", 2)
+}
+
+func (b *bystanders) list(ctx context.Context) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := b.trial.api.List(ctx, &list, client.InNamespace(bystanderNamespace)); err != nil {
+		return nil, fmt.Errorf("list the pods that are left alone: %w", err)
+	}
+	return list.Items, nil
+}
+
+// undisturbed tells whether they are the same pods, with the same addresses, and were never restarted.
+func (b *bystanders) undisturbed(ctx context.Context) error {
+	list, err := b.list(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if len(list) != len(b.pods) {
+		errs = append(errs, fmt.Errorf("%d pods were left alone, and now there are %d", len(b.pods), len(list)))
+	}
+	for _, pod := range list {
+		was, ok := b.pods[pod.Name]
+		switch {
+		case !ok || was.UID != pod.UID:
+			errs = append(errs, fmt.Errorf("pod %s, which was to be left alone, was replaced", pod.Name))
+		case !slices.Equal(was.Status.PodIPs, pod.Status.PodIPs):
+			errs = append(errs, fmt.Errorf("pod %s, which was to be left alone, had %v and has %v", pod.Name, was.Status.PodIPs, pod.Status.PodIPs))
+		case !isReady(&pod) || pod.Status.ContainerStatuses[0].RestartCount > 0:
+			errs = append(errs, fmt.Errorf("pod %s, which was to be left alone, was restarted or is not ready: %s", pod.Name, reasons(&pod)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pair is a pod that asks another one.
+type pair struct {
+	from    sandbox
+	to      string
+	address string
+}
+
+// pairs are which pods ask which: between nodes in both directions, on a node, fixed and ordinary, in both families.
+func (b *bystanders) pairs() []pair {
+	var list []pair
+	ask := func(from, to string) {
+		for _, ip := range b.pods[to].Status.PodIPs {
+			list = append(list, pair{b.boxes[from], to, ip.IP})
+		}
+	}
+	ask("fixed-0", "fixed-1")
+	ask("fixed-1", "fixed-0")
+	var ordinary []string
+	for name := range b.pods {
+		if strings.HasPrefix(name, "ordinary-") {
+			ordinary = append(ordinary, name)
+		}
+	}
+	slices.Sort(ordinary)
+	ask(ordinary[0], ordinary[1])
+	ask(ordinary[1], "fixed-0")
+	ask(ordinary[0], "fixed-0")
+	return list
+}
+
+// ping asks again and again. An answer of another pod is none.
+func (w *watch) ping(ctx context.Context, p pair) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		stalled := make(chan bool, 1)
+		late := time.AfterFunc(lateAfter, func() { stalled <- w.stalled(ctx, p.to) })
+		began := time.Now()
+		a, err := p.from.fetch(ctx, p.address)
+		took := time.Since(began)
+		if ctx.Err() != nil {
+			late.Stop()
+			return
+		}
+		if err == nil && a.Hostname != p.to {
+			err = fmt.Errorf("there answers %s", a.Hostname)
+		}
+		// One that was late and came all the same was no loss, whatever the reason.
+		lost := err != nil
+		if !late.Stop() && <-stalled && lost {
+			lost = false
+			w.count(func(s *sums) { s.stalled++ })
+		}
+		w.count(func(s *sums) {
+			s.pings++
+			s.slowest = max(s.slowest, took)
+			if lost {
+				s.lost++
+			}
+		})
+		if lost {
+			w.violate("%s got no answer from %s at %s: %v", p.from.key(), p.to, p.address, err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+const (
+	// lateAfter is when a ping that has no answer yet gets a control.
+	lateAfter = time.Second
+	// stallAfter is what no answer takes inside of a pod, unless the machine has no time for it.
+	stallAfter = 2 * time.Second
+)
+
+// stalled is the control of a ping that is late: a pod is asked from its own network, where no packet can be lost.
+// If that takes long too, it is the machine that stands still, and not the network.
+func (w *watch) stalled(ctx context.Context, pod string) bool {
+	began := time.Now()
+	_, err := w.bystanders.boxes[pod].fetch(ctx, "127.0.0.1")
+	return err != nil || time.Since(began) > stallAfter
+}
+
+func (w *watch) count(f func(*sums)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f(&w.sums)
+}

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// What befalls pods and their workloads on nodes to which nothing happens.
+
+// placed makes a StatefulSet and returns when its pods are whole.
+func (s *scene) placed(ctx context.Context, w workload) (identities, error) {
+	if err := s.create(ctx, s.statefulSet(w)); err != nil {
+		return nil, err
+	}
+	return s.settled(ctx, w.name, int(w.replicas))
+}
+
+func firstPlacement(ctx context.Context, s *scene) error {
+	pods, err := s.placed(ctx, workload{name: "web", replicas: 4})
+	if err != nil {
+		return err
+	}
+	nodes, addresses := map[string]bool{}, map[string]bool{}
+	for _, i := range pods {
+		nodes[i.node] = true
+		for _, a := range i.addresses {
+			addresses[a] = true
+		}
+	}
+	if len(nodes) != 2 || len(addresses) != 8 {
+		return fmt.Errorf("4 pods are on %d nodes with %d addresses: %v", len(nodes), len(addresses), pods)
+	}
+	return nil
+}
+
+func podDeleted(ctx context.Context, s *scene) error { return deleted(ctx, s, false) }
+
+func podForceDeleted(ctx context.Context, s *scene) error { return deleted(ctx, s, true) }
+
+func deleted(ctx context.Context, s *scene, force bool) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 3})
+	if err != nil {
+		return err
+	}
+	if err := s.deletePods(ctx, force, "web-1"); err != nil {
+		return err
+	}
+	if before, err = s.back(ctx, before, "web-1"); err != nil {
+		return err
+	}
+	// All at once: each has to wait for itself, and none for the others.
+	if err := s.deletePods(ctx, force, before.names()...); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, before.names()...)
+	return err
+}
+
+func rollingUpdate(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 3})
+	if err != nil {
+		return err
+	}
+	if err := change(ctx, s, &appsv1.StatefulSet{ObjectMeta: s.meta("web")}, func(o *appsv1.StatefulSet) {
+		o.Spec.Template.Annotations = map[string]string{"revision": "2"}
+	}); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, before.names()...)
+	return err
+}
+
+func scaledDownAndUp(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 3})
+	if err != nil {
+		return err
+	}
+	if err := s.scale(ctx, "web", 1); err != nil {
+		return err
+	}
+	for _, name := range []string{"web-1", "web-2"} {
+		if err := s.reserved(ctx, name, before[name].addresses); err != nil {
+			return err
+		}
+	}
+	if err := s.scale(ctx, "web", 3); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, "web-1", "web-2")
+	return err
+}
+
+func recreatedWithinTTL(ctx context.Context, s *scene) error {
+	w := workload{name: "web", replicas: 2, annotations: map[string]string{"fixedip.io/ttl": "30m"}}
+	before, err := s.placed(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := s.removeSet(ctx, "web"); err != nil {
+		return err
+	}
+	for name, i := range before {
+		if err := s.reserved(ctx, name, i.addresses); err != nil {
+			return err
+		}
+	}
+	if err := s.create(ctx, s.statefulSet(w)); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, before.names()...)
+	return err
+}
+
+func recreatedAfterTTL(ctx context.Context, s *scene) error {
+	w := workload{name: "web", replicas: 2, annotations: map[string]string{"fixedip.io/ttl": "2s"}}
+	before, err := s.placed(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := s.removeSet(ctx, "web"); err != nil {
+		return err
+	}
+	if err := s.noRecord(ctx, before.names()...); err != nil {
+		return err
+	}
+	if err := s.create(ctx, s.statefulSet(w)); err != nil {
+		return err
+	}
+	_, err = s.settled(ctx, "web", 2)
+	return err
+}
+
+// removeSet deletes a StatefulSet and returns when its pods are gone too.
+func (s *scene) removeSet(ctx context.Context, name string) error {
+	return s.remove(ctx, &appsv1.StatefulSet{ObjectMeta: s.meta(name)}, client.PropagationPolicy("Foreground"))
+}
+
+// sandboxKilled kills the process that holds a pod's namespaces. The pod is the same, and its containers are
+// started anew.
+func sandboxKilled(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 2})
+	if err != nil {
+		return err
+	}
+	victim := before["web-0"]
+	box, err := s.wire.sandboxOf(victim.node, victim.uid)
+	if err != nil {
+		return err
+	}
+	if err := s.killTask(ctx, s.cluster.Node(victim.node), box.id); err != nil {
+		return err
+	}
+	if err := eventually(ctx, func() error {
+		now, err := s.wire.sandboxOf(victim.node, victim.uid)
+		if err == nil && now.id == box.id {
+			err = errors.New("pod web-0 has no new sandbox")
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before)
+	return err
+}
+
+func stickyMAC(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 2, podAnnotations: map[string]string{"fixedip.io/sticky-mac": "true"}})
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := s.deletePods(ctx, false, before.names()...); err != nil {
+			return err
+		}
+		after, err := s.back(ctx, before, before.names()...)
+		if err != nil {
+			return err
+		}
+		for name, i := range after {
+			if i.mac != before[name].mac {
+				return fmt.Errorf("the interface of pod %s had the MAC address %s and has %s", name, before[name].mac, i.mac)
+			}
+		}
+		before = after
+	}
+	s.note = "web-0 has " + before["web-0"].mac
+	return nil
+}
+
+// deploymentSlots replaces all pods of a Deployment, whose set of addresses grows to the most pods that lived at
+// once and no further.
+func deploymentSlots(ctx context.Context, s *scene) error {
+	d := s.deployment(workload{name: "web", replicas: 3, podAnnotations: map[string]string{"fixedip.io/enabled": "true"}})
+	if err := s.create(ctx, d); err != nil {
+		return err
+	}
+	if _, err := s.rolledOut(ctx, "web", 3, nil); err != nil {
+		return err
+	}
+	var slots map[string]bool
+	for revision := range 3 {
+		if err := change(ctx, s, d, func(o *appsv1.Deployment) {
+			o.Spec.Template.Annotations["revision"] = fmt.Sprint(revision)
+		}); err != nil {
+			return err
+		}
+		var err error
+		// Two rollouts may add the places of the surge; after that there are enough.
+		known := slots
+		if revision < 2 {
+			known = nil
+		}
+		if slots, err = s.rolledOut(ctx, "web", 3, known); err != nil {
+			return err
+		}
+	}
+	s.note = fmt.Sprintf("3 pods, %d slots after 3 rollouts", len(slots))
+	return nil
+}
+
+// rolledOut returns when all pods of a Deployment are of its last revision and whole, with the addresses that are
+// kept for it. Where they are known, it fails if there are more.
+func (s *scene) rolledOut(ctx context.Context, name string, replicas int, known map[string]bool) (map[string]bool, error) {
+	slots := map[string]bool{}
+	err := eventually(ctx, func() error {
+		d := &appsv1.Deployment{ObjectMeta: s.meta(name)}
+		if err := s.api.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
+			return err
+		}
+		if st := d.Status; st.ObservedGeneration != d.Generation || int(st.UpdatedReplicas) != replicas || int(st.Replicas) != replicas || int(st.ReadyReplicas) != replicas {
+			return fmt.Errorf("Deployment %s: %d of %d pods are of the last revision, %d ready, %d in all", name, st.UpdatedReplicas, replicas, st.ReadyReplicas, st.Replicas)
+		}
+		pods := 0
+		for _, row := range s.witness.State(s.namespace) {
+			if row.UID == "" {
+				continue
+			}
+			pods++
+			if _, err := s.whole(ctx, row.Pod); err != nil {
+				return err
+			}
+		}
+		if pods != replicas {
+			return fmt.Errorf("Deployment %s has %d pods, not %d", name, pods, replicas)
+		}
+		clear(slots)
+		for _, r := range s.witness.Records(s.namespace) {
+			slots[r.Name] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for slot := range slots {
+		if known != nil && !known[slot] {
+			return nil, fmt.Errorf("the rollout took another address: %s is not among %v", slot, known)
+		}
+	}
+	return slots, nil
+}
+
+// soon is a wait for something that must not happen: long enough that it would have.
+const soon = 5 * time.Second
+
+// stays fails if the condition does not hold all the time for a while.
+func stays(ctx context.Context, holds func() error) error {
+	end := time.Now().Add(soon)
+	for time.Now().Before(end) {
+		if err := holds(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+// Command e2e runs fixedip on clusters of real nodes: unmodified kubelets, containerd and Cilium, our programs
+// installed as users install them, pods that answer HTTP through eBPF. It goes through the scenarios of this folder
+// and tells of each whether what the README says came true.
+//
+//	e2e -cilium 1.19                          one version
+//	e2e -cilium 1.18,1.19,1.20 -table FILE    one after the other, and a table of the results
+//	e2e -run 'drained|rebooted'               some scenarios only
+//
+// Exit code 1: something did not come true, and an archive of logs and objects is in the work folder. Exit code 2:
+// this machine can't have such a cluster; what it lacks is told.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fixedip.io/fixedip/hack/realcluster/preflight"
+)
+
+// options are what the command line says.
+type options struct {
+	bin, dir, source, tag string
+	cilium                []string
+	updateRate            time.Duration
+	only                  *regexp.Regexp
+	table                 string
+}
+
+func main() {
+	err := run()
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
+	if missing := (*preflight.Missing)(nil); errors.As(err, &missing) {
+		os.Exit(preflight.ExitCode)
+	}
+	os.Exit(1)
+}
+
+func run() error {
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin", "folder of the programs and of the images")
+	flag.StringVar(&o.dir, "dir", ".e2e", "work folder; there is one in it for each version")
+	flag.StringVar(&o.source, "source", ".", "folder of this repository")
+	flag.StringVar(&o.tag, "tag", "latest", "tag of the images")
+	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19")
+	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "how often agents report the addresses that they use, at most")
+	only := flag.String("run", "", "run those scenarios only whose name this regular expression matches")
+	flag.StringVar(&o.table, "table", "", "file that gets a table of the results")
+	flag.Parse()
+	o.cilium = strings.Split(*cilium, ",")
+	for _, path := range []*string{&o.bin, &o.dir, &o.source} {
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return fmt.Errorf("find the folder %q: %w", *path, err)
+		}
+		*path = absolute
+	}
+	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		return fmt.Errorf("-run %q: %w", *only, err)
+	}
+	// Warnings of the API server and the logs of libraries would stand between the lines of the report.
+	klog.SetLogger(logr.Discard())
+	ctrllog.SetLogger(logr.Discard())
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var all []results
+	var failed []string
+	for _, line := range o.cilium {
+		r, err := runVersion(ctx, o, line)
+		if err != nil {
+			return err
+		}
+		r.print(os.Stdout)
+		all = append(all, r)
+		if !r.passed() {
+			failed = append(failed, "Cilium "+line)
+		}
+	}
+	if o.table != "" {
+		if err := writeTable(o.table, all); err != nil {
+			return err
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("not everything came true on %s", strings.Join(failed, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/realcluster"
+)
+
+// What befalls nodes. It is always the third.
+
+// onlyOwned returns when the pool of a node offers nothing to just anybody: a strict node's.
+func (s *scene) onlyOwned(ctx context.Context, node string) error {
+	return eventually(ctx, func() error {
+		var cn ciliumv2.CiliumNode
+		if err := s.api.Get(ctx, client.ObjectKey{Name: node}, &cn); err != nil {
+			return err
+		}
+		for ip, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == "" {
+				return fmt.Errorf("the pool of the strict node %s still offers %s to anybody", node, ip)
+			}
+		}
+		return nil
+	})
+}
+
+func nodeDrained(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 2, nodes: []string{victimNode, otherNode}})
+	if err != nil {
+		return err
+	}
+	var away []string
+	for name, i := range before {
+		if i.node == victimNode {
+			away = append(away, name)
+		}
+	}
+	if len(away) == 0 {
+		return fmt.Errorf("no pod is on %s: %v", victimNode, before)
+	}
+	if err := s.cordon(ctx, victimNode); err != nil {
+		return err
+	}
+	for _, name := range away {
+		if err := s.evict(ctx, name); err != nil {
+			return err
+		}
+	}
+	for _, name := range away {
+		told, err := s.waiting(ctx, name)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(told, victimNode) {
+			return fmt.Errorf("pod %s waits for node %s, and is told: %s", name, victimNode, told)
+		}
+	}
+	if err := s.uncordon(ctx, victimNode); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, away...)
+	return err
+}
+
+func migratedAndBack(ctx context.Context, s *scene) error {
+	nodes := []string{victimNode, otherNode}
+	w := workload{name: "web", replicas: 1, nodes: nodes, annotations: map[string]string{"fixedip.io/failover": "Migrate"}}
+	before, err := s.placed(ctx, w)
+	if err != nil {
+		return err
+	}
+	home := before["web-0"].node
+	for range 2 {
+		from := before["web-0"].node
+		if err := s.cordon(ctx, from); err != nil {
+			return err
+		}
+		if err := s.evict(ctx, "web-0"); err != nil {
+			return err
+		}
+		after, err := s.back(ctx, before, "web-0")
+		if err != nil {
+			return err
+		}
+		if after["web-0"].node == from {
+			return fmt.Errorf("pod web-0 is on the cordoned node %s again", from)
+		}
+		if err := s.uncordon(ctx, from); err != nil {
+			return err
+		}
+		before = after
+	}
+	if before["web-0"].node != home {
+		return fmt.Errorf("pod web-0 began on %s and ended on %s", home, before["web-0"].node)
+	}
+	s.note = fmt.Sprintf("from %s and back to it", home)
+	return nil
+}
+
+func kubeletStopped(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 1, nodes: []string{victimNode}, leaves: true})
+	if err != nil {
+		return err
+	}
+	node := s.cluster.Node(victimNode)
+	if err := node.Kill(realcluster.Kubelet); err != nil {
+		return err
+	}
+	err = errors.Join(s.nodeReady(ctx, victimNode, false), s.silent(ctx, before["web-0"]))
+	if err := errors.Join(err, node.Start(ctx, realcluster.Kubelet), s.nodeReady(ctx, victimNode, true)); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before, "web-0")
+	return err
+}
+
+// silent looks at a pod whose kubelet is dead: it was deleted, but nobody can say that it does not run, so its
+// addresses are nobody else's.
+func (s *scene) silent(ctx context.Context, i identity) error {
+	if err := eventually(ctx, func() error {
+		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || pod.DeletionTimestamp == nil {
+			return errors.New("pod web-0 was not deleted from the node that is not ready")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return stays(ctx, func() error {
+		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || string(pod.UID) != i.uid {
+			return errors.New("pod web-0 was replaced, and its kubelet has not said that it ended")
+		}
+		return s.checkEntries("web-0", i)
+	})
+}
+
+func nodeRebooted(ctx context.Context, s *scene) error { return s.reboot(ctx, true) }
+
+func nodeReinstalled(ctx context.Context, s *scene) error { return s.reboot(ctx, false) }
+
+// reboot kills everything on a node at once and starts it again. Where the disk is kept, the kubelet finds its pods
+// and starts their containers anew; where it is not, it is told of them by the API server.
+func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 3, nodes: []string{victimNode}})
+	if err != nil {
+		return err
+	}
+	if err := s.cluster.Node(victimNode).Reboot(ctx, keepDisk); err != nil {
+		return err
+	}
+	if err := s.nodeReady(ctx, victimNode, true); err != nil {
+		return err
+	}
+	_, err = s.back(ctx, before)
+	return err
+}
+
+// nodeReplaced ends a node for good. What joins next inherits its subnet.
+func nodeReplaced(ctx context.Context, s *scene) error {
+	before, err := s.placed(ctx, workload{name: "web", replicas: 2, nodes: []string{victimNode, spareNode}})
+	if err != nil {
+		return err
+	}
+	if err := s.cluster.Node(victimNode).PowerOff(); err != nil {
+		return err
+	}
+	if err := s.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: victimNode}}); err != nil {
+		return err
+	}
+	if err := s.cluster.AddNode(ctx, spareNode); err != nil {
+		return err
+	}
+	after, err := s.back(ctx, before, before.names()...)
+	if err != nil {
+		return err
+	}
+	for name, i := range after {
+		if i.node != spareNode {
+			return fmt.Errorf("pod %s is on %s", name, i.node)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+)
+
+const productNamespace = "fixedip-system"
+
+// programs are ours, each with an image and a Deployment of its name.
+var programs = []string{"fixedip-scheduler", "fixedip-controller"}
+
+// images are the archives that each node gets.
+func (t *trial) images() []string {
+	var list []string
+	for _, p := range programs {
+		list = append(list, filepath.Join(t.options.bin, "images", p+".tar"))
+	}
+	return list
+}
+
+// installation is what a user writes beside the manifests. Leases and rests are short, so that the run is.
+const installation = `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [%s]
+images:
+- {name: fixedip-scheduler, newTag: %s}
+- {name: fixedip-controller, newTag: %s}
+configMapGenerator:
+- {name: fixedip-controller-config, namespace: fixedip-system, behavior: replace, files: [config.yaml=controller.yaml]}
+- {name: fixedip-scheduler-config, namespace: fixedip-system, behavior: replace, files: [config.yaml=scheduler.yaml]}
+`
+
+var controllerConfig = `apiVersion: config.fixedip.io/v1alpha1
+kind: FixedIPControllerConfiguration
+cluster-pool-ipv4-cidr: [` + layout.PodCIDR(layout.IPv4) + `]
+cluster-pool-ipv6-cidr: ["` + layout.PodCIDR(layout.IPv6) + `"]
+workload-kind: [Deployment.apps=Slot]
+label-selector: {matchLabels: {fixed: by-label}}
+cool-down: ` + coolDown.String() + `
+subnet-hold-time: 5s
+leader-election-lease-duration: 4s
+leader-election-renew-deadline: 3s
+leader-election-retry-period: 500ms
+v: 2
+`
+
+const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceNamespace: fixedip-system
+  resourceName: fixedip-scheduler
+  leaseDuration: 4s
+  renewDeadline: 3s
+  retryPeriod: 500ms
+profiles:
+- schedulerName: fixedip-scheduler
+  plugins:
+    multiPoint:
+      enabled:
+      - name: FixedIP
+  pluginConfig:
+  - name: FixedIP
+    args:
+      ipFamilies: [IPv4, IPv6]
+      movableAddresses: true
+      workloads:
+      - {apiGroup: apps, kind: Deployment, identity: Slot}
+`
+
+// coolDown is how long an address rests.
+const coolDown = 20 * time.Second
+
+// install installs our programs before there are nodes: their pods are the first ones.
+func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
+	dir := filepath.Join(t.dir, "installation")
+	manifests, err := filepath.Rel(dir, filepath.Join(t.options.source, "manifests"))
+	if err != nil {
+		return fmt.Errorf("find the manifests: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("write the installation: %w", err)
+	}
+	for name, text := range map[string]string{
+		"kustomization.yaml": fmt.Sprintf(installation, manifests, t.options.tag, t.options.tag),
+		"controller.yaml":    controllerConfig,
+		"scheduler.yaml":     schedulerConfig,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return fmt.Errorf("write the installation: %w", err)
+		}
+	}
+	return c.Apply(ctx, dir)
+}
+
+// productPods are the pods of our programs.
+func (t *trial) productPods(ctx context.Context) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := t.api.List(ctx, &list, client.InNamespace(productNamespace)); err != nil {
+		return nil, fmt.Errorf("list the pods of our programs: %w", err)
+	}
+	return list.Items, nil
+}
+
+// killProduct kills the containers of all replicas of our programs with SIGKILL, and deletes their pods: kubelets
+// start containers that end often later and later.
+func (t *trial) killProduct(ctx context.Context) error {
+	pods, err := t.productPods(ctx)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, len(pods))
+	for i, pod := range pods {
+		wg.Go(func() {
+			// One that does not run needs no killing.
+			if err := t.killContainer(ctx, &pod); err != nil && !strings.Contains(err.Error(), "not found") {
+				errs[i] = err
+			}
+			err := t.api.Delete(ctx, &pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				errs[i] = errors.Join(errs[i], fmt.Errorf("delete pod %s: %w", pod.Name, err))
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// killContainer kills the first container of a pod, on its node.
+func (t *trial) killContainer(ctx context.Context, pod *corev1.Pod) error {
+	node := t.cluster.Node(pod.Spec.NodeName)
+	if node == nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Running == nil {
+		return nil
+	}
+	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	return t.killTask(ctx, node, id)
+}
+
+// killTask sends SIGKILL to process 1 of a container, as containerd knows it.
+func (t *trial) killTask(ctx context.Context, node *realcluster.Node, id string) error {
+	_, err := node.Run(ctx, "ctr", "--namespace=k8s.io", "--address="+layout.ContainerdSocket, "tasks", "kill", "--signal=SIGKILL", id)
+	return err
+}
+
+// productReady returns when one replica of each program runs at least.
+func (t *trial) productReady(ctx context.Context) error {
+	return eventually(ctx, func() error {
+		pods, err := t.productPods(ctx)
+		if err != nil {
+			return err
+		}
+		for _, program := range programs {
+			ready := 0
+			for _, pod := range pods {
+				if pod.Labels["app"] == program && isReady(&pod) && pod.DeletionTimestamp == nil {
+					ready++
+				}
+			}
+			if ready == 0 {
+				return fmt.Errorf("no pod of %s is ready", program)
+			}
+		}
+		return nil
+	})
+}
+
+// murder kills our programs again and again.
+type murder struct {
+	trial *trial
+	end   context.CancelFunc
+	done  chan struct{}
+	kills int
+	err   error
+}
+
+// killEvery leaves a program the time to start, to become the leader and to be in the middle of something.
+const killEvery = 12 * time.Second
+
+func (t *trial) startMurder(ctx context.Context) *murder {
+	ctx, cancel := context.WithCancel(ctx)
+	m := &murder{trial: t, end: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(m.done)
+		wait := time.Second // soon after the scenario has begun
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			if err := t.killProduct(ctx); err != nil && ctx.Err() == nil {
+				m.err = errors.Join(m.err, err)
+			}
+			m.kills++
+			wait = killEvery
+		}
+	}()
+	return m
+}
+
+// stop ends the killing and returns when our programs run again.
+func (m *murder) stop(ctx context.Context) error {
+	m.end()
+	<-m.done
+	if m.kills == 0 {
+		m.err = errors.Join(m.err, errors.New("the scenario was over before anything was killed"))
+	}
+	return errors.Join(m.err, m.trial.productReady(ctx))
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/scheme"
+)
+
+// The nodes. Nothing is ever done to the first two but that their agents are restarted: pods on them that no
+// scenario touches have to answer all the time. What befalls a node befalls the third, and the fourth takes its
+// place.
+const (
+	calmNode, otherNode, victimNode, spareNode = "node-1", "node-2", "node-3", "node-4"
+)
+
+var calmNodes = []string{calmNode, otherNode}
+
+const (
+	// setUpPatience is for what comes before the first scenario.
+	setUpPatience = 10 * time.Minute
+	// scenarioPatience is for a whole scenario; what it waits for has less.
+	scenarioPatience = 10 * time.Minute
+)
+
+// trial is a run of the scenarios on one cluster.
+type trial struct {
+	options options
+	line    string
+	dir     string
+
+	cluster *realcluster.Cluster
+	api     client.Client
+	witness *witness.Witness
+	wire    *wire
+	watch   *watch
+	results results
+	// running says that scenarios do: what the cluster tells of itself is not shown between their lines.
+	running atomic.Bool
+}
+
+// runVersion starts a cluster, runs all scenarios on it and ends it. An error means that there are no results.
+func runVersion(ctx context.Context, o options, line string) (results, error) {
+	t := &trial{options: o, line: line, dir: filepath.Join(o.dir, "cilium-"+line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
+	fmt.Printf("\nCilium %s, agents report every %s\n", line, o.updateRate)
+	if err := t.setUp(ctx); err != nil {
+		if t.cluster != nil {
+			t.saveArchive("set-up")
+			t.cluster.Stop()
+		}
+		return t.results, fmt.Errorf("Cilium %s: %w", line, err)
+	}
+	defer t.cluster.Stop()
+	t.runAll(ctx)
+	t.results.took = time.Since(t.results.began)
+	return t.results, ctx.Err()
+}
+
+func (t *trial) setUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, setUpPatience, fmt.Errorf("not done after %s", setUpPatience))
+	defer cancel()
+	began := time.Now()
+	o := realcluster.Options{
+		Options: layout.Options{
+			Cilium: t.line, Nodes: 3, Spare: 1, Families: []string{layout.IPv4, layout.IPv6},
+			Routing: layout.Tunnel, UpdateRate: t.options.updateRate,
+		},
+		Dir: t.dir, Bin: t.options.bin, Source: t.options.source,
+		Product: t.install,
+		Images:  t.images(),
+		Log:     t.progress,
+	}
+	var err error
+	if t.cluster, err = realcluster.Start(ctx, o); err != nil {
+		return err
+	}
+	t.results.cilium = o.CiliumVersion()
+	admin, err := t.cluster.RESTConfig(cluster.Admin)
+	if err != nil {
+		return err
+	}
+	kinds, err := scheme.New()
+	if err != nil {
+		return err
+	}
+	if t.api, err = client.New(admin, client.Options{Scheme: kinds}); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	t.wire = newWire(t.cluster)
+	if t.witness, err = witness.Start(context.WithoutCancel(ctx), admin); err != nil {
+		return err
+	}
+	if t.watch, err = startWatch(context.WithoutCancel(ctx), t); err != nil {
+		return err
+	}
+	t.progress("pods that are left alone are up after %s", time.Since(began).Round(100*time.Millisecond))
+	t.running.Store(true)
+	return nil
+}
+
+// runAll runs the scenarios one after the other. One that fails does not end the run.
+func (t *trial) runAll(ctx context.Context) {
+	for _, s := range scenarios {
+		if ctx.Err() != nil {
+			return
+		}
+		if !t.options.only.MatchString(s.name) {
+			continue
+		}
+		t.runOne(ctx, s, false)
+		if s.kills && ctx.Err() == nil {
+			t.runOne(ctx, s, true)
+		}
+	}
+	end, err := t.watch.finish(ctx)
+	t.results.watch = end
+	t.record(outcome{name: "throughout", detail: end.String(), err: err}, "throughout")
+}
+
+// runOne runs a scenario in a namespace of its own; with kills, while our programs are killed again and again.
+func (t *trial) runOne(parent context.Context, s scenario, kills bool) {
+	ctx, cancel := context.WithTimeoutCause(parent, scenarioPatience, fmt.Errorf("not done after %s", scenarioPatience))
+	defer cancel()
+	o := outcome{name: s.name, began: time.Now()}
+	namespace := notInNames.ReplaceAllString(strings.ToLower(s.name), "-")
+	if kills {
+		o.name += ", our programs killed"
+		namespace += "-killed"
+	}
+	t.watch.enter(o.name)
+	if err := t.supervise(ctx); err != nil {
+		t.record(outcome{name: "before " + o.name, err: err}, namespace)
+	}
+	sc := &scene{trial: t, namespace: namespace}
+	err := sc.open(ctx)
+	if err == nil {
+		var murder *murder
+		if kills {
+			murder = t.startMurder(ctx)
+		}
+		err = s.run(ctx, sc)
+		if kills {
+			err = errors.Join(err, murder.stop(ctx))
+		}
+	}
+	o.took = time.Since(o.began)
+	o.detail = sc.note
+	// What was seen beside it is part of the result.
+	if broken := t.newViolations(); len(broken) > 0 {
+		err = errors.Join(err, fmt.Errorf("a promise was broken:\n%s", strings.Join(broken, "\n")))
+	}
+	o.err = err
+	t.record(o, namespace)
+	if parent.Err() != nil {
+		return // the cluster is about to end
+	}
+	if err := sc.close(context.WithoutCancel(ctx)); err != nil && o.err == nil {
+		t.record(outcome{name: o.name + ": tidying up", err: err}, namespace)
+	}
+}
+
+// supervise starts programs of nodes that have ended by themselves, so that the next scenario has what it needs. That
+// they have is an error.
+func (t *trial) supervise(ctx context.Context) error {
+	var errs []error
+	for _, name := range []string{calmNode, otherNode, victimNode, spareNode} {
+		if init := t.cluster.Process(name); init == nil || !init.Running() {
+			continue
+		}
+		node := t.cluster.Node(name)
+		for _, part := range []realcluster.Part{realcluster.Containerd, realcluster.Kubelet, realcluster.Agent} {
+			if p := node.Process(part); p != nil && !p.Running() {
+				errs = append(errs, fmt.Errorf("the %s of node %s has ended: %w; the end of its log:\n%s", part, name, p.ExitError(), p.LogTail()), node.Start(ctx, part))
+			}
+		}
+		if len(errs) > 0 {
+			errs = append(errs, t.nodeReady(ctx, name, true))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// notInNames is what the name of a namespace can't have in it.
+var notInNames = regexp.MustCompile("[^a-z0-9]+")
+
+// newViolations are those that were not told of before.
+func (t *trial) newViolations() []string {
+	var list []string
+	for _, v := range append(t.witness.Violations(), t.watch.violations()...) {
+		if !t.results.told[v] {
+			list = append(list, v)
+			t.results.tell(v)
+		}
+	}
+	return list
+}
+
+// record prints an outcome and keeps it. A failed one leaves an archive.
+func (t *trial) record(o outcome, archive string) {
+	if o.err != nil {
+		o.archive = t.saveArchive(archive)
+	}
+	t.results.outcomes = append(t.results.outcomes, o)
+	o.print(os.Stdout)
+}
+
+// progress tells what the cluster does, until the first scenario.
+func (t *trial) progress(format string, args ...any) {
+	if t.running.Load() {
+		return
+	}
+	line := strings.ReplaceAll(fmt.Sprintf(format, args...), t.options.source+string(filepath.Separator), "")
+	fmt.Printf("%6.1fs  %s\n", time.Since(t.results.began).Seconds(), line)
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// scenario is one thing that befalls pods with fixed addresses.
+type scenario struct {
+	name string
+	// proves is what is true if it passes.
+	proves string
+	run    func(context.Context, *scene) error
+	// kills says that it runs a second time, while our programs are killed.
+	kills bool
+}
+
+// scene is where a scenario runs: a namespace of its own on the cluster of the trial.
+type scene struct {
+	*trial
+	namespace string
+	// note is what the report says of it.
+	note string
+}
+
+// patience is how long one step may take. The slowest thing waited for is an agent that tells what it uses every
+// 15 s, on a machine that is busy.
+const patience = 3 * time.Minute
+
+// eventually tries until there is no error, and returns the last one when patience or ctx is over.
+func eventually(ctx context.Context, try func() error) error { return within(ctx, patience, try) }
+
+func within(ctx context.Context, patience time.Duration, try func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not so after %s: %w", patience, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *scene) open(ctx context.Context) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
+	if err := s.api.Create(ctx, ns); err != nil {
+		return fmt.Errorf("make the namespace %s: %w", s.namespace, err)
+	}
+	return nil
+}
+
+// close deletes the namespace and waits until nothing of it is left: the next scenario is to find free addresses.
+func (s *scene) close(ctx context.Context) error {
+	// Nodes are as they were, whatever the scenario did to them before it failed.
+	for _, name := range append(calmNodes, victimNode, spareNode) {
+		if err := s.uncordon(ctx, name); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}}
+	if err := client.IgnoreNotFound(s.api.Delete(ctx, ns)); err != nil {
+		return fmt.Errorf("delete the namespace %s: %w", s.namespace, err)
+	}
+	return eventually(ctx, func() error {
+		err := s.api.Get(ctx, client.ObjectKey{Name: s.namespace}, ns)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("the namespace %s is still there: %v", s.namespace, ns.Status.Conditions)
+	})
+}
+
+func (s *scene) create(ctx context.Context, obj client.Object) error {
+	if err := s.api.Create(ctx, obj); err != nil {
+		return fmt.Errorf("create %T %s/%s: %w", obj, obj.GetNamespace(), obj.GetName(), err)
+	}
+	return nil
+}
+
+// remove deletes an object of the namespace and returns when it is gone.
+func (s *scene) remove(ctx context.Context, obj client.Object, options ...client.DeleteOption) error {
+	if err := client.IgnoreNotFound(s.api.Delete(ctx, obj, options...)); err != nil {
+		return fmt.Errorf("delete %T %s: %w", obj, obj.GetName(), err)
+	}
+	return eventually(ctx, func() error {
+		err := s.api.Get(ctx, client.ObjectKeyFromObject(obj), obj)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("%T %s is still there (%v)", obj, obj.GetName(), err)
+	})
+}
+
+// change writes a change of an object, again if somebody else was faster.
+func change[T client.Object](ctx context.Context, s *scene, obj T, f func(T)) error {
+	err := within(ctx, time.Minute, func() error {
+		if err := s.api.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
+			return err
+		}
+		f(obj)
+		return s.api.Update(ctx, obj)
+	})
+	if err != nil {
+		return fmt.Errorf("change %T %s: %w", obj, obj.GetName(), err)
+	}
+	return nil
+}
+
+func (s *scene) scale(ctx context.Context, name string, replicas int32) error {
+	return change(ctx, s, &appsv1.StatefulSet{ObjectMeta: s.meta(name)}, func(o *appsv1.StatefulSet) { o.Spec.Replicas = &replicas })
+}
+
+// deletePods deletes pods, gracefully or by force, and does not wait.
+func (s *scene) deletePods(ctx context.Context, force bool, names ...string) error {
+	var options []client.DeleteOption
+	if force {
+		options = append(options, client.GracePeriodSeconds(0))
+	}
+	for _, name := range names {
+		if err := s.api.Delete(ctx, &corev1.Pod{ObjectMeta: s.meta(name)}, options...); err != nil {
+			return fmt.Errorf("delete pod %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// evict evicts a pod as kubectl drain does.
+func (s *scene) evict(ctx context.Context, name string) error {
+	pod := &corev1.Pod{ObjectMeta: s.meta(name)}
+	if err := s.api.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{ObjectMeta: s.meta(name)}); err != nil {
+		return fmt.Errorf("evict pod %s: %w", name, err)
+	}
+	return nil
+}
+
+func (t *trial) cordon(ctx context.Context, node string) error { return t.setCordon(ctx, node, true) }
+
+func (t *trial) uncordon(ctx context.Context, node string) error {
+	return t.setCordon(ctx, node, false)
+}
+
+func (t *trial) setCordon(ctx context.Context, node string, on bool) error {
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, on))
+	err := t.api.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch)
+	if err != nil {
+		return fmt.Errorf("cordon or uncordon node %s: %w", node, err)
+	}
+	return nil
+}
+
+// label sets a label of a node; an empty value removes it.
+func (t *trial) label(ctx context.Context, node, key, value string) error {
+	text := "null"
+	if value != "" {
+		text = fmt.Sprintf("%q", value)
+	}
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, key, text))
+	if err := t.api.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch); err != nil {
+		return fmt.Errorf("label node %s: %w", node, err)
+	}
+	return nil
+}
+
+// nodeReady returns when a node is ready, or not ready.
+func (t *trial) nodeReady(ctx context.Context, name string, want bool) error {
+	return eventually(ctx, func() error {
+		var node corev1.Node
+		if err := t.api.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+			return err
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady && (c.Status == corev1.ConditionTrue) == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("node %s: ready is not %t", name, want)
+	})
+}
+
+// waiting returns when a pod can't be placed, with what it is told.
+func (s *scene) waiting(ctx context.Context, name string) (string, error) {
+	var message string
+	err := eventually(ctx, func() error {
+		pod := s.witness.Pod(s.namespace, name)
+		if pod == nil || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
+			return fmt.Errorf("pod %s does not wait to be placed", name)
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+				message = c.Message
+				return nil
+			}
+		}
+		return fmt.Errorf("pod %s was not tried yet", name)
+	})
+	return message, err
+}
+
+// noRecord returns when nothing is kept for a pod any more: no FixedIP and no entry.
+func (s *scene) noRecord(ctx context.Context, names ...string) error {
+	return eventually(ctx, func() error {
+		for _, name := range names {
+			if r := s.witness.Record(s.namespace, name); r != nil {
+				return fmt.Errorf("FixedIP %s is still there, %s", name, r.Status.Phase)
+			}
+			if e := s.witness.Entries(s.namespace, name); len(e) > 0 {
+				return fmt.Errorf("the pools still have %v for %s", e, name)
+			}
+		}
+		return nil
+	})
+}
+
+// reserved returns when a FixedIP without a pod keeps these addresses.
+func (s *scene) reserved(ctx context.Context, name string, addresses []string) error {
+	return eventually(ctx, func() error {
+		r := s.witness.Record(s.namespace, name)
+		if r == nil || r.Status.Phase != v1alpha1.PhaseReserved || !same(r.Spec.IPs, addresses) {
+			return fmt.Errorf("FixedIP %s does not keep %v for later: %+v", name, addresses, r)
+		}
+		return nil
+	})
+}
+
+func (s *scene) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: s.namespace, Name: name}
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	sampleEvery = time.Second
+	// disagreement is how long status, CiliumEndpoint and interface of a pod may differ: each is written by another
+	// program, and an agent may be restarting.
+	disagreement = time.Minute
+)
+
+// sums are what the watch counted.
+type sums struct {
+	samples, pods         int
+	pings, lost, overlaps int
+	// stalled are pings without an answer at a time when the machine stood still.
+	stalled int
+	slowest time.Duration
+}
+
+func (s sums) String() string {
+	return fmt.Sprintf("%d samples of %d pods' addresses in status, CiliumEndpoint and interface; %d pings between untouched pods, %d lost and %d not judged because the machine stood still, the slowest after %s; %d times a pod's sandbox was still there when its replacement had the address",
+		s.samples, s.pods, s.pings, s.lost, s.stalled, s.slowest.Round(time.Millisecond), s.overlaps)
+}
+
+// watch looks at all pods of the cluster all the time, from before the first scenario to after the last: no address
+// is at two pods at any moment, and pods that nobody touches answer.
+type watch struct {
+	trial      *trial
+	bystanders *bystanders
+	end        context.CancelFunc
+	done       sync.WaitGroup
+
+	mu sync.Mutex
+	// scenario is the one that runs.
+	scenario string
+	sums     sums
+	found    []string
+	// differs are pods whose addresses are not the same everywhere. Key: their UID and what differs. Value: since when.
+	differs map[string]time.Time
+}
+
+// startWatch makes the bystanders and begins to watch.
+func startWatch(ctx context.Context, t *trial) (*watch, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watch{trial: t, end: cancel, differs: map[string]time.Time{}, scenario: "set-up"}
+	t.watch = w
+	var err error
+	if w.bystanders, err = startBystanders(ctx, t); err != nil {
+		cancel()
+		return nil, err
+	}
+	w.done.Go(func() {
+		tick := time.NewTicker(sampleEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				w.sample(ctx)
+			}
+		}
+	})
+	for _, p := range w.bystanders.pairs() {
+		w.done.Go(func() { w.ping(ctx, p) })
+	}
+	return w, nil
+}
+
+// enter notes which scenario runs, for whatever is found.
+func (w *watch) enter(scenario string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.scenario = scenario
+}
+
+func (w *watch) violations() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.found)
+}
+
+func (w *watch) violate(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := fmt.Sprintf(format, args...)
+	w.found = append(w.found, fmt.Sprintf("%s, during %q: %s", time.Now().Format("15:04:05.000"), w.scenario, text))
+}
+
+// askers are pods that ask others, one on each of the calm nodes.
+func (w *watch) askers() []sandbox {
+	if w.bystanders == nil {
+		return nil
+	}
+	return w.bystanders.askers
+}
+
+// finish ends the watch and tells what it counted.
+func (w *watch) finish(ctx context.Context) (sums, error) {
+	w.end()
+	w.done.Wait()
+	var errs []error
+	if list := w.trial.newViolations(); len(list) > 0 {
+		errs = append(errs, errors.New(strings.Join(list, "\n")))
+	}
+	errs = append(errs, w.bystanders.undisturbed(ctx))
+	if w.sums.samples == 0 || w.sums.pings == 0 {
+		errs = append(errs, errors.New("nothing was watched"))
+	}
+	return w.sums, errors.Join(errs...)
+}
+
+// sample looks at everything once. What can't be read now, such as while the API server restarts, is read the next
+// time.
+func (w *watch) sample(ctx context.Context) {
+	var boxes []sandbox
+	for _, node := range append(slices.Clone(calmNodes), victimNode, spareNode) {
+		list, err := w.trial.wire.sandboxes(node)
+		if err == nil {
+			boxes = append(boxes, list...)
+		}
+	}
+	w.checkWire(boxes)
+	var pods corev1.PodList
+	var ceps ciliumv2.CiliumEndpointList
+	fromCache := &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}
+	short, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if w.trial.api.List(short, &pods, fromCache) != nil || w.trial.api.List(short, &ceps, fromCache) != nil {
+		return
+	}
+	w.checkStatus(pods.Items)
+	n := w.compare(pods.Items, ceps.Items, boxes)
+	w.count(func(s *sums) {
+		s.samples++
+		s.pods += n
+	})
+}
+
+// checkWire finds an address at two interfaces. Nodes are read one after the other, so a suspect is looked at again.
+func (w *watch) checkWire(boxes []sandbox) {
+	at := map[string]sandbox{} // by address
+	for _, b := range boxes {
+		for _, a := range b.addresses {
+			other, taken := at[a]
+			if !taken {
+				at[a] = b
+				continue
+			}
+			if !stillHas(other, a) || !stillHas(b, a) {
+				continue
+			}
+			// A pod that was deleted by force is replaced before its node has heard of it.
+			if other.key() == b.key() && other.node == b.node {
+				w.count(func(s *sums) { s.overlaps++ })
+				continue
+			}
+			w.violate("the address %s is at two pods on the wire: %s and %s", a, other, b)
+		}
+	}
+}
+
+func stillHas(b sandbox, address string) bool {
+	now, _, err := interfaceOf(b.path)
+	return err == nil && slices.Contains(now, address)
+}
+
+// checkStatus finds an address in the status of two pods that run.
+func (w *watch) checkStatus(pods []corev1.Pod) {
+	at := map[string]string{} // by address
+	for _, p := range pods {
+		if p.Spec.HostNetwork || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning {
+			continue
+		}
+		for _, ip := range p.Status.PodIPs {
+			name := p.Namespace + "/" + p.Name
+			if other, taken := at[ip.IP]; taken {
+				w.violate("the address %s is in the status of two pods: %s and %s", ip.IP, other, name)
+			}
+			at[ip.IP] = name
+		}
+	}
+}
+
+// compare finds pods whose status, CiliumEndpoint and interface differ for too long, and returns how many pods it
+// compared.
+func (w *watch) compare(pods []corev1.Pod, ceps []ciliumv2.CiliumEndpoint, boxes []sandbox) int {
+	endpoints := map[string][]string{} // by namespace/name
+	for i := range ceps {
+		endpoints[ceps[i].Namespace+"/"+ceps[i].Name] = endpointAddresses(&ceps[i])
+	}
+	interfaces := map[string][]string{} // by UID of the pod
+	for _, b := range boxes {
+		interfaces[b.uid] = b.addresses
+	}
+	differs, n := map[string]string{}, 0
+	for _, p := range pods {
+		if p.Spec.HostNetwork || p.DeletionTimestamp != nil || p.Status.Phase != corev1.PodRunning || len(p.Status.PodIPs) == 0 {
+			continue
+		}
+		n++
+		key := p.Namespace + "/" + p.Name
+		var ips []string
+		for _, ip := range p.Status.PodIPs {
+			ips = append(ips, ip.IP)
+		}
+		for place, have := range map[string][]string{"its CiliumEndpoint": endpoints[key], "its interface": interfaces[string(p.UID)]} {
+			// What is missing may be on a node that is off.
+			if have != nil && !same(have, ips) {
+				differs[string(p.UID)+place] = fmt.Sprintf("pod %s has %v in its status, and %s has %v", key, ips, place, have)
+			}
+		}
+	}
+	w.mu.Lock()
+	since := w.differs
+	w.differs = map[string]time.Time{}
+	var late []string
+	for key, text := range differs {
+		began, known := since[key]
+		if !known {
+			began = time.Now()
+		}
+		if time.Since(began) > disagreement {
+			late = append(late, text)
+			began = time.Now() // told once a minute
+		}
+		w.differs[key] = began
+	}
+	w.mu.Unlock()
+	for _, text := range late {
+		w.violate("for more than %s %s", disagreement, text)
+	}
+	return n
+}

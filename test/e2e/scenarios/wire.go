@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"fixedip.io/fixedip/hack/realcluster"
+)
+
+// sandbox is a pod as the kernel of its node has it.
+type sandbox struct {
+	node string
+	// id is that of the sandbox in containerd.
+	id             string
+	namespace, pod string
+	uid            string
+	addresses      []string
+	mac            string
+	// path leads to its network namespace.
+	path string
+}
+
+func (s sandbox) key() string { return s.namespace + "/" + s.pod }
+
+// wire looks at the networks of pods themselves: what an interface has, and what answers there.
+type wire struct {
+	cluster *realcluster.Cluster
+
+	mu sync.Mutex
+	// known are the sandboxes whose configuration was read. Key: the path of the configuration.
+	known map[string]sandbox
+}
+
+func newWire(c *realcluster.Cluster) *wire { return &wire{cluster: c, known: map[string]sandbox{}} }
+
+// tasks is where containerd has the configuration of what runs, one folder for each container.
+const tasks = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
+
+// runtimeSpec is the part of a container's configuration that is needed here (OCI runtime specification).
+type runtimeSpec struct {
+	Annotations map[string]string `json:"annotations"`
+	Linux       struct {
+		Namespaces []struct{ Type, Path string } `json:"namespaces"`
+	} `json:"linux"`
+}
+
+// sandboxes are all pods that have an interface of their own, on a node that is on.
+func (w *wire) sandboxes(node string) ([]sandbox, error) {
+	init := w.cluster.Process(node)
+	if init == nil || !init.Running() {
+		return nil, nil
+	}
+	root := fmt.Sprintf("/proc/%d/root", init.PID())
+	entries, err := os.ReadDir(filepath.Join(root, tasks))
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			return nil, nil // it was just switched on or off
+		}
+		return nil, fmt.Errorf("look for the pods of node %s: %w", node, err)
+	}
+	var found []sandbox
+	for _, entry := range entries {
+		s, ok := w.read(root, node, entry.Name())
+		if !ok {
+			continue
+		}
+		// What is gone meanwhile has no address.
+		if s.addresses, s.mac, err = interfaceOf(s.path); err == nil && len(s.addresses) > 0 {
+			found = append(found, s)
+		}
+	}
+	return found, nil
+}
+
+// read reads the configuration of a container; ok is false for one that is no pod with a network of its own.
+func (w *wire) read(root, node, id string) (sandbox, bool) {
+	path := filepath.Join(root, tasks, id, "config.json")
+	w.mu.Lock()
+	s, known := w.known[path]
+	w.mu.Unlock()
+	if known {
+		return s, s.path != ""
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return s, false
+	}
+	var spec runtimeSpec
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return s, false // it is being written
+	}
+	const prefix = "io.kubernetes.cri."
+	if spec.Annotations[prefix+"container-type"] == "sandbox" {
+		s = sandbox{
+			node: node, id: id,
+			namespace: spec.Annotations[prefix+"sandbox-namespace"], pod: spec.Annotations[prefix+"sandbox-name"],
+			uid: spec.Annotations[prefix+"sandbox-uid"],
+		}
+		for _, ns := range spec.Linux.Namespaces {
+			if ns.Type == "network" && ns.Path != "" {
+				// /var/run is a link, and an absolute one would lead out of the node.
+				s.path = filepath.Join(root, "run", strings.TrimPrefix(strings.TrimPrefix(ns.Path, "/var"), "/run"))
+			}
+		}
+	}
+	w.mu.Lock()
+	w.known[path] = s
+	w.mu.Unlock()
+	return s, s.path != ""
+}
+
+// interfaceOf is what eth0 of a network namespace has, without link-local addresses.
+func interfaceOf(path string) (addresses []string, mac string, err error) {
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		return nil, "", err
+	}
+	defer ns.Close()
+	handle, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return nil, "", err
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName("eth0")
+	if err != nil {
+		return nil, "", err
+	}
+	list, err := handle.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, a := range list {
+		if !a.IP.IsLinkLocalUnicast() {
+			addresses = append(addresses, a.IP.String())
+		}
+	}
+	return addresses, link.Attrs().HardwareAddr.String(), nil
+}
+
+// sandboxOf is the pod of a UID on a node, as its kernel has it.
+func (w *wire) sandboxOf(node, uid string) (sandbox, error) {
+	all, err := w.sandboxes(node)
+	if err != nil {
+		return sandbox{}, err
+	}
+	for _, s := range all {
+		if s.uid == uid {
+			return s, nil
+		}
+	}
+	return sandbox{}, fmt.Errorf("node %s has no network of the pod %s", node, uid)
+}
+
+// fetchTimeout is more than any answer takes, three lost packets in a row included.
+const fetchTimeout = 8 * time.Second
+
+// answer is what a test pod says of itself, see hack/realcluster/testpod.
+type answer struct {
+	Hostname  string   `json:"hostname"`
+	Addresses []string `json:"addresses"`
+}
+
+// fetch asks the pod that answers at an address, from the network of another pod, over a connection of its own.
+func (s sandbox) fetch(ctx context.Context, address string) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: s.dial}
+	defer transport.CloseIdleConnections()
+	var a answer
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(address, "8080")+"/", nil)
+	if err != nil {
+		return a, err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return a, err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		return a, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return a, fmt.Errorf("%s: %s", response.Status, data)
+	}
+	return a, json.Unmarshal(data, &a)
+}
+
+// dial connects from within the network of the pod. A socket stays in the network in which it was made.
+func (s sandbox) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		ns, err := netns.GetFromPath(s.path)
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		defer ns.Close()
+		if err := unix.Setns(int(ns), unix.CLONE_NEWNET); err != nil {
+			done <- result{err: err}
+			return
+		}
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		done <- result{conn, err}
+	}()
+	r := <-done
+	if r.err != nil {
+		return nil, fmt.Errorf("from %s on %s to %s: %w", s.key(), s.node, address, r.err)
+	}
+	return r.conn, nil
+}
+
+// show is the sandbox in words.
+func (s sandbox) String() string {
+	return fmt.Sprintf("%s (%s, sandbox %.12s) with %s", s.key(), s.node, s.id, strings.Join(s.addresses, ","))
+}
