@@ -1,0 +1,307 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/image"
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+)
+
+const system = "fixedip-system"
+
+var programs = []string{"fixedip-controller", "fixedip-scheduler"}
+
+// What users install is all that runs of us: the images of the Dockerfile and the manifests, on nodes that
+// can't get ready without them. None of it has a credential but the token that the kubelet gives its pod. It
+// runs without root, without capabilities and under seccomp, and finds the API server without its Service. The
+// pods of a StatefulSet have their
+// addresses again when they are deleted, when all of our processes are killed, and when they are updated.
+func TestInstalledAsPods(t *testing.T) {
+	i := installAsPods(t)
+	for _, name := range programs {
+		i.rolledOut(name)
+	}
+	for _, name := range programs {
+		pids := i.processes(name)
+		if len(pids) != 2 {
+			t.Errorf("%d processes of %s, want one on each node", len(pids), name)
+		}
+		for _, pid := range pids {
+			if diff := cmp.Diff(unprivileged, status(t, pid)); diff != "" {
+				t.Errorf("%s (-want +got): %s", name, diff)
+			}
+			environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+			i.must(err)
+			if want := "KUBERNETES_SERVICE_HOST=" + i.server; !slices.Contains(strings.Split(string(environment), "\x00"), want) {
+				t.Errorf("%s has not %s: %q", name, want, environment)
+			}
+		}
+	}
+
+	i.createWeb()
+	before := i.web(nil)
+	i.deletePods(before)
+	after := i.web(before)
+
+	t.Log("all of our processes are killed")
+	for _, name := range programs {
+		for _, pid := range i.processes(name) {
+			process, err := os.FindProcess(pid)
+			i.must(err)
+			i.must(process.Kill())
+		}
+	}
+	i.deletePods(after)
+	after = i.web(after)
+
+	t.Log("they are updated")
+	for _, name := range programs {
+		_, err := i.api.AppsV1().Deployments(system).Patch(within(t), name, types.MergePatchType,
+			[]byte(`{"spec":{"template":{"metadata":{"annotations":{"updated":"yes"}}}}}`), metav1.PatchOptions{})
+		i.must(err)
+		i.rolledOut(name)
+	}
+	i.deletePods(after)
+	i.web(after)
+}
+
+// installation is a cluster in which nobody gives addresses but our pods.
+type installation struct {
+	*scene
+	// server is the host of the API server, which is not that of its Service.
+	server string
+}
+
+func installAsPods(t *testing.T) installation {
+	t.Helper()
+	images := packImages(t)
+	site := t.TempDir()
+	c := start(t, func(o *realcluster.Options) {
+		o.Images = images
+		o.Product = func(ctx context.Context, c *realcluster.Cluster) error {
+			if err := writeSite(site, c); err != nil {
+				return err
+			}
+			return c.Apply(ctx, site)
+		}
+	})
+	cfg, err := c.RESTConfig(cluster.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(cfg.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := installation{&scene{t: t, cluster: c, api: kubernetes.NewForConfigOrDie(cfg)}, server.Hostname()}
+	t.Cleanup(i.tell)
+	return i
+}
+
+// writeSite writes what a user writes beside the manifests where there is no kube-proxy: the address of the
+// API server.
+func writeSite(dir string, c *realcluster.Cluster) error {
+	cfg, err := c.RESTConfig(cluster.Admin)
+	if err != nil {
+		return err
+	}
+	server, err := url.Parse(cfg.Host)
+	if err != nil {
+		return err
+	}
+	source, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.Symlink(source, filepath.Join(dir, "fixedip")),
+		os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [fixedip/manifests]
+configMapGenerator:
+- name: fixedip-api-server
+  namespace: fixedip-system
+  literals: [KUBERNETES_SERVICE_HOST=%s, KUBERNETES_SERVICE_PORT=%s]
+`, server.Hostname(), server.Port()), 0o600),
+	)
+}
+
+// packImages makes our images, of the tag that the manifests name.
+func packImages(t *testing.T) []string {
+	t.Helper()
+	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	recipes, err := image.ReadDockerfile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archives []string
+	for _, r := range recipes {
+		// The programs are in bin, and that is beside the Dockerfile for it.
+		img, err := image.Make(r, filepath.Dir(bin))
+		if err != nil {
+			t.Fatal(err)
+		}
+		archive := filepath.Join(t.TempDir(), r.Name+".tar")
+		if err := image.Save(img, r.Name+":latest", archive); err != nil {
+			t.Fatal(err)
+		}
+		archives = append(archives, archive)
+	}
+	return archives
+}
+
+// tell shows, of a test that has failed, what our pods said.
+func (i installation) tell() {
+	if !i.t.Failed() {
+		return
+	}
+	pods, err := i.api.CoreV1().Pods(system).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		i.t.Error(err)
+		return
+	}
+	for _, pod := range pods.Items {
+		log, err := i.api.CoreV1().Pods(system).GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(context.Background())
+		i.t.Logf("pod %s on %s, %+v: %v\n%s", pod.Name, pod.Spec.NodeName, pod.Status.ContainerStatuses, err, log[max(0, len(log)-3000):])
+	}
+}
+
+// rolledOut waits as kubectl rollout status does.
+func (i installation) rolledOut(name string) {
+	i.t.Helper()
+	var last appsv1.DeploymentStatus
+	err := wait.PollUntilContextCancel(within(i.t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		d, err := i.api.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		last = d.Status
+		all := *d.Spec.Replicas
+		return last.ObservedGeneration == d.Generation && last.UpdatedReplicas == all && last.Replicas == all && last.AvailableReplicas == all, nil
+	})
+	if err != nil {
+		i.t.Fatalf("wait for Deployment %s: %v; it is %+v", name, err, last)
+	}
+}
+
+// processes are those of a Deployment's containers, on any node: the machine sees them all, and those of
+// other clusters too.
+func (i installation) processes(name string) []int {
+	i.t.Helper()
+	pods, err := i.api.CoreV1().Pods(system).List(within(i.t), metav1.ListOptions{LabelSelector: "app=" + name})
+	i.must(err)
+	var containers []string
+	for _, pod := range pods.Items {
+		_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
+		containers = append(containers, id)
+	}
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	i.must(err)
+	var found []int
+	for _, dir := range processes {
+		// Whoever is gone meanwhile is none of them.
+		program, _ := os.Readlink(filepath.Join(dir, "exe"))
+		group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
+		ours := slices.ContainsFunc(containers, func(id string) bool { return strings.Contains(string(group), id) })
+		if program == "/"+name && ours {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			i.must(err)
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// unprivileged is what the kernel says of a process that may do nothing in particular, and can't get to.
+// Seccomp 2 is a filter.
+var unprivileged = map[string]string{
+	"Uid": "65532", "Gid": "65532", "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
+}
+
+// status is what the kernel says of a process, with the keys of unprivileged; of several users or groups the
+// effective one.
+func status(t *testing.T, pid int) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		if fields := strings.Fields(value); unprivileged[key] != "" {
+			found[key] = fields[min(1, len(fields)-1)]
+		}
+	}
+	return found
+}
+
+func (i installation) createWeb() {
+	i.t.Helper()
+	labels := map[string]string{"app": "web"}
+	replicas, quick := int32(3), int64(1)
+	_, err := i.api.AppsV1().StatefulSets("default").Create(within(i.t), &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &replicas, ServiceName: "web", PodManagementPolicy: appsv1.ParallelPodManagement,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					SchedulerName: "fixedip-scheduler", TerminationGracePeriodSeconds: &quick,
+					Containers: []corev1.Container{{Name: "web", Image: layout.WebImage, ImagePullPolicy: corev1.PullNever}},
+				},
+			},
+		},
+	}, metav1.CreateOptions{})
+	i.must(err)
+}
+
+// web waits until the pods run, each in another life than before and with the address that it had, and asks
+// each over the network who it is.
+func (i installation) web(before []*corev1.Pod) []*corev1.Pod {
+	i.t.Helper()
+	var pods []*corev1.Pod
+	for n := range 3 {
+		name := fmt.Sprintf("web-%d", n)
+		at := slices.IndexFunc(before, func(p *corev1.Pod) bool { return p.Name == name })
+		pod := i.awaitPod(name, func(p *corev1.Pod) bool { return p.DeletionTimestamp == nil && (at < 0 || p.UID != before[at].UID) })
+		if at >= 0 && (pod.Status.PodIP != before[at].Status.PodIP || pod.Spec.NodeName != before[at].Spec.NodeName) {
+			i.t.Errorf("%s had %s on %s and has %s on %s now", name, before[at].Status.PodIP, before[at].Spec.NodeName, pod.Status.PodIP, pod.Spec.NodeName)
+		}
+		i.answers(i.cluster.Node(pod.Spec.NodeName), pod)
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+func (i installation) deletePods(pods []*corev1.Pod) {
+	i.t.Helper()
+	for _, p := range pods {
+		i.must(i.api.CoreV1().Pods("default").Delete(within(i.t), p.Name, metav1.DeleteOptions{}))
+	}
+}
