@@ -38,6 +38,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -84,7 +85,11 @@ func (p *Plugin) Name() string { return Name }
 
 // Factory makes the plugin's constructor. The framework calls it once for each profile; all of
 // them see one world, since they claim from the same pools.
-func Factory() frameworkruntime.PluginFactory {
+func Factory() frameworkruntime.PluginFactory { return FactoryOver(cache.New) }
+
+// FactoryOver is Factory where something else than watches of the API server shows CiliumNodes and
+// FixedIPs.
+func FactoryOver(newCache cache.NewCacheFunc) frameworkruntime.PluginFactory {
 	var mu sync.Mutex
 	var shared *world
 	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
@@ -98,7 +103,7 @@ func Factory() frameworkruntime.PluginFactory {
 		mu.Lock()
 		defer mu.Unlock()
 		if shared == nil {
-			w, err := newWorld(ctx, h.KubeConfig(), args)
+			w, err := newWorld(ctx, h.KubeConfig(), args, newCache)
 			if err != nil {
 				return nil, err
 			}

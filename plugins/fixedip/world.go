@@ -59,7 +59,7 @@ type world struct {
 // newWorld starts the watches; they end with ctx. It does not wait for them: an API server that
 // can't be reached must not keep the scheduler from starting. The scheduler waits where it waits for
 // its own (see joinSync), and whoever runs the plugin otherwise has PreFilter refuse the pods.
-func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIPArgs) (*world, error) {
+func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIPArgs, newCache cache.NewCacheFunc) (*world, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration speaks protobuf, which custom resources do not.
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, ""
@@ -74,7 +74,7 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	watches, err := cache.New(cfg, cache.Options{
+	watches, err := newCache(cfg, cache.Options{
 		Scheme: kinds,
 		Mapper: newMapper(),
 		ByObject: map[client.Object]cache.ByObject{

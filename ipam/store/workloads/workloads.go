@@ -218,7 +218,15 @@ func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name s
 	if err != nil {
 		return nil, err
 	}
-	obj, err := s.client.Resource(w.resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	resource := w.resource
+	if resource.Empty() {
+		mapping, err := s.mapper.RESTMapping(gk)
+		if err != nil {
+			return nil, fmt.Errorf("find the resource of %s: %w", gk, err)
+		}
+		resource = mapping.Resource
+	}
+	obj, err := s.client.Resource(resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic/fake"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -148,4 +149,25 @@ func TestKindInstalledLater(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// Workloads that somebody else watches are read at the API server too.
+func TestLiveOfALentKind(t *testing.T) {
+	gvk := schema.GroupVersionKind{Group: "a.b", Version: "v1", Kind: "Thing"}
+	things := schema.GroupVersionResource{Group: "a.b", Version: "v1", Resource: "things"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{gvk.GroupVersion()})
+	mapper.Add(gvk, meta.RESTScopeNamespace)
+	web := object("a.b/v1", "Thing", "web", nil)
+	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{things: "ThingList"}, web)
+	lent := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, web, 0, toolscache.Indexers{})
+	if err := lent.GetIndexer().Add(web); err != nil {
+		t.Fatal(err)
+	}
+	s := New(api, mapper, gvk.GroupKind())
+	if err := s.Lend(gvk.GroupKind(), lent); err != nil {
+		t.Fatal(err)
+	}
+	if w, err := s.Live(t.Context(), gvk.GroupKind(), "db", "web"); err != nil || w == nil || w.UID != "uid-web" {
+		t.Errorf("it is %v, %v", w, err)
+	}
 }
