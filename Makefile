@@ -156,7 +156,7 @@ $(BIN)/e2e: FORCE
 ##@ Tests
 
 .PHONY: test
-test: test-unit test-framework test-integration ## Runs all tests
+test: test-unit test-sim test-framework test-integration ## Runs all tests
 
 # go test compiles packages without tests too, and those of the cluster take minutes to.
 TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
@@ -165,6 +165,22 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 .PHONY: test-unit
 test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
+
+.PHONY: test-sim
+test-sim: ## Runs the product in a model of the cluster, for a minute
+	CGO_ENABLED=1 go test -race -count=1 ./test/sim/...
+
+# One run of the model is 300 steps. A seed of 0 is drawn.
+STEPS ?= 100000
+SEED  ?= 0
+
+.PHONY: sim
+sim: ## Runs the product in a model of the cluster (STEPS=1000000 SEED=1)
+	go test -v -count=1 -timeout 0 ./test/sim -run 'TestModel$$' -rapid.nofailfile -rapid.checks=$$(( ($(STEPS) + 299) / 300 )) -rapid.seed=$(SEED)
+
+.PHONY: sim-mutations
+sim-mutations: ## Breaks the product on purpose, and looks whether the model notices
+	go run ./test/sim/mutate
 
 .PHONY: test-framework
 test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of the test's own, on a real API server

@@ -1,0 +1,372 @@
+package sim
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	ipamcontroller "fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/store/workloads"
+)
+
+const coolDown = 30 * time.Second
+
+// clusterPool is small: subnets run out, and so do the addresses in them.
+var clusterPool = address.ClusterPool{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}
+
+func controllerConfig() ipamcontroller.Config {
+	verify := ipamcontroller.DefaultVerifyConfig()
+	verify.Endpoints = false
+	return ipamcontroller.Config{
+		ClusterPools:       []address.ClusterPool{clusterPool},
+		SubnetSource:       ipamcontroller.ClusterPool,
+		SubnetPolicy:       plan.Inherit,
+		SubnetHold:         2 * time.Minute,
+		Watermark:          plan.Watermark{Free: 2, Excess: 2},
+		StrictNodes:        labels.Nothing(),
+		WritesPerMinute:    30,
+		StripManagedFields: true,
+		CoolDown:           coolDown,
+		Failover:           v1alpha1.Wait,
+		FinalizerDeadline:  10 * time.Minute,
+		SweepInterval:      ipamcontroller.DefaultSweepInterval,
+		Namespace:          "kube-system",
+		Verify:             verify,
+	}
+}
+
+// controller is one process of the IPAM controller: the real one, from its set-up to its last
+// reconcile, but for controller-runtime's manager, its informers and its queues.
+type controller struct {
+	*process
+	// Methods that nobody here calls are nobody's.
+	manager.Manager
+	caches    cache.Cache
+	client    client.Client
+	mapper    meta.RESTMapper
+	runnables []manager.Runnable
+	queues    []*queue
+}
+
+func (w *world) startController() *controller {
+	c := &controller{process: w.newProcess("controller")}
+	c.busySince = c.oldest
+	cfg := controllerConfig()
+	if errs := cfg.Validate(); len(errs) > 0 {
+		panic(errs.ToAggregate())
+	}
+	c.caches, _ = c.newCaches(nil, ipamcontroller.CacheOptions(cfg))
+	var versions []schema.GroupVersion
+	for _, k := range kinds {
+		versions = append(versions, k.gvk.GroupVersion())
+	}
+	m := meta.NewDefaultRESTMapper(versions)
+	for _, k := range kinds {
+		scope := meta.RESTScope(meta.RESTScopeNamespace)
+		if k == nodes || k == ciliumNodes {
+			scope = meta.RESTScopeRoot
+		}
+		m.Add(k.gvk, scope)
+	}
+	c.mapper = m
+	var err error
+	c.client, err = client.New(c.config(), client.Options{Scheme: w.scheme, Mapper: m, Cache: &client.CacheOptions{Reader: c.caches}})
+	if err != nil {
+		panic(err)
+	}
+	if err := ipamcontroller.Setup(c.ctx, c, cfg); err != nil {
+		panic(err)
+	}
+	for _, r := range c.runnables {
+		if s, ok := r.(*workloads.Store); ok {
+			if err := s.Lend(identity.StatefulSets, c.informer(statefulSets)); err != nil {
+				panic(err)
+			}
+			c.run(r)
+		}
+	}
+	w.controllers = append(w.controllers, c)
+	w.settleDown()
+	return c
+}
+
+func (c *controller) run(r manager.Runnable) {
+	go func() {
+		if err := r.Start(c.ctx); err != nil && !c.dead() {
+			c.w.violate("%s stopped: %v", c, err)
+		}
+	}()
+}
+
+// lead starts the controllers, as a manager does when it is elected.
+func (c *controller) lead() {
+	c.leads = true
+	for _, r := range c.runnables {
+		if l, ok := r.(manager.LeaderElectionRunnable); ok && l.NeedLeaderElection() {
+			c.takeQueue(r)
+			c.run(r)
+			// One after the other, so that it is the same each time.
+			c.w.settleDown()
+		}
+	}
+}
+
+// takeQueue puts a queue that the world serves in place of the controller's own.
+func (c *controller) takeQueue(r manager.Runnable) {
+	field := reflect.ValueOf(r).Elem().FieldByName("NewQueue")
+	field.Set(reflect.ValueOf(func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+		q := &queue{name: name, of: c, limiter: limiter, items: map[reconcile.Request]*item{}, grants: make(chan reconcile.Request), down: make(chan struct{})}
+		c.w.mu.Lock()
+		defer c.w.mu.Unlock()
+		c.queues = append(c.queues, q)
+		return q
+	}))
+}
+
+// String tells the process from the manager.
+func (c *controller) String() string { return c.name }
+
+func (c *controller) GetClient() client.Client { return c.client }
+func (c *controller) GetConfig() *rest.Config  { return c.config() }
+func (c *controller) GetHTTPClient() *http.Client {
+	return &http.Client{Transport: transport{c.process, &c.w.line}}
+}
+func (c *controller) GetCache() cache.Cache                { return c.caches }
+func (c *controller) GetFieldIndexer() client.FieldIndexer { return c.caches }
+func (c *controller) GetScheme() *runtime.Scheme           { return c.w.scheme }
+func (c *controller) GetRESTMapper() meta.RESTMapper       { return c.mapper }
+func (c *controller) GetLogger() logr.Logger               { return logr.New(sink{c.process}) }
+func (c *controller) GetEventRecorder(string) events.EventRecorder {
+	return recorder{c.process}
+}
+func (c *controller) GetControllerOptions() config.Controller {
+	// Every process has controllers of the same names.
+	return config.Controller{SkipNameValidation: ptr.To(true)}
+}
+func (c *controller) AddReadyzCheck(string, healthz.Checker) error { return nil }
+func (c *controller) Add(r manager.Runnable) error {
+	c.runnables = append(c.runnables, r)
+	return nil
+}
+
+// recorder notes events in the story.
+type recorder struct{ p *process }
+
+// Eventf implements events.EventRecorder.
+func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string, args ...any) {
+	name := ""
+	if o, ok := regarding.(client.Object); ok {
+		name = keyOf(o)
+	}
+	r.p.w.tell("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
+}
+
+// sink notes errors of reconciles in the story. A panic is a violation.
+type sink struct{ p *process }
+
+func (s sink) Init(logr.RuntimeInfo)          {}
+func (s sink) Enabled(int) bool               { return false }
+func (s sink) Info(int, string, ...any)       {}
+func (s sink) WithValues(...any) logr.LogSink { return s }
+func (s sink) WithName(string) logr.LogSink   { return s }
+func (s sink) Error(err error, text string, _ ...any) {
+	s.p.w.tell("  %s: %s: %v", s.p, text, err)
+	if strings.Contains(fmt.Sprint(err), "panic") {
+		s.p.w.violate("panic: %s: %v", s.p, err)
+	}
+}
+
+// queue is the queue of one controller. Its workers get an item when the world says so.
+type queue struct {
+	name    string
+	of      *controller
+	limiter workqueue.TypedRateLimiter[reconcile.Request]
+	grants  chan reconcile.Request
+	down    chan struct{}
+
+	mu    sync.Mutex
+	once  sync.Once
+	items map[reconcile.Request]*item
+}
+
+// item is a request that waits, is worked on, or both.
+type item struct {
+	// ready: it may be worked on, as soon as it is not.
+	ready, worked bool
+	// later is when it will be ready once more; zero: never.
+	later time.Time
+	// begun is when the work on it began.
+	begun time.Time
+}
+
+func (q *queue) item(r reconcile.Request) *item {
+	i := q.items[r]
+	if i == nil {
+		i = &item{}
+		q.items[r] = i
+	}
+	return i
+}
+
+func (q *queue) addAfter(r reconcile.Request, after time.Duration) {
+	if after <= 0 {
+		q.Add(r)
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := q.item(r)
+	if due := time.Now().Add(after); i.later.IsZero() || due.Before(i.later) {
+		i.later = due
+	}
+}
+
+// ready are the items that may be worked on now, and next when the first of the others may; zero: there
+// is none.
+func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for r, i := range q.items {
+		if !i.later.IsZero() && !i.later.After(now) {
+			i.ready, i.later = true, time.Time{}
+		}
+		if i.ready && !i.worked {
+			ready = append(ready, r)
+		}
+		if !i.later.IsZero() && (next.IsZero() || i.later.Before(next)) {
+			next = i.later
+		}
+	}
+	slices.SortFunc(ready, func(a, b reconcile.Request) int { return strings.Compare(a.String(), b.String()) })
+	return ready, next
+}
+
+// busy tells whether anything is worked on.
+func (q *queue) busy() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, i := range q.items {
+		if i.worked {
+			return true
+		}
+	}
+	return false
+}
+
+// oldest is when the oldest reconcile began that the controller is at.
+func (c *controller) oldest() time.Time {
+	at := time.Now()
+	for _, q := range c.queues {
+		q.mu.Lock()
+		for _, i := range q.items {
+			if i.worked && i.begun.Before(at) {
+				at = i.begun
+			}
+		}
+		q.mu.Unlock()
+	}
+	return at
+}
+
+// grant hands an item to a worker, where one is free.
+func (q *queue) grant(r reconcile.Request) bool {
+	q.mu.Lock()
+	i := q.items[r]
+	i.ready, i.worked, i.begun = false, true, time.Now()
+	q.mu.Unlock()
+	select {
+	case q.grants <- r:
+		return true
+	default:
+		q.mu.Lock()
+		i.ready, i.worked = true, false
+		q.mu.Unlock()
+		return false
+	}
+}
+
+func (q *queue) Add(r reconcile.Request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.item(r).ready = true
+}
+
+func (q *queue) AddAfter(r reconcile.Request, after time.Duration) { q.addAfter(r, after) }
+func (q *queue) AddRateLimited(r reconcile.Request)                { q.addAfter(r, q.limiter.When(r)) }
+func (q *queue) Forget(r reconcile.Request)                        { q.limiter.Forget(r) }
+func (q *queue) NumRequeues(r reconcile.Request) int               { return q.limiter.NumRequeues(r) }
+
+func (q *queue) Get() (reconcile.Request, bool) {
+	select {
+	case r := <-q.grants:
+		return r, false
+	case <-q.down:
+		return reconcile.Request{}, true
+	}
+}
+
+func (q *queue) Done(r reconcile.Request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := q.items[r]; i != nil {
+		i.worked = false
+		if !i.ready && i.later.IsZero() {
+			delete(q.items, r)
+		}
+	}
+}
+
+func (q *queue) ShutDown()          { q.once.Do(func() { close(q.down) }) }
+func (q *queue) ShutDownWithDrain() { q.ShutDown() }
+
+func (q *queue) ShuttingDown() bool {
+	select {
+	case <-q.down:
+		return true
+	default:
+		return false
+	}
+}
+
+func (q *queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items)
+}
+
+// free tells whether the queue may hand out an item. Controllers that hold a lock while they wait for
+// the API server work one at a time: a goroutine that waits for a lock keeps the time from passing.
+func (q *queue) free() bool {
+	locked := func(name string) bool { return name == "pool" || name == "subnet" }
+	for _, other := range q.of.queues {
+		if (other == q && q.name == "verify" || locked(q.name) && locked(other.name)) && other.busy() {
+			return false
+		}
+	}
+	return true
+}

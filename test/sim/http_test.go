@@ -1,0 +1,309 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// call is a request of one of the product's processes that waits for the world to let it through.
+type call struct {
+	from *process
+	verb string
+	kind *kind
+	// key is namespace/name; empty for a list.
+	key         string
+	subresource string
+	body        []byte
+	form        types.PatchType
+	onNode      string
+	// answered is closed when the answer is there, and done says the same.
+	answered chan struct{}
+	done     bool
+	status   int
+	answer   []byte
+	err      error
+	// begun is when the oldest reconcile began that the process was at when it sent the request.
+	begun time.Time
+	// left: nobody waits for the answer any more. The request may be carried out all the same.
+	left bool
+}
+
+func (c *call) write() bool { return c.verb != http.MethodGet }
+
+func (c *call) String() string {
+	what := c.verb + " " + c.kind.String()
+	if c.key != "" {
+		what += " " + c.key
+	}
+	if c.subresource != "" {
+		what += "/" + c.subresource
+	}
+	return what
+}
+
+// line is where the requests of all processes wait.
+type line struct {
+	mu    sync.Mutex
+	calls []*call
+}
+
+func (l *line) add(c *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls = append(l.calls, c)
+}
+
+// waiting are the calls that wait, in an order that does not hang on which goroutine was faster.
+func (l *line) waiting() []*call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.SortStableFunc(l.calls, func(a, b *call) int {
+		return strings.Compare(a.from.name+a.String()+string(a.body), b.from.name+b.String()+string(b.body))
+	})
+	return slices.Clone(l.calls)
+}
+
+func (l *line) take(c *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.calls, c); i >= 0 {
+		l.calls = slices.Delete(l.calls, i, i+1)
+	}
+}
+
+// transport is the way of one process to the API server.
+type transport struct {
+	p *process
+	l *line
+}
+
+var errDown = &netError{syscall.ECONNREFUSED}
+
+// netError is what a connection says that broke.
+type netError struct{ error }
+
+func (e *netError) Unwrap() error { return e.error }
+
+// RoundTrip waits in the line.
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	c, err := parse(r)
+	if err != nil {
+		panic(err)
+	}
+	c.from, c.begun = t.p, t.p.busySince()
+	if t.p.dead() {
+		return nil, errDown
+	}
+	t.l.add(c)
+	select {
+	case <-c.answered:
+	case <-r.Context().Done():
+	case <-t.p.ctx.Done():
+	}
+	switch {
+	case c.done:
+	case t.p.dead():
+		c.left = true
+		return nil, errDown
+	default:
+		c.left = true
+		return nil, context.Cause(r.Context())
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	h := http.Header{"Content-Type": {"application/json"}}
+	if c.status == http.StatusTooManyRequests {
+		h.Set("Retry-After", "1")
+	}
+	return &http.Response{Status: http.StatusText(c.status), StatusCode: c.status, Header: h, Body: io.NopCloser(bytes.NewReader(c.answer)), Request: r, ProtoMajor: 1, ProtoMinor: 1}, nil
+}
+
+// parse reads a request as the API server routes it.
+func parse(r *http.Request) (*call, error) {
+	c := &call{verb: r.Method, answered: make(chan struct{}), form: types.PatchType(r.Header.Get("Content-Type"))}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case len(parts) > 2 && parts[0] == "api":
+		parts = parts[2:]
+	case len(parts) > 3 && parts[0] == "apis":
+		parts = parts[3:]
+	default:
+		return nil, fmt.Errorf("%s %s: no such path", r.Method, r.URL.Path)
+	}
+	namespace := ""
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		namespace, parts = parts[1]+"/", parts[2:]
+	}
+	i := slices.IndexFunc(kinds, func(k *kind) bool { return k.resource.Resource == parts[0] })
+	if i < 0 {
+		return nil, fmt.Errorf("%s %s: no such resource", r.Method, r.URL.Path)
+	}
+	c.kind = kinds[i]
+	if len(parts) > 1 {
+		c.key = namespace + parts[1]
+	}
+	if len(parts) > 2 {
+		c.subresource = parts[2]
+	}
+	if f := r.URL.Query().Get("fieldSelector"); f != "" {
+		node, ok := strings.CutPrefix(f, "spec.nodeName=")
+		if !ok || c.kind != pods {
+			return nil, fmt.Errorf("%s %s: selects by %s", r.Method, r.URL.Path, f)
+		}
+		c.onNode = node
+	}
+	if r.Body != nil {
+		var err error
+		if c.body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// carryOut has the server do what a call asks for, and keeps the answer.
+func (s *server) carryOut(c *call) {
+	s.serving = c
+	o, err := s.serve(c)
+	s.serving = nil
+	if err != nil {
+		c.refuse(err)
+		return
+	}
+	c.status, c.answer = http.StatusOK, o
+}
+
+// refuse answers with an error of the API server.
+func (c *call) refuse(err error) {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		panic(err)
+	}
+	st := status.Status()
+	st.Kind, st.APIVersion = "Status", "v1"
+	data, err := json.Marshal(st)
+	if err != nil {
+		panic(err)
+	}
+	c.status, c.answer = int(st.Code), data
+}
+
+// reply lets the process go on.
+func (c *call) reply() {
+	c.done = true
+	close(c.answered)
+}
+
+func (s *server) serve(c *call) ([]byte, error) {
+	by := c.from.name
+	switch c.verb {
+	case http.MethodGet:
+		if c.key == "" {
+			return s.serveList(c)
+		}
+		o, err := s.get(c.kind, c.key)
+		return o.data, err
+	case http.MethodPost:
+		switch c.subresource {
+		case "binding":
+			var b corev1.Binding
+			if err := json.Unmarshal(c.body, &b); err != nil {
+				return nil, apierrors.NewBadRequest(err.Error())
+			}
+			return success, s.bind(c.key, &b, by)
+		case "eviction":
+			var e policyv1.Eviction
+			if err := json.Unmarshal(c.body, &e); err != nil {
+				return nil, apierrors.NewBadRequest(err.Error())
+			}
+			return success, s.remove(pods, c.key, e.DeleteOptions.Preconditions, false, by)
+		}
+		o, err := decode(c)
+		if err != nil {
+			return nil, err
+		}
+		return s.data(s.create(c.kind, o, by))
+	case http.MethodPut:
+		o, err := decode(c)
+		if err != nil {
+			return nil, err
+		}
+		return s.data(s.update(c.kind, o, c.subresource, by))
+	case http.MethodPatch:
+		return s.data(s.patch(c.kind, c.key, c.form, c.body, c.subresource, by))
+	case http.MethodDelete:
+		var opts metav1.DeleteOptions
+		if len(c.body) > 0 {
+			if err := json.Unmarshal(c.body, &opts); err != nil {
+				return nil, apierrors.NewBadRequest(err.Error())
+			}
+		}
+		return success, s.remove(c.kind, c.key, opts.Preconditions, false, by)
+	}
+	return nil, apierrors.NewBadRequest("no such verb: " + c.verb)
+}
+
+var success = []byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+
+func decode(c *call) (client.Object, error) {
+	o := c.kind.make()
+	if err := json.Unmarshal(c.body, o); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	return o, nil
+}
+
+// data is an object as it is sent.
+func (s *server) data(o client.Object, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(o)
+}
+
+func (s *server) serveList(c *call) ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"kind":"%sList","apiVersion":%q,"metadata":{"resourceVersion":"%d"},"items":[`, c.kind.gvk.Kind, c.kind.gvk.GroupVersion(), s.rev)
+	first := true
+	for _, o := range s.list(c.kind) {
+		if pod, ok := o.obj.(*corev1.Pod); ok && c.onNode != "" && pod.Spec.NodeName != c.onNode {
+			continue
+		}
+		if !first {
+			b.WriteByte(',')
+		}
+		first = false
+		b.Write(o.data)
+	}
+	b.WriteString("]}")
+	return b.Bytes(), nil
+}
+
+// config is how a process reaches the API server.
+func (p *process) config() *rest.Config {
+	return &rest.Config{
+		Host:          "http://api",
+		Transport:     transport{p, &p.w.line},
+		QPS:           -1,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+	}
+}

@@ -1,0 +1,305 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+// informer is the watch of one kind by one process, and its cache. It takes in one write at a time, when
+// the world says so; those of two kinds, or of two processes, are not in step.
+type informer struct {
+	// Methods that nobody here calls are nobody's.
+	toolscache.SharedIndexInformer
+	of   *kind
+	from *process
+	// transform is what the cache does to an object before it keeps it; nil: nothing.
+	transform toolscache.TransformFunc
+
+	mu      sync.Mutex
+	indexer toolscache.Indexer
+	// handlers are told of each change, one after the other.
+	handlers []toolscache.ResourceEventHandler
+	// next is the next write in the history of the kind; only counted from the first list on.
+	next   int
+	synced bool
+	// broken: the watch has ended, and the next thing is a list.
+	broken bool
+}
+
+func newInformer(p *process, k *kind) *informer {
+	return &informer{of: k, from: p, indexer: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{
+		toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc,
+	})}
+}
+
+// behind tells whether there is something to take in.
+func (i *informer) behind() bool {
+	return !i.synced || i.broken || i.next < len(i.from.w.server.history[i.of])
+}
+
+// step takes in the next write, or a list where there has to be one. Of a first list stale says how many
+// writes it is behind: the API server may answer it from its own cache.
+func (i *informer) step(stale int) string {
+	history := i.from.w.server.history[i.of]
+	switch {
+	case !i.synced:
+		n := max(0, len(history)-stale)
+		i.list(n)
+		i.synced = true
+		return fmt.Sprintf("%s lists %ss as of write %d of %d", i.from, i.of, n, len(history))
+	case i.broken:
+		n := max(i.next, len(history)-stale)
+		i.broken = false
+		i.list(n)
+		return fmt.Sprintf("%s lists %ss anew as of write %d of %d", i.from, i.of, n, len(history))
+	}
+	e := history[i.next]
+	i.next++
+	i.set(e.key(), e.after, false)
+	return fmt.Sprintf("%s sees %s", i.from, i.from.w.describe(i.of, e))
+}
+
+// list makes the cache what stood after the first n writes.
+func (i *informer) list(n int) {
+	i.next = n
+	there := i.from.w.server.at(i.of, n)
+	for _, key := range slices.Sorted(maps.Keys(there)) {
+		i.set(key, there[key], !i.synced)
+	}
+	gone := i.indexer.ListKeys()
+	slices.Sort(gone)
+	for _, key := range gone {
+		if there[key] == nil {
+			// What it was when it went nobody has seen.
+			last, _, _ := i.indexer.GetByKey(key)
+			i.drop(last, toolscache.DeletedFinalStateUnknown{Key: key, Obj: last})
+		}
+	}
+}
+
+// set brings one object up to date, and tells of it.
+func (i *informer) set(key string, after client.Object, initial bool) {
+	before, known, _ := i.indexer.GetByKey(key)
+	if after == nil {
+		if known {
+			i.drop(before, before)
+		}
+		return
+	}
+	var now any = after.DeepCopyObject()
+	if i.transform != nil {
+		var err error
+		if now, err = i.transform(now); err != nil {
+			panic(err)
+		}
+	}
+	if err := i.indexer.Add(now); err != nil {
+		panic(err)
+	}
+	for _, h := range i.told() {
+		if known {
+			h.OnUpdate(before, now)
+		} else {
+			h.OnAdd(now, initial)
+		}
+	}
+}
+
+func (i *informer) drop(last, tell any) {
+	if err := i.indexer.Delete(last); err != nil {
+		panic(err)
+	}
+	for _, h := range i.told() {
+		h.OnDelete(tell)
+	}
+}
+
+func (i *informer) told() []toolscache.ResourceEventHandler {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.handlers)
+}
+
+// registration is that of a handler.
+type registration struct{ *informer }
+
+// HasSynced tells whether the handler was told of all that was listed first.
+func (r registration) HasSynced() bool { return r.synced }
+
+// AddEventHandler has a handler told of what is there and of each change.
+func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	i.mu.Lock()
+	i.handlers = append(i.handlers, h)
+	i.mu.Unlock()
+	for _, o := range sorted(i.indexer.List()) {
+		h.OnAdd(o, true)
+	}
+	return registration{i}, nil
+}
+
+func (i *informer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(h)
+}
+
+func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, _ toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(h)
+}
+
+func (i *informer) GetStore() toolscache.Store                  { return i.indexer }
+func (i *informer) GetIndexer() toolscache.Indexer              { return i.indexer }
+func (i *informer) HasSynced() bool                             { return i.synced }
+func (i *informer) IsStopped() bool                             { return i.from.dead() }
+func (i *informer) SetTransform(toolscache.TransformFunc) error { return nil }
+func (i *informer) AddIndexers(add toolscache.Indexers) error   { return i.indexer.AddIndexers(add) }
+func (i *informer) Run(stop <-chan struct{})                    { <-stop }
+func (i *informer) RunWithContext(ctx context.Context)          { <-ctx.Done() }
+
+// sorted puts objects of a cache in order: a cache has none, and any is one.
+func sorted(list []any) []any {
+	slices.SortFunc(list, func(a, b any) int {
+		x, _ := toolscache.MetaNamespaceKeyFunc(a)
+		y, _ := toolscache.MetaNamespaceKeyFunc(b)
+		return strings.Compare(x, y)
+	})
+	return list
+}
+
+// caches are the informers of one process, as controller-runtime gives them out.
+type caches struct {
+	p    *process
+	opts cache.Options
+}
+
+// newCaches is a cache.NewCacheFunc.
+func (p *process) newCaches(_ *rest.Config, opts cache.Options) (cache.Cache, error) {
+	return &caches{p: p, opts: opts}, nil
+}
+
+// kindOf is the kind of an object, or of the objects of a list.
+func (p *process) kindOf(o runtime.Object) (*kind, error) {
+	gvk, err := apiutil.GVKForObject(o, p.w.scheme)
+	if err != nil {
+		return nil, err
+	}
+	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
+	for _, k := range kinds {
+		if k.gvk == gvk {
+			return k, nil
+		}
+	}
+	return nil, fmt.Errorf("the model has no %s", gvk)
+}
+
+func (c *caches) informer(o runtime.Object) (*informer, error) {
+	k, err := c.p.kindOf(o)
+	if err != nil {
+		return nil, err
+	}
+	i := c.p.informer(k)
+	if i.transform == nil {
+		i.transform = c.opts.DefaultTransform
+		for kind, by := range c.opts.ByObject {
+			if reflect.TypeOf(kind) == reflect.TypeOf(k.make()) && by.Transform != nil {
+				i.transform = by.Transform
+			}
+		}
+	}
+	return i, nil
+}
+
+func (c *caches) GetInformer(_ context.Context, o client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
+	return c.informer(o)
+}
+
+func (c *caches) GetInformerForKind(_ context.Context, gvk schema.GroupVersionKind, _ ...cache.InformerGetOption) (cache.Informer, error) {
+	o, err := c.p.w.scheme.New(gvk)
+	if err != nil {
+		return nil, err
+	}
+	return c.informer(o)
+}
+
+func (c *caches) RemoveInformer(context.Context, client.Object) error { return nil }
+
+func (c *caches) Start(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (c *caches) WaitForCacheSync(ctx context.Context) bool {
+	return toolscache.WaitForCacheSync(ctx.Done(), func() bool { return c.p.synced() })
+}
+
+func (c *caches) IndexField(_ context.Context, o client.Object, field string, extract client.IndexerFunc) error {
+	i, err := c.informer(o)
+	if err != nil {
+		return err
+	}
+	return i.AddIndexers(toolscache.Indexers{field: func(obj any) ([]string, error) { return extract(obj.(client.Object)), nil }})
+}
+
+func (c *caches) Get(_ context.Context, key client.ObjectKey, out client.Object, _ ...client.GetOption) error {
+	i, err := c.informer(out)
+	if err != nil {
+		return err
+	}
+	name := key.Name
+	if key.Namespace != "" {
+		name = key.Namespace + "/" + key.Name
+	}
+	found, exists, err := i.indexer.GetByKey(name)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		return apierrors.NewNotFound(i.of.group(), key.Name)
+	}
+	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(found.(client.Object).DeepCopyObject()).Elem())
+	return nil
+}
+
+func (c *caches) List(_ context.Context, out client.ObjectList, opts ...client.ListOption) error {
+	i, err := c.informer(out)
+	if err != nil {
+		return err
+	}
+	var o client.ListOptions
+	o.ApplyOptions(opts)
+	if o.LabelSelector != nil {
+		return fmt.Errorf("the caches of the model select by no label")
+	}
+	list := i.indexer.List()
+	if o.FieldSelector != nil {
+		r := o.FieldSelector.Requirements()
+		if len(r) != 1 {
+			return fmt.Errorf("the caches of the model select by one field, not by %s", o.FieldSelector)
+		}
+		if list, err = i.indexer.ByIndex(r[0].Field, r[0].Value); err != nil {
+			return err
+		}
+	}
+	var items []runtime.Object
+	for _, found := range sorted(list) {
+		found := found.(client.Object)
+		if o.Namespace == "" || found.GetNamespace() == o.Namespace {
+			items = append(items, found.DeepCopyObject())
+		}
+	}
+	return meta.SetList(out, items)
+}

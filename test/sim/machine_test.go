@@ -1,0 +1,344 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fixedip.io/fixedip/test/sim/agent"
+)
+
+const (
+	// updateRate is the agent's --ipam-cilium-node-update-rate.
+	updateRate = 15 * time.Second
+	// addRetry is how long a kubelet waits after a CNI ADD that failed.
+	addRetry = 3 * time.Second
+	// minPool is the smallest pool that an agent starts with.
+	minPool = 2
+)
+
+// machine is a node: its kubelet, its agent, and the sandboxes that run there.
+type machine struct {
+	w    *world
+	name string
+	// off: nothing runs. cut: nothing passes between it and the API server.
+	off, cut bool
+	// heard is when the API server last heard of it.
+	heard time.Time
+
+	// pods are those that the kubelet has seen on the node. Key: namespace/name, and the UID.
+	pods map[string]*corev1.Pod
+	// nextPod and nextNode are the next writes to look at in the histories.
+	nextPod, nextNode int
+	// boxes are the sandboxes that run. Key: the UID of the pod.
+	boxes map[types.UID]*sandbox
+	// retryAt is when the next CNI ADD of a pod may come.
+	retryAt map[types.UID]time.Time
+
+	// ipam is nil while the agent is down.
+	ipam *agent.Allocator
+	// ready: it has its own addresses, and answers.
+	ready bool
+	// dirty: the status is to be written; not before wroteAt plus the update rate.
+	dirty   bool
+	wroteAt time.Time
+	// own are the addresses of the node itself, as they are on its disk. Key: router, health.
+	own map[string]string
+}
+
+// sandbox is the network of one pod.
+type sandbox struct {
+	uid types.UID
+	// key is the owner under which the address was asked for.
+	key, ip string
+	// held: the allocator knows of it. told: the pod's status says so.
+	held, told bool
+}
+
+var nodeOwners = []string{"router", "health"}
+
+func (w *world) newMachine() *machine {
+	w.machinesMade++
+	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), pods: map[string]*corev1.Pod{}, boxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[string]string{}}
+	m.nextPod, m.nextNode = len(w.server.history[pods]), len(w.server.history[ciliumNodes])
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name}}
+	if _, err := w.server.create(nodes, node, "kubelet"); err != nil {
+		panic(err)
+	}
+	change(w.server, nodes, m.name, "kubelet", func(n *corev1.Node) {
+		n.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("20")}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	})
+	w.machines = append(w.machines, m)
+	return m
+}
+
+func (m *machine) reaches() bool { return !m.off && !m.cut }
+
+// agentUp starts the agent: it makes its CiliumNode, and knows again what runs.
+func (m *machine) agentUp() {
+	s := m.w.server
+	node, ok := one[*corev1.Node](s, nodes, m.name)
+	if !ok {
+		return
+	}
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID}
+	if cn, ok := one[*ciliumv2.CiliumNode](s, ciliumNodes, m.name); !ok {
+		cn = &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: m.name, OwnerReferences: []metav1.OwnerReference{owner}}}
+		if _, err := s.create(ciliumNodes, cn, "agent "+m.name); err != nil {
+			panic(err)
+		}
+	} else if len(cn.OwnerReferences) == 0 || cn.OwnerReferences[0].UID != node.UID {
+		change(s, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.OwnerReferences = []metav1.OwnerReference{owner} })
+	}
+	m.ipam, m.ready, m.dirty = agent.New(m.w.choose), false, false
+	cn, _ := one[*ciliumv2.CiliumNode](s, ciliumNodes, m.name)
+	m.nextNode = len(s.history[ciliumNodes])
+	m.ipam.See(cn)
+	for _, b := range m.boxes {
+		b.held = false
+	}
+}
+
+// agentStarted ends the start once the pool is large enough.
+func (m *machine) agentStarted() bool {
+	if m.ipam.Node == nil || len(m.ipam.Node.Spec.IPAM.Pool) < minPool {
+		return false
+	}
+	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
+		b := m.boxes[uid]
+		b.held = m.ipam.Take(b.ip, b.key+" [restored]") == nil
+	}
+	for _, owner := range nodeOwners {
+		if ip := m.own[owner]; ip != "" && m.ipam.Take(ip, owner) == nil {
+			continue
+		}
+		ip, err := m.ipam.Next(owner)
+		if err != nil {
+			// It exits and is started again.
+			m.ipam = nil
+			return true
+		}
+		m.own[owner] = ip
+	}
+	m.ready, m.dirty, m.wroteAt = true, true, time.Time{}
+	return true
+}
+
+func (m *machine) agentDown() { m.ipam, m.ready, m.dirty = nil, false, false }
+
+// deed is something that somebody can do now.
+type deed struct {
+	name string
+	do   func()
+}
+
+// seesPod tells whether a write of a pod concerns the node, and takes it in.
+func (m *machine) seesPod() bool {
+	history := m.w.server.history[pods]
+	for m.nextPod < len(history) {
+		e := history[m.nextPod]
+		pod := e.object().(*corev1.Pod)
+		if pod.Spec.NodeName == m.name {
+			return true
+		}
+		m.nextPod++
+	}
+	return false
+}
+
+func (m *machine) seesNode() bool {
+	history := m.w.server.history[ciliumNodes]
+	for m.nextNode < len(history) {
+		if history[m.nextNode].key() == m.name {
+			return true
+		}
+		m.nextNode++
+	}
+	return false
+}
+
+// deeds are what the machine can do now.
+func (m *machine) deeds(now time.Time) []deed {
+	if m.off {
+		return nil
+	}
+	var d []deed
+	add := func(name string, do func()) { d = append(d, deed{m.name + " " + name, do}) }
+	if !m.cut {
+		if m.seesPod() {
+			add("kubelet sees", m.seePod)
+		}
+		switch {
+		case m.ipam == nil:
+			add("agent starts", m.agentUp)
+		default:
+			if m.seesNode() {
+				add("agent sees", m.seeNode)
+			}
+			if !m.ready && m.ipam.Node != nil && len(m.ipam.Node.Spec.IPAM.Pool) >= minPool {
+				add("agent is ready", func() { m.agentStarted() })
+			}
+			if m.ready && m.dirty && !now.Before(m.wroteAt.Add(updateRate)) {
+				add("agent reports", m.report)
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.pods)) {
+		pod := m.pods[key]
+		switch box := m.boxes[pod.UID]; {
+		case pod.DeletionTimestamp != nil && box == nil && !m.cut:
+			add("kubelet removes "+key, func() { m.removed(pod) })
+		case pod.DeletionTimestamp == nil && box == nil && m.ready && !ended(pod) && !now.Before(m.retryAt[pod.UID]):
+			add("kubelet starts "+key, func() { m.start(pod) })
+		case box != nil && !box.told && !m.cut:
+			add("kubelet tells of "+key, func() { m.told(pod, box) })
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
+		box := m.boxes[uid]
+		if pod := m.podOf(uid); pod == nil || pod.DeletionTimestamp != nil {
+			add("kubelet stops "+box.key+" "+string(uid), func() { m.stop(box) })
+		}
+	}
+	return d
+}
+
+func (m *machine) podOf(uid types.UID) *corev1.Pod {
+	for _, pod := range m.pods {
+		if pod.UID == uid {
+			return pod
+		}
+	}
+	return nil
+}
+
+func (m *machine) seePod() {
+	e := m.w.server.history[pods][m.nextPod]
+	m.nextPod++
+	key := e.key() + " " + string(e.object().GetUID())
+	if e.after == nil {
+		delete(m.pods, key)
+		return
+	}
+	m.pods[key] = e.after.(*corev1.Pod)
+}
+
+func (m *machine) seeNode() {
+	e := m.w.server.history[ciliumNodes][m.nextNode]
+	m.nextNode++
+	if e.after == nil {
+		m.ipam.See(nil)
+		return
+	}
+	if m.ipam.See(e.after.(*ciliumv2.CiliumNode)) {
+		m.dirty = true
+	}
+}
+
+// report writes the status as the agent does: on top of the version that it has seen.
+func (m *machine) report() {
+	m.wroteAt = time.Now()
+	if m.ipam.Node == nil {
+		return
+	}
+	cn := m.ipam.Node.DeepCopy()
+	cn.Status.IPAM.Used = m.ipam.Used()
+	_, err := m.w.server.update(ciliumNodes, cn, "status", "agent "+m.name)
+	m.dirty = err != nil
+}
+
+// start is the CNI ADD.
+func (m *machine) start(pod *corev1.Pod) {
+	owner := keyOf(pod)
+	ip, err := m.ipam.Next(owner)
+	if err != nil {
+		m.w.tell("  %s has no address for pod %s", m.name, owner)
+		m.retryAt[pod.UID] = time.Now().Add(addRetry)
+		return
+	}
+	m.w.tell("  pod %s (%s) gets %s on %s", owner, pod.UID, ip, m.name)
+	m.boxes[pod.UID] = &sandbox{uid: pod.UID, key: owner, ip: ip, held: true}
+	m.dirty = true
+	m.w.started(m, pod, ip)
+}
+
+// stop takes the containers down, and is the CNI DEL.
+func (m *machine) stop(b *sandbox) {
+	delete(m.boxes, b.uid)
+	if b.held && m.ipam != nil && m.ipam.Release(b.ip) == nil {
+		m.dirty = true
+	}
+}
+
+func (m *machine) told(pod *corev1.Pod, b *sandbox) {
+	b.told = true
+	current, ok := one[*corev1.Pod](m.w.server, pods, keyOf(pod))
+	if !ok || current.UID != pod.UID {
+		return
+	}
+	change(m.w.server, pods, keyOf(pod), "kubelet", func(p *corev1.Pod) {
+		p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = corev1.PodRunning, b.ip, []corev1.PodIP{{IP: b.ip}}
+	})
+}
+
+// removed takes the object of a pod away that was asked to go and has stopped.
+func (m *machine) removed(pod *corev1.Pod) {
+	delete(m.pods, keyOf(pod)+" "+string(pod.UID))
+	uid := pod.UID
+	if err := m.w.server.remove(pods, keyOf(pod), &metav1.Preconditions{UID: &uid}, true, "kubelet"); err != nil {
+		return
+	}
+}
+
+// powerOff takes everything down that runs.
+func (m *machine) powerOff() {
+	m.off, m.boxes = true, map[types.UID]*sandbox{}
+	m.agentDown()
+}
+
+// powerOn starts the machine. The kubelet lists its pods.
+func (m *machine) powerOn() {
+	m.off = false
+	m.relist()
+	for _, pod := range m.pods {
+		if pod.DeletionTimestamp == nil {
+			m.retryAt[pod.UID] = time.Now()
+		}
+	}
+}
+
+func (m *machine) relist() {
+	m.pods, m.nextPod = map[string]*corev1.Pod{}, len(m.w.server.history[pods])
+	for _, pod := range all[*corev1.Pod](m.w.server, pods) {
+		if pod.Spec.NodeName == m.name {
+			m.pods[keyOf(pod)+" "+string(pod.UID)] = pod
+		}
+	}
+}
+
+// uses are the owners of the sandboxes that run with an address.
+func (m *machine) uses(ip string) []string {
+	var keys []string
+	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
+		if m.boxes[uid].ip == ip {
+			keys = append(keys, m.boxes[uid].key)
+		}
+	}
+	return keys
+}
+
+// allocatedTo is the owner that the agent has an address for; empty where it has not.
+func (m *machine) allocatedTo(ip string) string {
+	if m.ipam == nil {
+		return ""
+	}
+	return strings.TrimSuffix(m.ipam.Allocated[ip], " [restored]")
+}

@@ -1,0 +1,143 @@
+// Command mutate breaks the product on purpose, one line at a time, and looks whether the model notices.
+//
+//	go run ./test/sim/mutate [-checks N] [name ...]
+//
+// A bug that goes unnoticed is an error: the model does not test what it says.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// mutation is a bug: in file, the line from becomes to.
+type mutation struct{ name, file, from, to string }
+
+var mutations = []mutation{
+	{"drop the test operations", "ipam/store/ciliumpool/patch.go",
+		"data, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"encode the patch", "ops = slices.DeleteFunc(ops, func(o operation) bool { return o.Op == \"test\" })\n\tdata, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"encode the patch"},
+	{"drop the precondition of the ticket", "ipam/store/subnets/ticket.go",
+		"lease := t.lease.DeepCopy()", `lease := t.lease.DeepCopy(); lease.ResourceVersion = ""`},
+	{"release a record without the live read", "ipam/controller/release_controller.go",
+		"if err != nil || s.Record == nil || s.Record.UID != record.UID || plan.Decide(s).Step != plan.DeleteRecord {", "if s.Record = record; false {"},
+	{"release without a look at the pods after the write", "ipam/controller/release_controller.go",
+		"if now, ok := n.Entries[e.Addr]; ok && now == *e.To && counts(pods[e.From.Owner], e) {", "if now, ok := n.Entries[e.Addr]; ok && now == *e.To && false {"},
+	{"release what a pod may have", "ipam/core/plan/record.go",
+		"return ok && !Spares(pod, h.Addrs)", "return ok && false"},
+	{"ignore away marks", "ipam/core/pool/marks.go",
+		"return e.Owner == releasedOwner && !strings.HasSuffix(e.Resource, unlisted)", "return e.Owner == awayOwner || e.Owner == releasedOwner && !strings.HasSuffix(e.Resource, unlisted)"},
+	{"trust used: what the agent does not list is free at once", "ipam/core/plan/pool.go",
+		"due := at.Add(coolDown)", "due, inUse := at, func(netip.Addr) bool { return false }"},
+	{"trust used: take free entries out without the handshake", "ipam/core/plan/handshake.go",
+		"edit.Agreed = true", "edit.Agreed = false"},
+	{"move an address without a fence", "ipam/core/pool/move.go",
+		"case f == Reported && n.InUse(a):", "case false:"},
+	{"settle an address without a look at its home", "plugins/fixedip/move.go",
+		"if err := m.Turned(home); err != nil {", "if err := m.Turned(home); false {"},
+	{"bind before the claim", "plugins/fixedip/bind.go",
+		"if p.world.ledger.Stands(claim) {\n\t\tmetrics.ClaimEnded", "if true {\n\t\tmetrics.ClaimEnded"},
+	{"delete records of pods that are there", "ipam/core/plan/record.go",
+		"case s.Pod != nil:\n\t\treturn false\n\tcase !s.Workload.Exists:", "case !s.Workload.Exists:"},
+	{"record an address that another record holds", "ipam/controller/record_controller.go",
+		"if len(holders.Items) > 0 {", "if false {"},
+	{"publish a subnet without what is kept in it", "ipam/store/subnets/publish.go",
+		"if len(given.Kept) == 0 {", "if true {"},
+	{"fill pools past what FixedIPs keep", "ipam/controller/duty.go",
+		"kept: r.ledger.Kept}", "kept: func(netip.Addr) bool { return false }}"},
+	{"claim in one's own ledger alone", "ipam/core/pool/wishes.go",
+		"case exists && !now.Reusable():", "case false:"},
+}
+
+func main() {
+	checks := flag.Int("checks", 1500, "runs of the model for each bug at most")
+	flag.Parse()
+	if err := run(*checks, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+var failed = regexp.MustCompile(`failed after (\d+) tests`)
+
+func run(checks int, only []string) error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var unnoticed []string
+	for _, m := range mutations {
+		if len(only) > 0 && !slices.ContainsFunc(only, func(s string) bool { return strings.Contains(m.name, s) }) {
+			continue
+		}
+		began := time.Now()
+		out, err := m.try(root, dir, checks)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		found := failed.FindStringSubmatch(out)
+		if found == nil {
+			if !strings.Contains(out, "\nok ") && !strings.HasPrefix(out, "ok ") {
+				fmt.Printf("the model did not run: %s\n%s", m.name, out)
+			}
+			unnoticed = append(unnoticed, m.name)
+			fmt.Printf("NOT NOTICED in %d runs, %v: %s\n", checks, time.Since(began).Round(time.Second), m.name)
+			continue
+		}
+		fmt.Printf("noticed in run %s, %v: %s\n    %s\n", found[1], time.Since(began).Round(time.Second), m.name, verdict(out))
+	}
+	if len(unnoticed) > 0 {
+		return fmt.Errorf("%d bugs go unnoticed: %s", len(unnoticed), strings.Join(unnoticed, "; "))
+	}
+	return nil
+}
+
+// verdict is the line that says what was broken.
+func verdict(out string) string {
+	for line := range strings.Lines(out) {
+		if _, text, ok := strings.Cut(line, "!! "); ok {
+			return strings.TrimSpace(text)
+		}
+	}
+	return "?"
+}
+
+// try runs the model against the product with the bug. The tree stays as it is.
+func (m mutation) try(root, dir string, checks int) (string, error) {
+	path := filepath.Join(root, m.file)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if n := strings.Count(string(text), m.from); n != 1 {
+		return "", fmt.Errorf("%s has %q %d times, want once", m.file, m.from, n)
+	}
+	broken := filepath.Join(dir, "broken.go")
+	if err := os.WriteFile(broken, []byte(strings.Replace(string(text), m.from, m.to, 1)), 0o600); err != nil {
+		return "", err
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: broken}})
+	if err != nil {
+		return "", err
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, overlay, 0o600); err != nil {
+		return "", err
+	}
+	// It fails where the model notices.
+	out, _ := exec.Command("go", "test", "-count=1", "-timeout=30m", "-overlay="+list, "./test/sim", "-run=TestModel$",
+		"-rapid.nofailfile", "-rapid.shrinktime=0s", "-sim.shrink=0s", "-rapid.seed=1", fmt.Sprintf("-rapid.checks=%d", checks)).CombinedOutput()
+	return string(out), nil
+}

@@ -1,0 +1,160 @@
+package sim
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+const (
+	// restAfter is how long nothing may have been written by the product before the world counts as at
+	// rest: longer than it takes until every identity was looked at again.
+	restAfter = 12 * time.Minute
+	// restWithin is how long it may take until then, and restSteps how many steps.
+	restWithin = 2 * time.Hour
+	restSteps  = 40000
+	// restRequests is how many requests the product may send while there is nothing to write. An identity
+	// that waits for something is looked at every now and then.
+	restRequests = 150
+	// joinEvery is how often a node joins while there are addresses whose subnet has none.
+	joinEvery = 5 * time.Minute
+)
+
+// rest ends all that is out of order, and lets the world come to rest.
+func (w *world) rest() error {
+	w.tell("** nothing goes wrong from here on")
+	for _, p := range w.live() {
+		p.cut = false
+	}
+	for _, m := range w.machines {
+		m.cut = false
+		node, exists := one[*corev1.Node](w.server, nodes, m.name)
+		if !exists {
+			continue
+		}
+		if m.off {
+			m.powerOn()
+		}
+		if node.Spec.Unschedulable || outOfService(node) {
+			change(w.server, nodes, m.name, "user", func(n *corev1.Node) {
+				n.Spec.Unschedulable = false
+				n.Spec.Taints = nil
+			})
+		}
+	}
+	for len(w.server.list(nodes)) < 2 {
+		w.newMachine()
+	}
+	began, joined := time.Now(), time.Now()
+	w.lastWrite = began
+	for steps := 0; time.Since(w.lastWrite) < restAfter; steps++ {
+		if err := w.broken(); err != nil {
+			return err
+		}
+		if steps > restSteps || time.Since(began) > restWithin {
+			w.violate("quiet: the product goes on writing after %v and %d steps without anything new", time.Since(began), steps)
+			return w.broken()
+		}
+		if w.allAtOnce() {
+			w.settleDown()
+			continue
+		}
+		if time.Since(joined) > joinEvery && w.homeless() {
+			// What the policy of subnets waits for.
+			joined = time.Now()
+			w.newMachine()
+			continue
+		}
+		time.Sleep(w.pause())
+		w.settleDown()
+	}
+	if w.asked > restRequests {
+		w.violate("quiet: %d requests to the API server in %v in which nothing was written", w.asked, restAfter)
+	}
+	w.atRest()
+	return w.broken()
+}
+
+// homeless tells whether a FixedIP keeps an address that is in no node's subnet.
+func (w *world) homeless() bool {
+	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
+		for _, ip := range r.Spec.IPs {
+			if !slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
+				return slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return mustPrefix(s).Contains(netip.MustParseAddr(ip)) })
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// allAtOnce does the first of all that can go on.
+func (w *world) allAtOnce() bool {
+	for _, c := range w.line.waiting() {
+		if c.left {
+			w.line.take(c)
+			continue
+		}
+		w.letThrough(c, 0)
+		return true
+	}
+	for sort := sortWatches; sort < sorts; sort++ {
+		if d := w.deeds(sort); len(d) > 0 {
+			if sort == sortMachines {
+				w.tell("%s", d[0].name)
+			}
+			d[0].do()
+			return true
+		}
+	}
+	return false
+}
+
+// pause is until something is due, within bounds.
+func (w *world) pause() time.Duration {
+	now := time.Now()
+	d := 5 * time.Second
+	sooner := func(at time.Time) {
+		if !at.IsZero() {
+			d = max(100*time.Millisecond, min(d, at.Sub(now)))
+		}
+	}
+	for _, c := range w.controllers {
+		if c.leads && !c.dead() {
+			for _, q := range c.queues {
+				_, next := q.ready(now)
+				sooner(next)
+			}
+		}
+	}
+	for _, s := range w.schedulers {
+		if s.leads && !s.dead() {
+			_, next := s.ready(now)
+			sooner(next)
+		}
+	}
+	return d
+}
+
+// mayWait tells whether a pod waits for something that only a person can give it: an address that was asked
+// for and that somebody else has, or one that is in no node's subnet.
+func (w *world) mayWait(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return false
+	}
+	if s, ok := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+owner.Name); ok && s.Annotations[request.AnnotationIPs] != "" {
+		return true
+	}
+	r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, keyOf(pod))
+	return ok && w.byUser[r.UID]
+}

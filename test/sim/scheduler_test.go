@@ -1,0 +1,344 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"fixedip.io/fixedip/plugins/apis/config"
+	"fixedip.io/fixedip/plugins/fixedip"
+)
+
+// flushInterval is when a pod is tried again that nothing has woken.
+const flushInterval = 5 * time.Minute
+
+// scheduler is one process of the scheduler: the real plugin, in a queue and a cycle that are modelled.
+type scheduler struct {
+	*process
+	// Methods that nobody here calls are nobody's.
+	framework.Handle
+	factory informers.SharedInformerFactory
+	clients clients
+	plugin  *fixedip.Plugin
+	// pods are those that are to be placed. Key: their UID.
+	pods map[types.UID]*pending
+}
+
+// pending is a pod that is to be placed.
+type pending struct {
+	pod *corev1.Pod
+	// due is when it may be tried; for a pod that was refused that is far off.
+	due      time.Time
+	attempts int
+	// flies: it is in its binding cycle. woken: an event came meanwhile.
+	flies, woken bool
+	// refused: the plugin has refused it, and only what the plugin says wakes it. Otherwise a node has.
+	refused bool
+	// starved: nothing but the flush of all pods got it tried again.
+	starved bool
+}
+
+// clients are those of the scheduler that the plugin uses.
+type clients struct {
+	kubernetes.Interface
+	core typedcorev1.CoreV1Interface
+}
+
+func (c clients) CoreV1() typedcorev1.CoreV1Interface { return c.core }
+
+func (w *world) startScheduler() *scheduler {
+	s := &scheduler{process: w.newProcess("scheduler"), pods: map[types.UID]*pending{}}
+	core, err := typedcorev1.NewForConfig(s.config())
+	if err != nil {
+		panic(err)
+	}
+	s.clients.core = core
+	s.factory = informers.NewSharedInformerFactory(s.clients, 0)
+	for _, k := range []*kind{pods, nodes, statefulSets} {
+		s.factory.InformerFor(k.make(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.process.informer(k) })
+	}
+	args := &config.FixedIPArgs{
+		IPFamilies:       []string{"IPv4"},
+		ClaimTimeout:     metav1.Duration{Duration: 10 * time.Second},
+		ClaimQPS:         100,
+		ClaimBurst:       200,
+		Failover:         "Wait",
+		MovableAddresses: true,
+	}
+	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)
+	if err != nil {
+		panic(err)
+	}
+	s.plugin = plugin.(*fixedip.Plugin)
+	hints, err := s.plugin.EventsToRegister(s.ctx)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := s.process.informer(pods).AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { s.saw(o.(*corev1.Pod)) },
+		UpdateFunc: func(_, o any) { s.saw(o.(*corev1.Pod)) },
+		DeleteFunc: func(o any) { s.forget(o) },
+	}); err != nil {
+		panic(err)
+	}
+	if _, err := s.process.informer(nodes).AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			for _, p := range s.pods {
+				if hint, err := hints[0].QueueingHintFn(klog.Logger{}, p.pod, nil, o); !p.refused || err != nil || hint == fwk.Queue {
+					s.wake(p)
+				}
+			}
+		},
+		UpdateFunc: func(any, any) {
+			for _, p := range s.pods {
+				if !p.refused {
+					s.wake(p)
+				}
+			}
+		},
+	}); err != nil {
+		panic(err)
+	}
+	w.schedulers = append(w.schedulers, s)
+	w.settleDown()
+	return s
+}
+
+// String tells the process from the handle.
+func (s *scheduler) String() string { return s.name }
+
+func (s *scheduler) ClientSet() kubernetes.Interface                        { return s.clients }
+func (s *scheduler) KubeConfig() *rest.Config                               { return s.config() }
+func (s *scheduler) SharedInformerFactory() informers.SharedInformerFactory { return s.factory }
+func (s *scheduler) SnapshotSharedLister() framework.SharedLister           { return snapshot{s} }
+
+// Activate puts pods into the queue again at once.
+func (s *scheduler) Activate(_ klog.Logger, woken map[string]*corev1.Pod) {
+	for _, pod := range woken {
+		if p := s.pods[pod.UID]; p != nil {
+			s.wake(p)
+		}
+	}
+}
+
+func (s *scheduler) wake(p *pending) {
+	p.woken = true
+	if !p.flies && p.due.After(time.Now()) {
+		p.due = time.Now()
+	}
+}
+
+func (s *scheduler) saw(pod *corev1.Pod) {
+	switch p := s.pods[pod.UID]; {
+	case pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || ended(pod) || pod.Spec.SchedulerName != schedulerName:
+		if p != nil && !p.flies {
+			delete(s.pods, pod.UID)
+		}
+	case p == nil:
+		s.pods[pod.UID] = &pending{pod: pod, due: time.Now()}
+	default:
+		p.pod = pod
+	}
+}
+
+func (s *scheduler) forget(o any) {
+	if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = t.Obj
+	}
+	if uid := o.(*corev1.Pod).UID; s.pods[uid] != nil && !s.pods[uid].flies {
+		delete(s.pods, uid)
+	}
+}
+
+// snapshot is what the scheduler knows of nodes at the moment.
+type snapshot struct{ s *scheduler }
+
+func (n snapshot) NodeInfos() framework.NodeInfoLister       { return n }
+func (n snapshot) StorageInfos() framework.StorageInfoLister { return nil }
+
+func (n snapshot) List() ([]fwk.NodeInfo, error) {
+	var list []fwk.NodeInfo
+	for _, o := range sorted(n.s.process.informer(nodes).indexer.List()) {
+		list = append(list, n.info(o.(*corev1.Node)))
+	}
+	return list, nil
+}
+
+func (n snapshot) info(node *corev1.Node) fwk.NodeInfo {
+	info := framework.NewNodeInfo()
+	info.SetNode(node)
+	return info
+}
+
+func (n snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error)             { return nil, nil }
+func (n snapshot) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) { return nil, nil }
+
+func (n snapshot) Get(name string) (fwk.NodeInfo, error) {
+	o, exists, _ := n.s.process.informer(nodes).indexer.GetByKey(name)
+	if !exists {
+		return nil, fmt.Errorf("nodeinfo not found for node name %q", name)
+	}
+	return n.info(o.(*corev1.Node)), nil
+}
+
+// ready are the pods that may be tried now, and next is when the first of the others may; zero: there is
+// none.
+func (s *scheduler) ready(now time.Time) (ready []*pending, next time.Time) {
+	for _, p := range s.pods {
+		switch {
+		case p.flies:
+		case !p.due.After(now):
+			ready = append(ready, p)
+		case next.IsZero() || p.due.Before(next):
+			next = p.due
+		}
+	}
+	slices.SortFunc(ready, func(a, b *pending) int {
+		if c := a.due.Compare(b.due); c != 0 {
+			return c
+		}
+		return compareText(string(a.pod.UID), string(b.pod.UID))
+	})
+	return ready, next
+}
+
+// cycle tries to place one pod, as far as Reserve; the rest has a goroutine of its own.
+func (s *scheduler) cycle(p *pending) {
+	pod, state := p.pod.DeepCopy(), framework.NewCycleState()
+	p.attempts++
+	p.woken, p.refused, p.starved = false, false, false
+	node, st := s.choose(state, pod)
+	if st.IsSuccess() {
+		if st = s.plugin.Reserve(s.ctx, state, pod, node); st.IsSuccess() {
+			s.w.tell("%s places pod %s on %s", s, keyOf(pod), node)
+			p.flies = true
+			go s.bind(p, pod, state, node)
+			return
+		}
+		s.plugin.Unreserve(s.ctx, state, pod, node)
+		p.refused = true
+	}
+	s.w.tell("%s can't place pod %s: %s", s, keyOf(pod), st.Message())
+	s.again(p, st)
+}
+
+// again has a pod tried later.
+func (s *scheduler) again(p *pending, st *fwk.Status) {
+	backoff := min(time.Second<<min(p.attempts-1, 4), 10*time.Second)
+	switch {
+	case p.woken || st.Code() == fwk.Error:
+		p.due = time.Now().Add(backoff)
+	default:
+		p.due, p.starved = time.Now().Add(flushInterval), true
+	}
+}
+
+// choose runs the extension points up to the choice of a node. Of other plugins there is what keeps pods
+// from nodes that are cordoned or not ready.
+func (s *scheduler) choose(state fwk.CycleState, pod *corev1.Pod) (string, *fwk.Status) {
+	infos, _ := snapshot{s}.List()
+	narrowed, st := s.plugin.PreFilter(s.ctx, state, pod, infos)
+	skip := st.IsSkip()
+	if !st.IsSuccess() && !skip {
+		s.pods[pod.UID].refused = true
+		return "", st
+	}
+	why := framework.NewDefaultNodeToStatus()
+	var fit []fwk.NodeInfo
+	for _, n := range infos {
+		name := n.Node().Name
+		if narrowed != nil && !narrowed.AllNodes() && !narrowed.NodeNames.Has(name) {
+			continue
+		}
+		if n.Node().Spec.Unschedulable || len(n.Node().Spec.Taints) > 0 {
+			why.Set(name, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) were unschedulable"))
+			continue
+		}
+		if !skip {
+			if st := s.plugin.Filter(s.ctx, state, pod, n); !st.IsSuccess() {
+				s.pods[pod.UID].refused = true
+				why.Set(name, st)
+				continue
+			}
+		}
+		fit = append(fit, n)
+	}
+	if len(fit) == 0 {
+		_, st := s.plugin.PostFilter(s.ctx, state, pod, why)
+		return "", fwk.NewStatus(fwk.Unschedulable, st.Reasons()...)
+	}
+	best, most := fit[0], int64(-1)
+	if st := s.plugin.PreScore(s.ctx, state, pod, fit); st.IsSkip() || skip {
+		best = fit[s.w.choose(len(fit))]
+	} else {
+		for _, n := range fit {
+			if score, _ := s.plugin.Score(s.ctx, state, pod, n); score > most {
+				best, most = n, score
+			}
+		}
+	}
+	return best.Node().Name, nil
+}
+
+// bind is the binding cycle.
+func (s *scheduler) bind(p *pending, pod *corev1.Pod, state fwk.CycleState, node string) {
+	st := s.plugin.PreBindPreFlight(s.ctx, state, pod, node)
+	if !st.IsSkip() && st.IsSuccess() {
+		st = s.plugin.PreBind(s.ctx, state, pod, node)
+	}
+	if st.IsSuccess() || st.IsSkip() {
+		err := s.clients.core.Pods(pod.Namespace).Bind(s.ctx, &corev1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+		}, metav1.CreateOptions{})
+		st = fwk.AsStatus(err)
+	}
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.landed = append(s.w.landed, landing{s, p, pod, state, node, st})
+}
+
+// landing is the end of a binding cycle.
+type landing struct {
+	s     *scheduler
+	p     *pending
+	pod   *corev1.Pod
+	state fwk.CycleState
+	node  string
+	st    *fwk.Status
+}
+
+// land ends a binding cycle. The world does so: the queue is its own.
+func (l landing) land() {
+	if l.s.dead() {
+		return
+	}
+	l.p.flies = false
+	if l.st.IsSuccess() {
+		l.s.plugin.PostBind(l.s.ctx, l.state, l.pod, l.node)
+		delete(l.s.pods, l.pod.UID)
+		return
+	}
+	l.s.w.tell("%s fails to bind pod %s: %s", l.s, keyOf(l.pod), l.st.Message())
+	l.s.plugin.Unreserve(context.Background(), l.state, l.pod, l.node)
+	o, exists, _ := l.s.process.informer(pods).indexer.GetByKey(keyOf(l.pod))
+	if !exists || o.(*corev1.Pod).UID != l.pod.UID || o.(*corev1.Pod).Spec.NodeName != "" || o.(*corev1.Pod).DeletionTimestamp != nil {
+		delete(l.s.pods, l.pod.UID)
+		return
+	}
+	// Whatever failed after Reserve comes back by backoff alone.
+	l.p.due = time.Now().Add(min(time.Second<<min(l.p.attempts-1, 4), 10*time.Second))
+}

@@ -1,0 +1,315 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+const (
+	maxSets     = 3
+	maxMachines = 4
+	maxJobs     = 4
+)
+
+// userDeeds are what people can do now. The name up to the colon is counted.
+func (w *world) userDeeds() []deed {
+	var d []deed
+	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+	sets := all[*appsv1.StatefulSet](w.server, statefulSets)
+	for _, name := range []string{"a", "b", "c"}[:maxSets] {
+		if !slices.ContainsFunc(sets, func(s *appsv1.StatefulSet) bool { return s.Name == name }) {
+			add("create: StatefulSet "+name, func() { w.makeSet(name) })
+		}
+	}
+	for _, s := range sets {
+		edit := func(f func(*appsv1.StatefulSet)) func() {
+			return func() { change(w.server, statefulSets, keyOf(s), "user", f) }
+		}
+		add("delete: StatefulSet "+s.Name, func() { _ = w.server.remove(statefulSets, keyOf(s), nil, true, "user") })
+		add("orphan: StatefulSet "+s.Name, func() { w.orphan(s) })
+		add("scale: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(w.choose(4))) }))
+		add("roll: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) {
+			w.rolls++
+			s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
+		}))
+		add("edit: policy of StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Annotations = w.policy() }))
+		add("opt out: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) {
+			w.rolls++
+			s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
+			if s.Spec.Template.Annotations == nil {
+				s.Spec.Template.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+			} else {
+				s.Spec.Template.Annotations = nil
+			}
+		}))
+	}
+	jobs := 0
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		if metav1.GetControllerOfNoCopy(pod) == nil {
+			jobs++
+			if pod.DeletionTimestamp == nil {
+				add("end job: pod "+pod.Name, func() { w.deletePod(pod, "user") })
+			}
+			continue
+		}
+		if pod.DeletionTimestamp == nil {
+			add("delete pod: "+pod.Name, func() { w.deletePod(pod, "user") })
+		}
+		add("force-delete pod: "+pod.Name, func() {
+			w.forced[pod.UID] = true
+			_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
+		})
+	}
+	if jobs < maxJobs {
+		add("start job: an ordinary pod", w.makeJob)
+	}
+	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
+		if r.DeletionTimestamp == nil {
+			add("release: FixedIP "+r.Name, func() {
+				w.released(r)
+				_ = w.server.remove(fixedIPs, keyOf(r), nil, false, "user")
+			})
+			add("edit FixedIP: "+r.Name, func() {
+				change(w.server, fixedIPs, keyOf(r), "user", func(r *v1alpha1.FixedIP) { r.Finalizers = append(r.Finalizers[:0:0], r.Finalizers...) })
+				change(w.server, fixedIPs, keyOf(r), "user", func(r *v1alpha1.FixedIP) { r.Labels = map[string]string{"edited": fmt.Sprint(w.choose(100))} })
+			})
+		}
+	}
+	add("pin: FixedIP", w.pin)
+	for _, n := range all[*corev1.Node](w.server, nodes) {
+		add("cordon: node "+n.Name, func() {
+			change(w.server, nodes, n.Name, "user", func(n *corev1.Node) { n.Spec.Unschedulable = !n.Spec.Unschedulable })
+		})
+	}
+	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
+		add("foreign write: CiliumNode "+cn.Name, func() {
+			change(w.server, ciliumNodes, cn.Name, "user", func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": fmt.Sprint(w.choose(100))} })
+		})
+		add("hand-written entry: CiliumNode "+cn.Name, func() { w.writeEntry(cn.Name) })
+		add("tracked: CiliumNode "+cn.Name, func() {
+			change(w.server, ciliumNodes, cn.Name, "user", func(cn *ciliumv2.CiliumNode) {
+				cn.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply}}
+			})
+		})
+	}
+	return d
+}
+
+// policy is what a workload says of its addresses.
+func (w *world) policy() map[string]string {
+	a := map[string]string{}
+	pick := func(key string, words ...string) {
+		if word := words[w.choose(len(words))]; word != "" {
+			a[key] = word
+		}
+	}
+	pick(identity.AnnotationWhenScaled, "", "Delete")
+	pick(identity.AnnotationWhenDeleted, "", "", "Retain")
+	pick(identity.AnnotationTTL, "", "", "1m")
+	pick(identity.AnnotationFailover, "", "Migrate", "Reassign")
+	return a
+}
+
+func (w *world) makeSet(name string) {
+	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: w.policy()}}
+	s.Spec.Replicas = ptr.To(int32(1 + w.choose(3)))
+	s.Spec.Template.Labels = map[string]string{templateHash: "0"}
+	if w.choose(4) == 3 {
+		if a := w.someAddress(); a != "" {
+			s.Annotations[request.AnnotationIPs] = a
+			s.Spec.Replicas = ptr.To[int32](1)
+		}
+	}
+	if _, err := w.server.create(statefulSets, s, "user"); err != nil {
+		panic(err)
+	}
+}
+
+// orphan deletes a workload and keeps its pods. One that is not placed yet would be placed as any pod that
+// belongs to nobody.
+func (w *world) orphan(s *appsv1.StatefulSet) {
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		switch {
+		case controls(s, pod) && pod.Spec.NodeName == "":
+			w.deletePod(pod, "gc")
+		case controls(s, pod):
+			change(w.server, pods, keyOf(pod), "gc", func(p *corev1.Pod) { p.OwnerReferences = nil })
+		}
+	}
+	_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
+}
+
+func (w *world) makeJob() {
+	w.jobs++
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("job%d", w.jobs)}}
+	pod.Spec.SchedulerName = "default-scheduler"
+	if _, err := w.server.create(pods, pod, "user"); err != nil {
+		panic(err)
+	}
+}
+
+// someAddress is one in the subnet of some node; empty where there is none.
+func (w *world) someAddress() string {
+	var subnets []string
+	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
+		subnets = append(subnets, cn.Spec.IPAM.PodCIDRs...)
+	}
+	if len(subnets) == 0 {
+		return ""
+	}
+	p := mustPrefix(subnets[w.choose(len(subnets))])
+	a := p.Addr()
+	for range 1 + w.choose(14) {
+		a = a.Next()
+	}
+	return a.String()
+}
+
+// pin makes a FixedIP beforehand, as a person does who wants a certain address for a pod to come. Whoever
+// does so sees to it that nobody has the address at the time.
+func (w *world) pin() {
+	name := fmt.Sprintf("%s-%d", []string{"a", "b", "c"}[w.choose(maxSets)], w.choose(3))
+	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	r.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name[:1]}
+	r.Spec.PodName = name
+	if a := w.someAddress(); a != "" && !w.spokenFor(a) {
+		r.Spec.IPs = []string{a}
+	}
+	if _, exists := one[*v1alpha1.FixedIP](w.server, fixedIPs, namespace+"/"+name); exists {
+		return
+	}
+	if _, exists := one[*corev1.Pod](w.server, pods, namespace+"/"+name); exists {
+		return
+	}
+	if w.mentioned(namespace + "/" + name) {
+		return
+	}
+	if _, err := w.server.create(fixedIPs, r, "user"); err != nil {
+		panic(err)
+	}
+}
+
+// spokenFor tells whether anybody has an address, or somebody's record names it.
+func (w *world) spokenFor(a string) bool {
+	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
+		if slices.Contains(r.Spec.IPs, a) {
+			return true
+		}
+	}
+	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
+		if _, ok := cn.Spec.IPAM.Pool[a]; ok {
+			return true
+		}
+	}
+	return slices.ContainsFunc(w.machines, func(m *machine) bool { return len(m.uses(a)) > 0 || m.allocatedTo(a) != "" })
+}
+
+// mentioned tells whether a pool has anything for the owner.
+func (w *world) mentioned(owner string) bool {
+	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
+		for _, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == owner || mark(e.Owner) && containsOwner(e.Resource, owner) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// writeEntry writes an entry for a pod by hand, as an administrator does before there is such a pod.
+func (w *world) writeEntry(node string) {
+	name := fmt.Sprintf("%s-%d", []string{"a", "b", "c"}[w.choose(maxSets)], w.choose(3))
+	cn, _ := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, node)
+	if len(cn.Spec.IPAM.PodCIDRs) == 0 || w.mentioned(namespace+"/"+name) {
+		return
+	}
+	if _, exists := one[*corev1.Pod](w.server, pods, namespace+"/"+name); exists {
+		return
+	}
+	if _, exists := one[*v1alpha1.FixedIP](w.server, fixedIPs, namespace+"/"+name); exists {
+		return
+	}
+	a := mustPrefix(cn.Spec.IPAM.PodCIDRs[0]).Addr()
+	for range 1 + w.choose(14) {
+		a = a.Next()
+	}
+	if w.spokenFor(a.String()) {
+		return
+	}
+	change(w.server, ciliumNodes, node, "user", func(cn *ciliumv2.CiliumNode) {
+		pool := maps.Clone(cn.Spec.IPAM.Pool)
+		if pool == nil {
+			pool = ipamtypes.AllocationMap{}
+		}
+		pool[a.String()] = ipamtypes.AllocationIP{Owner: namespace + "/" + name, Resource: namespace + "/StatefulSet/" + name[:1]}
+		cn.Spec.IPAM.Pool = pool
+	})
+}
+
+// machineDeeds are what can happen to machines and agents, and what operators do about it.
+func (w *world) machineDeeds() []deed {
+	var d []deed
+	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+	alive := 0
+	for _, m := range w.machines {
+		node, exists := one[*corev1.Node](w.server, nodes, m.name)
+		if !exists {
+			continue
+		}
+		alive++
+		if m.off {
+			add("power on: "+m.name, func() {
+				m.powerOn()
+				change(w.server, nodes, m.name, "user", func(n *corev1.Node) {
+					n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+				})
+			})
+			if !outOfService(node) {
+				add("out of service: "+m.name, func() {
+					change(w.server, nodes, m.name, "user", func(n *corev1.Node) {
+						n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
+					})
+				})
+			}
+			add("node delete: "+m.name, func() { w.deleteNode(m) })
+			continue
+		}
+		add("node loss: "+m.name, m.powerOff)
+		add("reboot: "+m.name, func() { m.powerOff(); m.powerOn() })
+		add("agent restart: "+m.name, m.agentDown)
+		if m.cut {
+			add("heal: "+m.name, func() { m.cut = false })
+		} else {
+			add("partition: "+m.name, func() { m.cut = true })
+		}
+	}
+	if alive < maxMachines {
+		add("node join: one more", func() { w.newMachine() })
+		for _, m := range w.machines {
+			if _, exists := one[*corev1.Node](w.server, nodes, m.name); !exists {
+				add("replacement: of "+m.name, func() {
+					next := w.newMachine()
+					change(w.server, nodes, next.name, "user", func(n *corev1.Node) { n.Labels = map[string]string{"fixedip.io/successor-of": m.name} })
+				})
+			}
+		}
+	}
+	return d
+}
+
+// deleteNode takes a machine away that is off.
+func (w *world) deleteNode(m *machine) {
+	_ = w.server.remove(nodes, m.name, nil, true, "user")
+}

@@ -1,0 +1,459 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// world is the whole: what stands, who acts, and what has happened.
+type world struct {
+	ctx    context.Context
+	scheme *runtime.Scheme
+	server *server
+	line   line
+
+	// mu guards what goroutines of the product reach.
+	mu     sync.Mutex
+	landed []landing
+
+	processes   int
+	controllers []*controller
+	schedulers  []*scheduler
+
+	machines     []*machine
+	machinesMade int
+	jobs, rolls  int
+	// asked counts the requests of the product since its last write.
+	asked int
+
+	// seed is what choose goes by, until the next step.
+	seed  uint64
+	began time.Time
+	*checks
+	// story is what has happened, in words.
+	story []string
+	// stats count what was drawn. Key: the action or fault.
+	stats map[string]int
+}
+
+// step is one choice of what happens next. All of it is 0 where nothing out of the ordinary does.
+type step struct{ what, which, how, seed uint16 }
+
+func newWorld(ctx context.Context, scheme *runtime.Scheme, stats map[string]int) *world {
+	w := &world{ctx: ctx, scheme: scheme, began: time.Now(), stats: stats}
+	w.server = newServer(func() metav1.Time { return metav1.Now().Rfc3339Copy() })
+	w.checks = newChecks(w)
+	w.server.wrote = w.wrote
+	for range 2 {
+		w.newMachine()
+	}
+	w.startController()
+	w.startScheduler()
+	return w
+}
+
+// tell adds to the story.
+func (w *world) tell(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.story = append(w.story, fmt.Sprintf("%8.1fs ", time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
+}
+
+// choose is a number below n, by the step.
+func (w *world) choose(n int) int {
+	v := int(w.seed % uint64(n))
+	w.seed = w.seed/uint64(n)*6364136223846793005 + uint64(v)
+	return v
+}
+
+// settleDown returns when no goroutine of the product can go on by itself.
+func (w *world) settleDown() {
+	for {
+		synctest.Wait()
+		w.mu.Lock()
+		landed := w.landed
+		w.landed = nil
+		w.mu.Unlock()
+		if len(landed) == 0 {
+			return
+		}
+		// Which of them was first is chance.
+		slices.SortFunc(landed, func(a, b landing) int { return compareText(a.s.name+keyOf(a.pod), b.s.name+keyOf(b.pod)) })
+		for _, l := range landed {
+			l.land()
+		}
+	}
+}
+
+// wrote is told of every write.
+func (w *world) wrote(k *kind, e event, by string) {
+	w.tell("%5d %s writes %s", e.rev, by, w.describe(k, e))
+	w.check(k, e, by)
+}
+
+// describe says what a write has changed.
+func (w *world) describe(k *kind, e event) string {
+	text := fmt.Sprintf("%s %s", k, e.key())
+	switch {
+	case e.before == nil:
+		text += " (new)"
+	case e.after == nil:
+		return text + " (gone)"
+	case e.before.GetDeletionTimestamp() == nil && e.after.GetDeletionTimestamp() != nil:
+		text += " (asked to go)"
+	}
+	return text + differences(e.before, e.after)
+}
+
+// deeds are what can happen next of one sort.
+func (w *world) deeds(sort int) []deed {
+	now := time.Now()
+	var d []deed
+	switch sort {
+	case sortCalls:
+		for _, c := range w.line.waiting() {
+			if !c.from.cut {
+				d = append(d, deed{"call", func() { w.letThrough(c, 0) }})
+			}
+		}
+	case sortWatches:
+		for _, p := range w.live() {
+			for _, i := range p.informers {
+				if !p.cut && i.behind() {
+					d = append(d, deed{"watch", func() { w.tell("%s", i.step(0)) }})
+				}
+			}
+		}
+	case sortMachines:
+		d = w.clusterDeeds(now)
+		for _, m := range w.machines {
+			d = append(d, m.deeds(now)...)
+		}
+	case sortQueues:
+		for _, c := range w.controllers {
+			if !c.leads || c.dead() {
+				continue
+			}
+			for _, q := range c.queues {
+				if !q.free() {
+					continue
+				}
+				ready, _ := q.ready(now)
+				for _, r := range ready {
+					d = append(d, deed{"reconcile", func() {
+						w.tell("%s/%s looks at %s", c, q.name, strings.TrimPrefix(r.String(), "/"))
+						q.grant(r)
+					}})
+				}
+			}
+		}
+	case sortCycles:
+		for _, s := range w.schedulers {
+			if !s.leads || s.dead() {
+				continue
+			}
+			ready, _ := s.ready(now)
+			for _, p := range ready {
+				d = append(d, deed{"cycle", func() {
+					if p.starved && p.refused {
+						w.stats["woken by the flush alone"]++
+					}
+					s.cycle(p)
+				}})
+			}
+		}
+	case sortProcesses:
+		d = w.processDeeds()
+	}
+	return d
+}
+
+// The sorts of what goes on by itself.
+const (
+	sortCalls = iota
+	sortWatches
+	sortMachines
+	sortQueues
+	sortCycles
+	sortProcesses
+	sorts
+)
+
+// live are the processes that run.
+func (w *world) live() []*process {
+	var live []*process
+	for _, c := range w.controllers {
+		if !c.dead() {
+			live = append(live, c.process)
+		}
+	}
+	for _, s := range w.schedulers {
+		if !s.dead() {
+			live = append(live, s.process)
+		}
+	}
+	return live
+}
+
+// processDeeds are what becomes of processes by itself: they are started again, elected, and notice that
+// they are no leaders any more.
+func (w *world) processDeeds() []deed {
+	var d []deed
+	leader := map[string]bool{}
+	runs := map[string]bool{}
+	for _, p := range w.live() {
+		role, _, _ := strings.Cut(p.name, "-")
+		runs[role] = true
+		leader[role] = leader[role] || p.leads && !p.lost
+		if p.lost {
+			d = append(d, deed{"notices", func() { w.tell("%s notices that it does not lead any more, and exits", p); p.kill() }})
+		}
+	}
+	if !runs["controller"] {
+		d = append(d, deed{"start", func() { w.tell("%s starts", w.startController()) }})
+	}
+	if !runs["scheduler"] {
+		d = append(d, deed{"start", func() { w.tell("%s starts", w.startScheduler()) }})
+	}
+	for _, c := range w.controllers {
+		if !c.dead() && !c.leads && c.synced() && !leader["controller"] {
+			d = append(d, deed{"elected", func() { w.tell("%s leads", c); c.lead() }})
+		}
+	}
+	for _, s := range w.schedulers {
+		if !s.dead() && !s.leads && s.synced() && !leader["scheduler"] {
+			d = append(d, deed{"elected", func() { w.tell("%s leads", s); s.leads = true }})
+		}
+	}
+	return d
+}
+
+// letThrough has a call carried out, well or badly.
+func (w *world) letThrough(c *call, how uint16) {
+	w.asked++
+	fault := ""
+	switch how % 40 {
+	case 31:
+		fault = "connection lost before"
+	case 32, 33:
+		fault = "answer lost after"
+	case 34:
+		fault = "500 instead of"
+	case 35:
+		fault = "429 instead of"
+	case 36:
+		if c.write() && c.verb != http.MethodPost {
+			fault = "409 instead of"
+		}
+	}
+	w.line.take(c)
+	if c.left {
+		// Nobody waits any more. It may have been lost on the way, or be late.
+		if how%2 == 0 {
+			w.stats["call lost on its way"]++
+			w.tell("%s: %s is lost on its way", c.from, c)
+			return
+		}
+		w.stats["call carried out late"]++
+		w.tell("%s: %s comes late", c.from, c)
+		w.server.carryOut(c)
+		return
+	}
+	switch fault {
+	case "connection lost before":
+		c.err = &netError{syscall.ECONNRESET}
+	case "500 instead of":
+		c.refuse(apierrors.NewInternalError(errors.New("etcdserver: request timed out")))
+	case "429 instead of":
+		c.refuse(apierrors.NewTooManyRequests("the server has received too many requests and has asked us to try again later", 1))
+	case "409 instead of":
+		c.refuse(apierrors.NewConflict(c.kind.group(), c.key, errors.New("the object has been modified; please apply your changes to the latest version and try again")))
+	case "answer lost after":
+		w.tell("%s: %s", c.from, c)
+		w.server.carryOut(c)
+		c.err = &netError{syscall.ECONNRESET}
+	default:
+		if c.write() {
+			w.tell("%s: %s", c.from, c)
+		}
+		w.server.carryOut(c)
+		if c.status >= 400 && c.status != http.StatusNotFound {
+			w.tell("%s: %s is refused: %s", c.from, c, c.answer)
+		}
+	}
+	if fault != "" {
+		w.stats["fault: "+fault]++
+		w.tell("%s: %s %s", c.from, fault, c)
+	}
+	c.reply()
+}
+
+// faultDeeds are what can go wrong with processes and watches.
+func (w *world) faultDeeds() []deed {
+	var d []deed
+	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+	controllers, schedulers := 0, 0
+	for _, p := range w.live() {
+		if strings.HasPrefix(p.name, "controller") {
+			controllers++
+		} else {
+			schedulers++
+		}
+		add("crash: "+p.name, p.kill)
+		if !p.cut {
+			add("process cut off: "+p.name, func() { p.cut = true })
+		} else {
+			add("process back: "+p.name, func() { p.cut = false })
+		}
+		for _, i := range p.informers {
+			if i.synced && !i.broken {
+				add(fmt.Sprintf("watch drop: of %ss of %s", i.of, p), func() { i.broken = true })
+			}
+			if !i.synced || i.broken {
+				add(fmt.Sprintf("stale list: of %ss of %s", i.of, p), func() { w.tell("%s", i.step(1+w.choose(6))) })
+			}
+		}
+	}
+	if controllers < 2 {
+		add("second controller: starts", func() { w.startController() })
+	}
+	if schedulers < 2 {
+		add("second scheduler: starts", func() { w.startScheduler() })
+	}
+	for _, c := range w.controllers {
+		if !c.dead() && !c.leads && c.synced() {
+			add("lease stolen: by "+c.name, func() {
+				for _, other := range w.controllers {
+					other.lost = other.lost || other.leads
+				}
+				c.lead()
+			})
+		}
+	}
+	for _, s := range w.schedulers {
+		if !s.dead() && !s.leads && s.synced() {
+			add("lease stolen: by "+s.name, func() {
+				for _, other := range w.schedulers {
+					other.lost = other.lost || other.leads
+				}
+				s.leads = true
+			})
+		}
+	}
+	return d
+}
+
+// pauses are how long time may pass in one step.
+var pauses = []time.Duration{100 * time.Millisecond, time.Second, time.Second, 3 * time.Second, 15 * time.Second, 40 * time.Second, 2 * time.Minute, 6 * time.Minute}
+
+// do makes one step.
+func (w *world) do(s step) error {
+	w.seed = uint64(s.seed)*0x9e3779b97f4a7c15>>16 | uint64(s.seed)
+	n := int(s.what % 100)
+	switch {
+	case n < 84:
+		w.progress(n, s)
+	case n < 91:
+		w.time(pauses[int(s.which)%len(pauses)])
+	case n < 96:
+		w.happen(w.userDeeds(), s)
+	case n < 98:
+		w.happen(w.machineDeeds(), s)
+	default:
+		w.happen(w.faultDeeds(), s)
+	}
+	w.settleDown()
+	return w.broken()
+}
+
+func (w *world) time(d time.Duration) {
+	w.stats["time passes"]++
+	time.Sleep(d)
+}
+
+// progress does something that goes on by itself: of the sort that was drawn, or else of another.
+func (w *world) progress(n int, s step) {
+	sort := []int{sortCalls, sortCalls, sortCalls, sortWatches, sortWatches, sortMachines, sortMachines, sortQueues, sortQueues, sortCycles, sortCycles, sortProcesses}[n%12]
+	for i := range sorts {
+		sort := (sort + i) % sorts
+		if sort == sortCalls {
+			var calls []*call
+			for _, c := range w.line.waiting() {
+				if !c.from.cut {
+					calls = append(calls, c)
+				}
+			}
+			if len(calls) > 0 {
+				w.stats["call"]++
+				w.letThrough(calls[int(s.which)%len(calls)], s.how)
+				return
+			}
+			continue
+		}
+		if d := w.deeds(sort); len(d) > 0 {
+			chosen := d[int(s.which)%len(d)]
+			w.count(chosen)
+			if sort == sortMachines {
+				w.tell("%s", chosen.name)
+			}
+			chosen.do()
+			return
+		}
+	}
+	w.time(time.Second)
+}
+
+// happen does one of the things that somebody or chance may do.
+func (w *world) happen(d []deed, s step) {
+	if len(d) == 0 {
+		return
+	}
+	// First what sort of thing, so that those of which there are many objects do not crowd out the rest.
+	var names []string
+	for _, x := range d {
+		if name, _, _ := strings.Cut(x.name, ":"); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	name := names[int(s.which)%len(names)]
+	d = slices.DeleteFunc(d, func(x deed) bool { n, _, _ := strings.Cut(x.name, ":"); return n != name })
+	chosen := d[int(s.how)%len(d)]
+	w.count(chosen)
+	w.tell("** %s", chosen.name)
+	chosen.do()
+}
+
+func (w *world) count(d deed) {
+	name, _, found := strings.Cut(d.name, ":")
+	if !found {
+		name = strings.Map(func(r rune) rune {
+			if r >= '0' && r <= '9' {
+				return -1
+			}
+			return r
+		}, d.name)
+		if fields := strings.Fields(name); len(fields) > 2 {
+			name = strings.Join(fields[:2], " ")
+		}
+	}
+	w.stats[name]++
+}
+
+func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func compareText(a, b string) int { return strings.Compare(a, b) }
+
+func containsOwner(resource, owner string) bool { return strings.Contains(resource+"/", owner+"/") }
