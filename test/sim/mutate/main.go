@@ -23,7 +23,7 @@ type mutation struct{ name, file, from, to string }
 
 var mutations = []mutation{
 	{"drop the test operations", "ipam/store/ciliumpool/patch.go",
-		"data, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"encode the patch", "ops = slices.DeleteFunc(ops, func(o operation) bool { return o.Op == \"test\" })\n\tdata, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"encode the patch"},
+		"data, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"encode the patch", "kept := ops[:0]\n\tfor _, o := range ops {\n\t\tif o.Op != \"test\" {\n\t\t\tkept = append(kept, o)\n\t\t}\n\t}\n\tops = kept\n\tdata, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"encode the patch"},
 	{"drop the precondition of the ticket", "ipam/store/subnets/ticket.go",
 		"lease := t.lease.DeepCopy()", `lease := t.lease.DeepCopy(); lease.ResourceVersion = ""`},
 	{"release a record without the live read", "ipam/controller/release_controller.go",
