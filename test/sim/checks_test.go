@@ -372,6 +372,10 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		c.violate("sticky: pod %s runs with %s, and no FixedIP keeps that", key, pod.Status.PodIP)
 		return
 	}
+	if r.DeletionTimestamp != nil {
+		// A person has released it, and it goes when the pod does.
+		return
+	}
 	if !slices.Contains(r.Spec.IPs, pod.Status.PodIP) {
 		c.violate("sticky: pod %s runs with %s, and %v is kept for it", key, pod.Status.PodIP, r.Spec.IPs)
 	}
