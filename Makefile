@@ -167,8 +167,9 @@ test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
 
 .PHONY: test-sim
-test-sim: ## Runs the product in a model of the cluster, for a minute
-	CGO_ENABLED=1 go test -race -count=1 ./test/sim/...
+test-sim: ## Runs the product in a model of the cluster, for a minute, always the same
+	CGO_ENABLED=1 go test -race -count=1 ./test/sim -rapid.nofailfile -rapid.seed=1
+	go test -count=1 ./test/sim/agent
 
 # One run of the model is 300 steps. A seed of 0 is drawn.
 STEPS ?= 100000

@@ -223,13 +223,23 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	// An identity that has no entry left anywhere starts anew with its next claim. One whose entries went with
 	// their node has its record still: what another node inherits is no claim.
 	for ip, e := range before.Spec.IPAM.Pool {
-		if gone && w.recordOf(e.Owner) != nil {
+		if gone && w.recorded(e.Owner) {
 			continue
 		}
 		if pod(e.Owner) && (gone || cn.Spec.IPAM.Pool[ip].Owner != e.Owner) && len(w.entries(e.Owner)) == 0 && !w.away(e.Owner) {
 			delete(w.first, e.Owner)
 		}
 	}
+}
+
+// recorded tells whether a FixedIP keeps anything for a pod.
+func (w *Witness) recorded(key string) bool {
+	for _, r := range w.records {
+		if holder(r) == key {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
