@@ -201,6 +201,10 @@ func (c *Cluster) startScheduler(ctx context.Context) error {
 	return err
 }
 
+// lease is the product's default. A machine that is busy with other things too may be too slow for a quicker one, and
+// nobody starts a process again that has lost it.
+var lease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second}
+
 // StartProduct starts our controller and scheduler as processes of the machine, with the rights that the manifests
 // give them. A test has them by Process("fixedip-controller") and Process("fixedip-scheduler").
 func StartProduct(_ context.Context, c *Cluster) error {
@@ -213,11 +217,11 @@ func StartProduct(_ context.Context, c *Cluster) error {
 		pools = append(pools, flag+layout.PodCIDR(family))
 	}
 	if _, err := product.StartController(c.Cluster, productController, c.bin("fixedip-controller"),
-		product.ControllerOptions{Lease: product.QuickLease, Args: pools}); err != nil {
+		product.ControllerOptions{Lease: lease, Args: pools}); err != nil {
 		return err
 	}
 	_, err := product.StartScheduler(c.Cluster, productScheduler, c.bin("fixedip-scheduler"), product.SchedulerOptions{
-		Lease: product.QuickLease, Families: c.options.Families, Movable: c.options.Routing == layout.Tunnel,
+		Lease: lease, Families: c.options.Families, Movable: c.options.Routing == layout.Tunnel,
 	})
 	return err
 }

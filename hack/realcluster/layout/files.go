@@ -157,6 +157,9 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"bpf-ct-global-any-max": "32768",
 		"bpf-nat-global-max":    "65536",
 	}
+	if !o.Has(IPv4) {
+		settings["underlay-protocol"] = "ipv6"
+	}
 	if native && o.Has(IPv4) {
 		settings["ipv4-native-routing-cidr"] = PodCIDR(IPv4)
 	}
