@@ -233,7 +233,7 @@ func (s *scene) rolledOut(ctx context.Context, name string, replicas int, known 
 			return err
 		}
 		if st := d.Status; st.ObservedGeneration != d.Generation || int(st.UpdatedReplicas) != replicas || int(st.Replicas) != replicas || int(st.ReadyReplicas) != replicas {
-			return fmt.Errorf("Deployment %s: %d of %d pods are of the last revision, %d ready, %d in all", name, st.UpdatedReplicas, replicas, st.ReadyReplicas, st.Replicas)
+			return fmt.Errorf("the Deployment %s: %d of %d pods are of the last revision, %d ready, %d in all", name, st.UpdatedReplicas, replicas, st.ReadyReplicas, st.Replicas)
 		}
 		pods := 0
 		for _, row := range s.witness.State(s.namespace) {
@@ -246,7 +246,7 @@ func (s *scene) rolledOut(ctx context.Context, name string, replicas int, known 
 			}
 		}
 		if pods != replicas {
-			return fmt.Errorf("Deployment %s has %d pods, not %d", name, pods, replicas)
+			return fmt.Errorf("the Deployment %s has %d pods, not %d", name, pods, replicas)
 		}
 		clear(slots)
 		for _, r := range s.witness.Records(s.namespace) {

@@ -61,7 +61,7 @@ func runVersion(ctx context.Context, o options, line string) (results, error) {
 			t.saveArchive("set-up")
 			t.cluster.Stop()
 		}
-		return t.results, fmt.Errorf("Cilium %s: %w", line, err)
+		return t.results, fmt.Errorf("with Cilium %s: %w", line, err)
 	}
 	defer t.cluster.Stop()
 	t.runAll(ctx)
