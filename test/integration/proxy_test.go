@@ -36,6 +36,8 @@ func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	e.t.Cleanup(func() {
+		// Nobody comes back whose connection is closed: Close would wait for the end of his watches.
+		server.Listener.Close()
 		server.CloseClientConnections()
 		server.Close()
 	})
