@@ -198,7 +198,7 @@ PODS     ?= 150000
 FIXEDIPS ?= 50000
 
 .PHONY: scale
-scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(BIN)/scale ## Measures our programs' memory at NODES, PODS and FIXEDIPS; takes 16 GiB, and minutes (PROFILES=folder: heap profiles)
+scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(BIN)/scale ## Measures our programs' memory at NODES, PODS and FIXEDIPS; takes 24 GiB, and minutes (PROFILES=folder: heap profiles)
 	@$(BIN)/scale -bin $(BIN) -dir $(CURDIR)/.scale -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) $(if $(PROFILES),-profiles $(PROFILES))
 
 .PHONY: claims
