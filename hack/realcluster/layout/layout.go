@@ -58,7 +58,7 @@ const maxNodes = 100
 // Validate names the first option that can't be had.
 func (o Options) Validate() error {
 	if _, known := ciliumVersions[o.Cilium]; !known {
-		return fmt.Errorf("Cilium %q is not among 1.18, 1.19 and 1.20", o.Cilium)
+		return fmt.Errorf("version %q of Cilium is not among 1.18, 1.19 and 1.20", o.Cilium)
 	}
 	if o.Nodes < 1 || o.Spare < 0 || o.Nodes+o.Spare > maxNodes {
 		return fmt.Errorf("%d nodes and %d spare ones: from 1 to %d are possible", o.Nodes, o.Spare, maxNodes)

@@ -18,7 +18,7 @@ func TestValidate(t *testing.T) {
 		"defaults":      {change: func(*Options) {}},
 		"both families": {change: func(o *Options) { o.Families = []string{IPv6, IPv4} }},
 		"spare nodes":   {change: func(o *Options) { o.Spare = 98 }},
-		"version":       {change: func(o *Options) { o.Cilium = "1.17" }, err: `Cilium "1.17"`},
+		"version":       {change: func(o *Options) { o.Cilium = "1.17" }, err: `version "1.17" of Cilium`},
 		"no node":       {change: func(o *Options) { o.Nodes = 0 }, err: "0 nodes"},
 		"too many":      {change: func(o *Options) { o.Spare = 99 }, err: "99 spare"},
 		"no family":     {change: func(o *Options) { o.Families = nil }, err: "families []"},

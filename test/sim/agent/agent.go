@@ -78,7 +78,7 @@ func (a *Allocator) Take(ip, owner string) error {
 	case a.Node == nil:
 		return fmt.Errorf("CiliumNode for own node is not available")
 	case a.Node.Spec.IPAM.Pool == nil:
-		return fmt.Errorf("No IPs available")
+		return fmt.Errorf("the pool is not there yet")
 	case a.withheld(ip):
 		return fmt.Errorf("IP not available, marked or ready for release")
 	}
