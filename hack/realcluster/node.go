@@ -69,7 +69,7 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	return n.Start(ctx, Agent)
 }
 
-// WaitReady returns when the Node says that it is ready, and its agent too, or with the ends of the logs when one of
+// WaitReady returns when the Node says that it is ready, and its kubelet and its agent too, or with the ends of the logs when one of
 // its programs ends.
 func (n *Node) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -89,10 +89,14 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 	err := n.cluster.WaitNodeReady(ctx, n.Name)
 	if err == nil {
-		// A node that was ready before says so until the control plane misses it. There is no event for an agent.
+		// A node that was ready before says so until the control plane misses it. There is no event for its programs.
 		err = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-			_, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", n.cluster.options.AgentHealth())
-			return err == nil, nil
+			for _, health := range []string{layout.KubeletHealth, n.cluster.options.AgentHealth()} {
+				if _, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", health); err != nil {
+					return false, nil
+				}
+			}
+			return true, nil
 		})
 	}
 	if err != nil {

@@ -201,12 +201,9 @@ func (c *Cluster) startScheduler(ctx context.Context) error {
 	return err
 }
 
-// lease is the product's default. A machine that is busy with other things too may be too slow for a quicker one, and
-// nobody starts a process again that has lost it.
-var lease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second}
-
 // StartProduct starts our controller and scheduler as processes of the machine, with the rights that the manifests
-// give them. A test has them by Process("fixedip-controller") and Process("fixedip-scheduler").
+// give them. There is one of each, without leader election: a machine that is busy may stall for longer than a lease
+// lasts, and nobody starts a process again that has lost it. A test has them by Process("fixedip-controller") and Process("fixedip-scheduler").
 func StartProduct(_ context.Context, c *Cluster) error {
 	var pools []string
 	for _, family := range c.options.Families {
@@ -217,11 +214,11 @@ func StartProduct(_ context.Context, c *Cluster) error {
 		pools = append(pools, flag+layout.PodCIDR(family))
 	}
 	if _, err := product.StartController(c.Cluster, productController, c.bin("fixedip-controller"),
-		product.ControllerOptions{Lease: lease, Args: pools}); err != nil {
+		product.ControllerOptions{Lease: product.QuickLease, Args: append(pools, "--enable-leader-election=false")}); err != nil {
 		return err
 	}
 	_, err := product.StartScheduler(c.Cluster, productScheduler, c.bin("fixedip-scheduler"), product.SchedulerOptions{
-		Lease: lease, Families: c.options.Families, Movable: c.options.Routing == layout.Tunnel,
+		Lease: product.QuickLease, NoElection: true, Families: c.options.Families, Movable: c.options.Routing == layout.Tunnel,
 	})
 	return err
 }
@@ -273,10 +270,12 @@ func (c *Cluster) Stop() {
 	}
 	wg.Wait()
 	if c.Cluster != nil {
-		// A kube-scheduler without leader election takes the request to end for a failure.
-		if p := c.Process(cluster.KubeScheduler); p != nil && p.Running() {
-			if err := p.Kill(); err != nil {
-				c.options.Log("stopping: %v", err)
+		// A scheduler without leader election takes the request to end for a failure.
+		for _, scheduler := range []string{cluster.KubeScheduler, productScheduler} {
+			if p := c.Process(scheduler); p != nil && p.Running() {
+				if err := p.Kill(); err != nil {
+					c.options.Log("stopping: %v", err)
+				}
 			}
 		}
 		c.Cluster.Stop()

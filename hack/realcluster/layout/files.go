@@ -169,6 +169,9 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 	return settings
 }
 
+// KubeletHealth is where a kubelet tells its machine that it is well, by default.
+const KubeletHealth = "http://127.0.0.1:10248/healthz"
+
 // AgentHealth is where an agent tells the kubelet that it is well, by default.
 func (o Options) AgentHealth() string {
 	if o.Has(IPv4) {
