@@ -193,9 +193,10 @@ test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip
 
 ##@ Measurements
 
-NODES    ?= 5000
 PODS     ?= 150000
 FIXEDIPS ?= 50000
+
+scale: NODES := 5000
 
 .PHONY: scale
 scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(BIN)/scale ## Measures our programs' memory at NODES, PODS and FIXEDIPS; takes 24 GiB, and minutes (PROFILES=folder: heap profiles)
