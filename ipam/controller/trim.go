@@ -3,6 +3,7 @@ package controller
 import (
 	"slices"
 	"strings"
+	"unique"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,7 @@ func CacheOptions(cfg Config) cache.Options {
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
 			&corev1.Node{}:         {Transform: trimNode},
 			&corev1.Pod{}:          {Transform: trimPod},
+			&v1alpha1.FixedIP{}:    {Transform: trimRecord},
 		},
 	}
 	if cfg.Verify.Endpoints {
@@ -66,6 +68,33 @@ func trimPod(obj any) (any, error) {
 		trimmed.Spec.Affinity = pod.Spec.Affinity
 	}
 	return trimmed, nil
+}
+
+// trimRecord keeps all of a FixedIP but its field tracking. What it has in common with many others is kept
+// once, and it is copied, since it would keep the whole page that it was listed with.
+func trimRecord(obj any) (any, error) {
+	record, ok := obj.(*v1alpha1.FixedIP)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := *record
+	trimmed.ManagedFields = nil
+	for _, s := range []*string{
+		&trimmed.Kind, &trimmed.APIVersion, &trimmed.Namespace, &trimmed.Spec.NodeName,
+		&trimmed.Spec.Owner.APIVersion, &trimmed.Spec.Owner.Kind, &trimmed.Spec.Owner.Name, (*string)(&trimmed.Spec.Owner.UID),
+		(*string)(&trimmed.Spec.Reclaim.WhenDeleted), (*string)(&trimmed.Spec.Reclaim.WhenScaled), (*string)(&trimmed.Spec.Failover),
+		(*string)(&trimmed.Status.Phase),
+	} {
+		*s = unique.Make(*s).Value()
+	}
+	if trimmed.Spec.PodName == trimmed.Name {
+		trimmed.Spec.PodName = trimmed.Name
+	}
+	trimmed.Finalizers = slices.Clone(record.Finalizers)
+	for i, f := range trimmed.Finalizers {
+		trimmed.Finalizers[i] = unique.Make(f).Value()
+	}
+	return &trimmed, nil
 }
 
 // trimNode keeps of a Node what its subnets and its pool depend on.
