@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -14,6 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/workloads"
@@ -86,7 +88,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 			to.orphans.add(allSubnets)
 		}
 		if change.Appeared || change.Moved {
-			to.identities.add(r.homecoming(ctx, node)...)
+			to.identities.add(r.homecoming(node)...)
 		}
 		for _, owner := range change.Owners {
 			to.identities.add(identityRequest(owner)...)
@@ -101,6 +103,8 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 		return err
 	}
 	p.watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), p.ledger, func(record *v1alpha1.FixedIP, freed []string) {
+		to.identities.add(identityRequest(client.ObjectKeyFromObject(record).String())...)
+		to.verified.add(identityRequest(holderOf(record))...)
 		for _, node := range freed {
 			to.nodes.add(nodeRequest(node))
 		}
@@ -127,15 +131,11 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 	return nil
 }
 
-// eachRecord visits the FixedIPs of a cache. Before the cache is filled there are none.
-func eachRecord(cached client.Reader) func(visit func(*v1alpha1.FixedIP)) {
-	return func(visit func(*v1alpha1.FixedIP)) {
-		var all v1alpha1.FixedIPList
-		if err := cached.List(context.Background(), &all, client.UnsafeDisableDeepCopy); err != nil {
-			return
-		}
-		for i := range all.Items {
-			visit(&all.Items[i])
-		}
+// homeless are the addresses that are kept and in no node's subnet, as the caches show them.
+func (p *parts) homeless(ctx context.Context) []plan.Kept {
+	records, err := fixedips.Read(ctx, p.cached, p.ledger.Homeless())
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Addresses without a home not counted")
 	}
+	return plan.KeepsAll(records)
 }

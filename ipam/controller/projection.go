@@ -95,21 +95,15 @@ func (r *recordReconciler) rival(ctx context.Context, record *v1alpha1.FixedIP, 
 
 // homecoming asks for the identities whose addresses are at home on a node that has come or has other
 // subnets, and that no pool holds: now they can be projected. At the start all are asked for anyway.
-func (r *recordReconciler) homecoming(ctx context.Context, node string) []reconcile.Request {
+func (r *recordReconciler) homecoming(node string) []reconcile.Request {
 	n, ok := r.ledger.Node(node)
 	if !ok || r.poolsSeen == nil || !r.poolsSeen() || len(n.Subnets) == 0 {
 		return nil
 	}
-	var records v1alpha1.FixedIPList
-	if err := r.cached.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
-		klog.FromContext(ctx).Error(err, "FixedIPs not listed from the cache; the sweep will find those at home on the node", "node", node)
-		return nil
-	}
 	var requests []reconcile.Request
-	for i := range records.Items {
-		kept := plan.Keeps(&records.Items[i])
-		if slices.ContainsFunc(kept, func(k plan.Kept) bool { return n.Home(k.Addr) && n.Entries[k.Addr].Owner != k.Entry.Owner }) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&records.Items[i])})
+	for _, k := range r.ledger.KeepingsIn(n.Subnets...) {
+		if slices.ContainsFunc(k.Addrs, func(a netip.Addr) bool { return n.Home(a) && n.Entries[a].Owner != k.Owner }) {
+			requests = append(requests, identityRequest(k.Record)...)
 		}
 	}
 	return requests

@@ -61,15 +61,16 @@ type recordReconciler struct {
 	clock     clock.Clock
 	// failover is what the arguments of the scheduler say of identities that say nothing.
 	failover v1alpha1.Failover
-	// poolsSeen tells whether the ledger has all pools that stood at the start: before that nothing
-	// can be said of anybody.
-	poolsSeen toolscache.InformerSynced
+	// poolsSeen and recordsSeen tell whether the ledger has all pools and FixedIPs that stood at the
+	// start: before that nothing can be said of anybody.
+	poolsSeen, recordsSeen toolscache.InformerSynced
 	// leaving is told of nodes on which addresses of deleted FixedIPs go back.
 	leaving  *feed
 	underway *underway
 	// deadline is that of releaseReconciler.
 	deadline time.Duration
-	// sweep is how often an identity is looked at without an event.
+	// sweep is how often an identity is looked at without an event; of a workload with slots, how often
+	// all are.
 	sweep time.Duration
 }
 
@@ -82,7 +83,7 @@ func identityRequest(owner string) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }
 
-func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, identities *feed) error {
+func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, feed *feed) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, workloadIndex, func(obj client.Object) []string {
 		o := identity.OwnerOf(obj.(*v1alpha1.FixedIP))
 		return []string{identity.Resource(obj.GetNamespace(), o.GroupKind(), o.Name)}
@@ -92,15 +93,13 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, ident
 	}
 	return builder.ControllerManagedBy(mgr).
 		Named("record").
-		For(&v1alpha1.FixedIP{}).
-		WatchesRawSource(identities.source(r.poolsSeen, func() []reconcile.Request {
-			var all []reconcile.Request
-			for _, owner := range r.ledger.Named() {
-				all = append(all, identityRequest(owner)...)
-			}
-			return all
+		For(&v1alpha1.FixedIP{}, builder.WithPredicates(besideLedger)).
+		WatchesRawSource(feed.swept(sweep{
+			clock: r.clock, interval: r.sweep,
+			all:   func() []string { return identities(r.ledger) },
+			ready: []toolscache.InformerSynced{r.poolsSeen, r.recordsSeen},
 		})).
-		Watches(&corev1.Pod{}, newEndsFirst(r.ofPod)).
+		Watches(&corev1.Pod{}, newEndsFirst(r.ofPod), builder.WithPredicates(afterStart)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 32}).
 		Complete(r)
 }
@@ -141,7 +140,7 @@ func (r *recordReconciler) advance(ctx context.Context, req reconcile.Request) (
 	next := plan.Decide(s)
 	if node := returnsOn(s, next); node != "" {
 		r.leaving.add(nodeRequest(node))
-		return reconcile.Result{RequeueAfter: r.sweep}, nil
+		return reconcile.Result{}, nil
 	}
 	if destroys(next.Step) || next.Step == plan.ProjectEntries {
 		// The caches suggest to give something up: ask the API server whether it is so.
@@ -163,13 +162,18 @@ func (r *recordReconciler) advance(ctx context.Context, req reconcile.Request) (
 		// The mark names nobody, so that no watch asks for the identity, and it goes when it has cooled down.
 		return reconcile.Result{RequeueAfter: supersededRetry}, nil
 	}
-	if s.Record == nil && len(s.Held)+len(s.Arriving)+len(s.Away) == 0 {
+	if next.At.IsZero() || s.Record == nil && len(s.Held)+len(s.Arriving)+len(s.Away) == 0 {
 		return reconcile.Result{}, nil
 	}
-	if !next.At.IsZero() {
-		return reconcile.Result{RequeueAfter: min(r.sweep, max(time.Second, next.At.Sub(r.clock.Now())))}, nil
+	return untilSwept(next.At.Sub(r.clock.Now()), r.sweep), nil
+}
+
+// untilSwept asks for an identity again after some time, if no sweep does so before.
+func untilSwept(after, interval time.Duration) reconcile.Result {
+	if after > interval {
+		return reconcile.Result{}
 	}
-	return reconcile.Result{RequeueAfter: r.sweep}, nil
+	return reconcile.Result{RequeueAfter: max(time.Second, after)}
 }
 
 func destroys(s plan.Step) bool {

@@ -8,6 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
@@ -30,19 +32,26 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := p.follow(ctx, mgr, to, records, conflicts); err != nil {
 		return err
 	}
-	metrics.Register(metrics.World{Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Records: eachRecord(p.cached), Synced: p.watched.synced})
+	phases, err := fixedips.CountPhases(ctx, mgr.GetCache())
+	if err != nil {
+		return err
+	}
+	metrics.Register(metrics.World{
+		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.synced,
+		Homeless: func() []plan.Kept { return p.homeless(ctx) },
+	})
 
 	if err := indexAddresses(ctx, mgr); err != nil {
 		return err
 	}
 	s := p.newSubnetReconciler()
-	if err := s.setup(mgr, to.orphans); err != nil {
+	if err := s.setup(ctx, mgr, to.orphans); err != nil {
 		return fmt.Errorf("set up the controller of subnets: %w", err)
 	}
 	if err := p.newNodeReconciler(s).setup(mgr, to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
-	records.poolsSeen = p.watched["ciliumnodes"]
+	records.poolsSeen, records.recordsSeen = p.watched["ciliumnodes"], p.watched["fixedips"]
 	if err := records.setup(ctx, mgr, to.identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
 	}
@@ -63,7 +72,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
 	}
-	if err := p.newVerifyReconciler().setup(mgr, to.verified, p.workloads); err != nil {
+	if err := p.newVerifyReconciler().setup(mgr, to.verified, p.workloads, p.watched["ciliumnodes"], p.watched["fixedips"]); err != nil {
 		return fmt.Errorf("set up the controller that verifies: %w", err)
 	}
 	return nil

@@ -73,7 +73,10 @@ type subnetReconciler struct {
 // allSubnets is the one request.
 var allSubnets = reconcile.Request{NamespacedName: types.NamespacedName{Name: "all"}}
 
-func (r *subnetReconciler) setup(mgr manager.Manager, nodes *feed) error {
+func (r *subnetReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *feed) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unhomedIndex, unhomed); err != nil {
+		return fmt.Errorf("index FixedIPs without a home: %w", err)
+	}
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{allSubnets}
 	})

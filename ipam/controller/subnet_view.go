@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,7 +18,11 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 )
+
+// unhomedIndex finds the FixedIPs whose condition Homed is False.
+const unhomedIndex = "unhomed"
 
 // view is what the caches show of all subnets at one moment.
 type view struct {
@@ -25,17 +30,13 @@ type view struct {
 	// orphans are those whose node is not there either.
 	orphans []plan.Orphan
 	heirs   []plan.Heir
-	// records are the FixedIPs. They are the cache's: never written to.
+	// records are the FixedIPs that a condition is for.
 	records map[types.NamespacedName]*v1alpha1.FixedIP
 	// homed is the condition that each FixedIP should have which needs one.
 	homed map[types.NamespacedName]metav1.Condition
 }
 
 func (r *subnetReconciler) view(ctx context.Context, now time.Time) (*view, error) {
-	var records v1alpha1.FixedIPList
-	if err := r.cached.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list FixedIPs from the cache: %w", err)
-	}
 	var nodes corev1.NodeList
 	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes from the cache: %w", err)
@@ -69,18 +70,8 @@ func (r *subnetReconciler) view(ctx context.Context, now time.Time) (*view, erro
 			})
 		}
 	}
-	overlapping := address.Union(disputed)
-	for i := range records.Items {
-		record := &records.Items[i]
-		key := client.ObjectKeyFromObject(record)
-		v.records[key] = record
-		kept := plan.Keeps(record)
-		v.world.Kept = append(v.world.Kept, kept...)
-		if slices.ContainsFunc(kept, func(k plan.Kept) bool { return overlapping.Contains(k.Addr) }) {
-			v.homed[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; nothing in it is handed out until one of the two is changed", record.Spec.IPs))
-		} else if len(record.Status.Conditions) > 0 && slices.ContainsFunc(record.Status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionHomed }) {
-			v.homed[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
-		}
+	if err := r.addRecords(ctx, v, disputed); err != nil {
+		return nil, err
 	}
 	for _, o := range v.world.Orphans(r.cfg.ClusterPools) {
 		if present[o.Node] {
@@ -96,6 +87,46 @@ func (r *subnetReconciler) view(ctx context.Context, now time.Time) (*view, erro
 		}
 	}
 	return v, nil
+}
+
+// addRecords adds the FixedIPs that have no home, whose subnet is disputed, or that say so and should not:
+// all others need nothing.
+func (r *subnetReconciler) addRecords(ctx context.Context, v *view, disputed []netip.Prefix) error {
+	var said v1alpha1.FixedIPList
+	if err := r.cached.List(ctx, &said, client.MatchingFields{unhomedIndex: "true"}); err != nil {
+		return fmt.Errorf("list the FixedIPs that have no home from the cache: %w", err)
+	}
+	for i := range said.Items {
+		key := client.ObjectKeyFromObject(&said.Items[i])
+		v.records[key] = &said.Items[i]
+		v.homed[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
+	}
+	inDispute, err := fixedips.Read(ctx, r.cached, r.ledger.KeepingsIn(disputed...))
+	if err != nil {
+		return err
+	}
+	for _, record := range inDispute {
+		key := client.ObjectKeyFromObject(record)
+		v.records[key] = record
+		v.homed[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; nothing in it is handed out until one of the two is changed", record.Spec.IPs))
+	}
+	homeless, err := fixedips.Read(ctx, r.cached, r.ledger.Homeless())
+	if err != nil {
+		return err
+	}
+	for _, record := range homeless {
+		v.records[client.ObjectKeyFromObject(record)] = record
+	}
+	v.world.Kept = plan.KeepsAll(homeless)
+	return nil
+}
+
+// unhomed is the index function of unhomedIndex.
+func unhomed(obj client.Object) []string {
+	if meta.IsStatusConditionFalse(obj.(*v1alpha1.FixedIP).Status.Conditions, v1alpha1.ConditionHomed) {
+		return []string{"true"}
+	}
+	return nil
 }
 
 // homeless says what an address without a home waits for.

@@ -3,7 +3,6 @@ package controller
 import (
 	"slices"
 	"strings"
-	"unique"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/packed"
@@ -24,14 +22,12 @@ func CacheOptions(cfg Config) cache.Options {
 		trimPod = trimPodButLabels
 	}
 	o := cache.Options{
-		// All FixedIPs are looked at together, for the subnets that lost their node and for the metrics.
-		NewInformer:      packed.ButNot(&v1alpha1.FixedIP{}),
+		NewInformer:      packed.NewInformer,
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
 			&corev1.Node{}:         {Transform: trimNode},
 			&corev1.Pod{}:          {Transform: trimPod},
-			&v1alpha1.FixedIP{}:    {Transform: trimRecord},
 		},
 	}
 	if cfg.Verify.Endpoints {
@@ -68,33 +64,6 @@ func trimPod(obj any) (any, error) {
 		trimmed.Spec.Affinity = pod.Spec.Affinity
 	}
 	return trimmed, nil
-}
-
-// trimRecord keeps all of a FixedIP but its field tracking. What it has in common with many others is kept
-// once, and it is copied, since it would keep the whole page that it was listed with.
-func trimRecord(obj any) (any, error) {
-	record, ok := obj.(*v1alpha1.FixedIP)
-	if !ok {
-		return obj, nil
-	}
-	trimmed := *record
-	trimmed.ManagedFields = nil
-	for _, s := range []*string{
-		&trimmed.Kind, &trimmed.APIVersion, &trimmed.Namespace, &trimmed.Spec.NodeName,
-		&trimmed.Spec.Owner.APIVersion, &trimmed.Spec.Owner.Kind, &trimmed.Spec.Owner.Name, (*string)(&trimmed.Spec.Owner.UID),
-		(*string)(&trimmed.Spec.Reclaim.WhenDeleted), (*string)(&trimmed.Spec.Reclaim.WhenScaled), (*string)(&trimmed.Spec.Failover),
-		(*string)(&trimmed.Status.Phase),
-	} {
-		*s = unique.Make(*s).Value()
-	}
-	if trimmed.Spec.PodName == trimmed.Name {
-		trimmed.Spec.PodName = trimmed.Name
-	}
-	trimmed.Finalizers = slices.Clone(record.Finalizers)
-	for i, f := range trimmed.Finalizers {
-		trimmed.Finalizers[i] = unique.Make(f).Value()
-	}
-	return &trimmed, nil
 }
 
 // trimNode keeps of a Node what its subnets and its pool depend on.

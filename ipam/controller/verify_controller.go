@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -62,7 +63,7 @@ func (p *parts) newVerifyReconciler() *verifyReconciler {
 	}
 }
 
-func (r *verifyReconciler) setup(mgr manager.Manager, identities *feed, owners *workloads.Store) error {
+func (r *verifyReconciler) setup(mgr manager.Manager, feed *feed, owners *workloads.Store, ready ...toolscache.InformerSynced) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.FixedIP{}, restartingIndex, restarting)
 	if err != nil {
 		return fmt.Errorf("index FixedIPs by restart: %w", err)
@@ -73,24 +74,22 @@ func (r *verifyReconciler) setup(mgr manager.Manager, identities *feed, owners *
 			return
 		}
 		for _, owner := range r.ledger.OwnersOf(after.Namespace, identity.Label(after.GroupKind), after.Name) {
-			identities.add(identityRequest(owner)...)
+			feed.add(identityRequest(owner)...)
 		}
 	})
 	b := builder.ControllerManagedBy(mgr).
 		Named("verify").
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
 			return identityRequest(holderOf(obj.(*v1alpha1.FixedIP)))
+		}), builder.WithPredicates(besideLedger)).
+		WatchesRawSource(feed.swept(sweep{
+			clock: r.clock, interval: sweepInterval,
+			all:   func() []string { return identities(r.ledger) },
+			ready: ready,
 		})).
-		WatchesRawSource(identities.source(nil, func() []reconcile.Request {
-			var all []reconcile.Request
-			for _, owner := range r.ledger.Owners() {
-				all = append(all, identityRequest(owner)...)
-			}
-			return all
-		})).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.kept))
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.kept), builder.WithPredicates(afterStart))
 	if r.cfg.Endpoints {
-		b = b.Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.kept))
+		b = b.Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.kept), builder.WithPredicates(afterStart))
 	}
 	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 4}).Complete(r)
 }
@@ -141,16 +140,16 @@ func (r *verifyReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if o.Pod == nil || (o.Record == nil && len(o.Held) == 0) {
 		return reconcile.Result{}, nil
 	}
-	next := sweepInterval
+	next := later
 	for _, at := range []time.Time{v.At, again} {
-		if !at.IsZero() {
-			next = min(next, max(time.Second, at.Sub(r.clock.Now())))
+		if after := max(time.Second, at.Sub(r.clock.Now())); !at.IsZero() && (next == 0 || after < next) {
+			next = after
 		}
 	}
-	if later > 0 {
-		next = min(next, later)
+	if next == 0 {
+		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{RequeueAfter: next}, nil
+	return untilSwept(next, sweepInterval), nil
 }
 
 // observe gathers what is known of a pod from a reader: the caches, or the API server. again is when

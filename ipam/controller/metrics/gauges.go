@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"net/netip"
 	"sync/atomic"
 
@@ -18,8 +19,10 @@ type World struct {
 	Ledger *ledger.Ledger
 	// ClusterPools are what subnets are cut from.
 	ClusterPools []address.ClusterPool
-	// Records visits all FixedIPs, and may not keep or change them.
-	Records func(visit func(*v1alpha1.FixedIP))
+	// Phases counts the FixedIPs by phase.
+	Phases func() map[v1alpha1.Phase]int
+	// Homeless are the addresses that are kept and in no node's subnet.
+	Homeless func() []plan.Kept
 	// Synced tells of each watch whether all that stood at the start has been seen. Key: the
 	// plural name of the resource.
 	Synced func() map[string]bool
@@ -120,16 +123,10 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 
 	phases := map[string]int{"None": 0, string(v1alpha1.PhaseReserved): 0, string(v1alpha1.PhaseInUse): 0, string(v1alpha1.PhaseReleasing): 0}
-	recorded := map[string]bool{}
-	w.Records(func(r *v1alpha1.FixedIP) {
-		phase := string(r.Status.Phase)
-		if phase == "" {
-			phase = "None"
-		}
-		phases[phase]++
-		recorded[pool.OwnerKey(r.Namespace, r.Spec.PodName)] = true
-		world.Kept = append(world.Kept, plan.Keeps(r)...)
-	})
+	for phase, value := range w.Phases() {
+		phases[cmp.Or(string(phase), "None")] = value
+	}
+	world.Kept = w.Homeless()
 	orphaned := 0
 	for _, o := range world.Orphans(w.ClusterPools) {
 		orphaned += len(o.Subnets)
@@ -143,13 +140,7 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 	for phase, value := range phases {
 		gauge(reservations, float64(value), phase)
 	}
-	missing := 0
-	for _, owner := range w.Ledger.Owners() {
-		if !recorded[owner] {
-			missing++
-		}
-	}
-	gauge(unrecorded, float64(missing))
+	gauge(unrecorded, float64(w.Ledger.Unrecorded()))
 	for resource, synced := range w.Synced() {
 		value := 0.0
 		if synced {

@@ -29,7 +29,7 @@ func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) 
 // All metrics as they are served, after one of each thing that they count. The second registration
 // is that of a second world, which the gauges then speak of.
 func TestMetrics(t *testing.T) {
-	Register(World{Ledger: ledger.New(), Records: func(func(*v1alpha1.FixedIP)) {}, Synced: func() map[string]bool { return nil }})
+	Register(World{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Homeless: func() []plan.Kept { return nil }, Synced: func() map[string]bool { return nil }})
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.0.0/29", map[netip.Addr]pool.Entry{
 		addr("10.0.0.1"): {}, addr("10.0.0.2"): {}, addr("10.0.0.3"): {Owner: "router"},
@@ -40,21 +40,17 @@ func TestMetrics(t *testing.T) {
 	}))
 	l.SetNode(node("node-3", "10.0.1.0/28", nil))
 	l.SetNode(pool.Node{Name: "node-4"})
-	records := []v1alpha1.FixedIP{{}, {}, {}}
-	for i, name := range []string{"mysql-0", "redis-0", "redis-1"} {
-		records[i].Namespace, records[i].Name, records[i].Spec.PodName = "db", name, name
+	for _, pod := range []string{"db/mysql-0", "db/redis-0", "db/redis-1"} {
+		l.SetRecord(ledger.Keeping{Record: pod, Owner: pod})
 	}
-	records[0].Status.Phase, records[1].Status.Phase = v1alpha1.PhaseInUse, v1alpha1.PhaseReserved
-	records[2].Spec.IPs = []string{"10.0.0.100"}
 	Register(World{
 		Ledger:       l,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/23"), MaskSize: 29}},
-		Records: func(visit func(*v1alpha1.FixedIP)) {
-			for i := range records {
-				visit(&records[i])
-			}
+		Phases: func() map[v1alpha1.Phase]int {
+			return map[v1alpha1.Phase]int{v1alpha1.PhaseInUse: 1, v1alpha1.PhaseReserved: 1, "": 1}
 		},
-		Synced: func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
+		Homeless: func() []plan.Kept { return []plan.Kept{{Addr: addr("10.0.0.100")}} },
+		Synced:   func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
 	})
 	Released(Deleted, 2)
 	Adopted()

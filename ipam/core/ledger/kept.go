@@ -2,8 +2,10 @@ package ledger
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/btree"
@@ -145,6 +147,65 @@ func (l *Ledger) replace(record string, by Keeping) (freed []string) {
 	}
 	slices.Sort(freed)
 	return freed
+}
+
+// Keepings are what all FixedIPs keep, by their names.
+func (l *Ledger) Keepings() []Keeping {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return byRecord(maps.Values(l.kept.records))
+}
+
+// KeepingsIn are those that keep an address in any of the subnets.
+func (l *Ledger) KeepingsIn(subnets ...netip.Prefix) []Keeping {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	found := map[string]Keeping{}
+	for _, s := range subnets {
+		l.kept.addrs.AscendGreaterOrEqual(keptAddr{addr: s.Masked().Addr()}, func(k keptAddr) bool {
+			inside := s.Contains(k.addr)
+			if inside {
+				found[k.record] = l.kept.records[k.record]
+			}
+			return inside
+		})
+	}
+	return byRecord(maps.Values(found))
+}
+
+// Homeless are those that keep an address which is in no node's subnet.
+func (l *Ledger) Homeless() []Keeping {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	found := map[string]Keeping{}
+	l.kept.addrs.Ascend(func(k keptAddr) bool {
+		if len(l.around(k.addr)) == 0 {
+			found[k.record] = l.kept.records[k.record]
+		}
+		return true
+	})
+	return byRecord(maps.Values(found))
+}
+
+// Unrecorded counts the pods that hold an address and that no FixedIP names.
+func (l *Ledger) Unrecorded() int {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	recorded := make(map[string]bool, len(l.kept.records))
+	for _, k := range l.kept.records {
+		recorded[k.Owner] = true
+	}
+	count := 0
+	for owner := range l.owners {
+		if !recorded[owner] {
+			count++
+		}
+	}
+	return count
+}
+
+func byRecord(all iter.Seq[Keeping]) []Keeping {
+	return slices.SortedFunc(all, func(x, y Keeping) int { return strings.Compare(x.Record, y.Record) })
 }
 
 // Kept tells whether a FixedIP keeps the address.

@@ -102,3 +102,45 @@ func TestKeptNoMore(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Which FixedIPs a question is about is found without a look at all of them.
+func TestKeepings(t *testing.T) {
+	l := ledger.New()
+	l.SetNode(node("n", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.9": {Owner: "db/mysql-0"}, "10.0.1.10": {Owner: "db/by-hand"}}))
+	for _, k := range []ledger.Keeping{
+		keeping("db/mysql-0", "db/mysql-0", 1, "10.0.1.9", "fd00::9"), keeping("db/mysql-1", "db/mysql-1", 1, "10.0.2.1"),
+		keeping("db/late-1", "db/late-1", 2, "10.0.2.1"), keeping("db/mysql-2", "db/mysql-2", 1), keeping("db/first-0", "db/first-0", 1, "10.0.1.0"),
+	} {
+		l.SetRecord(k)
+	}
+	names := func(all []ledger.Keeping) (records []string) {
+		for _, k := range all {
+			records = append(records, k.Record)
+		}
+		return records
+	}
+	subnets := func(text ...string) (found []netip.Prefix) {
+		for _, s := range text {
+			found = append(found, netip.MustParsePrefix(s))
+		}
+		return found
+	}
+	for name, c := range map[string]struct {
+		got  []ledger.Keeping
+		want []string
+	}{
+		"all":                       {l.Keepings(), []string{"db/first-0", "db/late-1", "db/mysql-0", "db/mysql-1", "db/mysql-2"}},
+		"in a subnet":               {l.KeepingsIn(subnets("10.0.1.0/24")...), []string{"db/first-0", "db/mysql-0"}},
+		"both that keep an address": {l.KeepingsIn(subnets("10.0.2.0/30")...), []string{"db/late-1", "db/mysql-1"}},
+		"each once":                 {l.KeepingsIn(subnets("10.0.1.9/24", "fd00::/64")...), []string{"db/first-0", "db/mysql-0"}},
+		"in none":                   {l.KeepingsIn(), nil},
+		"without a home":            {l.Homeless(), []string{"db/late-1", "db/mysql-0", "db/mysql-1"}},
+	} {
+		if got := names(c.got); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	if got := l.Unrecorded(); got != 1 {
+		t.Errorf("%d pods hold an address without a FixedIP, want 1", got)
+	}
+}

@@ -206,6 +206,15 @@ func (r SubnetRules) claim(j Joiner, orphans []Orphan, w World) (found Orphan, o
 	return Orphan{}, "", false
 }
 
+// KeepsAll is what several records keep.
+func KeepsAll(records []*v1alpha1.FixedIP) []Kept {
+	var kept []Kept
+	for _, r := range records {
+		kept = append(kept, Keeps(r)...)
+	}
+	return kept
+}
+
 // KeptIn is what is kept in some subnets.
 func KeptIn(subnets []netip.Prefix, kept []Kept) []Kept {
 	set := address.Union(subnets)

@@ -41,7 +41,7 @@ func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed 
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { set(obj.(*v1alpha1.FixedIP)) },
 		UpdateFunc: func(before, after any) {
-			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); reserves(a, b) {
+			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); Reserves(a, b) {
 				set(b)
 			}
 		},
@@ -59,9 +59,9 @@ func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed 
 	return registration.HasSynced, nil
 }
 
-// reserves tells whether the change of a record may change where its pod can be placed. A change
+// Reserves tells whether the change of a record may change where its pod can be placed. A change
 // of its status does not.
-func reserves(before, after *v1alpha1.FixedIP) bool {
+func Reserves(before, after *v1alpha1.FixedIP) bool {
 	return before.UID != after.UID || before.Generation != after.Generation ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }

@@ -55,7 +55,7 @@ func TestReserves(t *testing.T) {
 		"it is being deleted": {record(deleted), true},
 		"it was made anew":    {record(func(r *v1alpha1.FixedIP) { r.UID = "uid-2" }), true},
 	} {
-		if got := reserves(record(), c.after); got != c.want {
+		if got := Reserves(record(), c.after); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

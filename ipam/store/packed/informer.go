@@ -27,27 +27,10 @@ type informer struct {
 	indexers toolscache.Indexers
 }
 
-// newInformer is of the type that the options of a cache of controller-runtime ask for.
-type newInformer = func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
-
-// ButNot makes informers that keep their objects packed, but for those of some kinds: what is often read
-// as a whole would be unpacked as a whole.
-func ButNot(kinds ...runtime.Object) newInformer {
-	return func(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, _ toolscache.Indexers) toolscache.SharedIndexInformer {
-		c := codecOf(example)
-		c.plain = slices.ContainsFunc(kinds, func(k runtime.Object) bool { return codecOf(k).kind == c.kind })
-		return informerOf(c, lw, example, resync)
-	}
-}
-
 // NewInformer is for the options of a cache of controller-runtime. What is listed is transformed and packed
 // page by page. There is no index by namespace, and those by fields have no values for each namespace.
 func NewInformer(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, _ toolscache.Indexers) toolscache.SharedIndexInformer {
-	return informerOf(codecOf(example), lw, example, resync)
-}
-
-func informerOf(c codec, lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration) toolscache.SharedIndexInformer {
-	i := &informer{codec: c, indexers: toolscache.Indexers{}}
+	i := &informer{codec: codecOf(example), indexers: toolscache.Indexers{}}
 	api := toolscache.ToListerWatcherWithContext(lw)
 	i.SharedIndexInformer = toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -89,9 +72,6 @@ func (i *informer) pack(obj any) (any, error) {
 		if obj, err = transform(obj); err != nil {
 			return nil, err
 		}
-	}
-	if i.codec.plain {
-		return obj, nil
 	}
 	return i.codec.pack(obj)
 }
@@ -209,12 +189,7 @@ func (v view) GetIndexers() toolscache.Indexers {
 	return all
 }
 
-func namespaceOf(obj any) string {
-	if o, ok := obj.(*object); ok {
-		return o.namespace
-	}
-	return obj.(metav1.Object).GetNamespace()
-}
+func namespaceOf(obj any) string { return obj.(*object).namespace }
 
 func (v view) ByIndex(name, value string) ([]any, error) {
 	if name == toolscache.NamespaceIndex {

@@ -29,8 +29,6 @@ type object struct {
 type codec struct {
 	// kind is that of the objects, not of pointers to them.
 	kind reflect.Type
-	// plain: they are kept as they are.
-	plain bool
 }
 
 func codecOf(example runtime.Object) codec { return codec{kind: reflect.TypeOf(example).Elem()} }

@@ -138,17 +138,12 @@ func pod(namespace, name, node string) corev1.Pod {
 // An informer that packs shows what one that does not would show: to handlers, by keys and by indexes,
 // with the values for namespaces that controller-runtime asks for.
 func TestInformer(t *testing.T) {
-	t.Run("packed", func(t *testing.T) { testInformer(t, NewInformer) })
-	t.Run("plain", func(t *testing.T) { testInformer(t, ButNot(&corev1.Pod{})) })
-}
-
-func testInformer(t *testing.T, make newInformer) {
 	const many = pageSize + 3
 	api := &apiServer{watches: watch.NewFake(), fail: 2}
 	for i := range many {
 		api.pods = append(api.pods, pod([]string{"x", "y"}[i%2], fmt.Sprintf("p-%d", i), fmt.Sprintf("node-%d", i%5)))
 	}
-	i := make(toolscache.ToListerWatcherWithContext(&toolscache.ListWatch{ListFunc: api.List, WatchFunc: api.Watch}).(toolscache.ListerWatcher), &corev1.Pod{}, 0, nil)
+	i := NewInformer(toolscache.ToListerWatcherWithContext(&toolscache.ListWatch{ListFunc: api.List, WatchFunc: api.Watch}).(toolscache.ListerWatcher), &corev1.Pod{}, 0, nil)
 	// As a transform of the controller does.
 	if err := i.SetTransform(func(obj any) (any, error) {
 		p := obj.(*corev1.Pod)

@@ -11,6 +11,9 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,6 +22,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
 // Options are what an Allocator works with.
@@ -29,7 +33,7 @@ type Options struct {
 	Cached client.Reader
 	Pools  *ciliumpool.Pools
 	Writer *ciliumpool.Writer
-	// Ledger follows the watch of CiliumNodes.
+	// Ledger follows the watches of CiliumNodes and of FixedIPs.
 	Ledger *ledger.Ledger
 	Rules  plan.SubnetRules
 	// Namespace is that of the ticket.
@@ -108,7 +112,7 @@ func (a *Allocator) Adopt(ctx context.Context, heirs []plan.Heir) ([]Adoption, e
 	if err != nil {
 		return nil, err
 	}
-	if w.Kept, err = a.kept(ctx, a.API); err != nil {
+	if w.Kept, err = a.kept(ctx); err != nil {
 		return nil, err
 	}
 	var done []Adoption
@@ -189,14 +193,14 @@ func (a *Allocator) choose(ctx context.Context, n pool.Node, j plan.Joiner) (pla
 	if err != nil {
 		return plan.Assignment{}, err
 	}
-	if w.Kept, err = a.kept(ctx, a.Cached); err != nil {
+	if w.Kept, err = a.homeless(ctx); err != nil {
 		return plan.Assignment{}, err
 	}
 	given := plan.Assign(j, a.Rules, w)
 	if len(given.Kept) > 0 || slices.ContainsFunc(given.Subnets, func(s netip.Prefix) bool { return a.worn[s] }) {
 		// Now it matters whether the cache has shown all that is kept. Reading all records for each
 		// node of a cluster that comes up would be quadratic.
-		if w.Kept, err = a.kept(ctx, a.API); err != nil {
+		if w.Kept, err = a.kept(ctx); err != nil {
 			return plan.Assignment{}, err
 		}
 		given = plan.Assign(j, a.Rules, w)
@@ -263,19 +267,19 @@ func (a *Allocator) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var nodes ciliumv2.CiliumNodeList
-	if err := a.API.List(ctx, &nodes); err != nil {
-		a.ticket.lease = nil
-		return fmt.Errorf("list CiliumNodes: %w", err)
-	}
-	a.chosen, a.worn = map[netip.Prefix]holder{}, map[netip.Prefix]bool{}
-	for i := range nodes.Items {
-		n := ciliumpool.FromCiliumNode(&nodes.Items[i])
+	chosen, worn := map[netip.Prefix]holder{}, map[netip.Prefix]bool{}
+	err = a.each(ctx, func() client.ObjectList { return &ciliumv2.CiliumNodeList{} }, func(obj runtime.Object) {
+		n := ciliumpool.FromCiliumNode(obj.(*ciliumv2.CiliumNode))
 		for _, s := range n.Subnets {
-			a.chosen[s] = holder{name: n.Name, uid: n.UID, published: true}
-			a.worn[s] = true
+			chosen[s] = holder{name: n.Name, uid: n.UID, published: true}
+			worn[s] = true
 		}
+	})
+	if err != nil {
+		a.ticket.lease = nil
+		return err
 	}
+	a.chosen, a.worn = chosen, worn
 	for _, i := range open {
 		for _, s := range i.Subnets {
 			if _, published := a.chosen[s]; !published {
@@ -330,15 +334,36 @@ func (a *Allocator) settle(ctx context.Context) error {
 	return nil
 }
 
-// kept are the addresses of all records.
-func (a *Allocator) kept(ctx context.Context, from client.Reader) ([]plan.Kept, error) {
-	var records v1alpha1.FixedIPList
-	if err := from.List(ctx, &records, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list FixedIPs: %w", err)
+// homeless are the addresses that are kept and in no node's subnet, as the cache shows them.
+func (a *Allocator) homeless(ctx context.Context) ([]plan.Kept, error) {
+	records, err := fixedips.Read(ctx, a.Cached, a.Ledger.Homeless())
+	return plan.KeepsAll(records), err
+}
+
+// kept are the addresses of all FixedIPs, as the API server has them.
+func (a *Allocator) kept(ctx context.Context) (kept []plan.Kept, err error) {
+	err = a.each(ctx, func() client.ObjectList { return &v1alpha1.FixedIPList{} }, func(obj runtime.Object) {
+		kept = append(kept, plan.Keeps(obj.(*v1alpha1.FixedIP))...)
+	})
+	return kept, err
+}
+
+// pageSize is how many objects are asked for at once: that many are in memory as the API server sends them.
+const pageSize = 500
+
+// each visits all objects of a kind, as the API server has them at one moment.
+func (a *Allocator) each(ctx context.Context, list func() client.ObjectList, visit func(runtime.Object)) error {
+	pages := pager.ListPager{PageSize: pageSize, PageFn: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		page := list()
+		err := a.API.List(ctx, page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
+		return page, err
+	}}
+	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(obj runtime.Object) error {
+		visit(obj)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list all of %T: %w", list(), err)
 	}
-	var kept []plan.Kept
-	for i := range records.Items {
-		kept = append(kept, plan.Keeps(&records.Items[i])...)
-	}
-	return kept, nil
+	return nil
 }

@@ -1,0 +1,123 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// A sweep begins when all is known, asks for each identity once an interval, and never for more than a few
+// that nobody has looked at.
+func TestSweep(t *testing.T) {
+	for name, newQueue := range map[string]func() workqueue.TypedRateLimitingInterface[reconcile.Request]{
+		"a queue with priorities": func() workqueue.TypedRateLimitingInterface[reconcile.Request] {
+			return priorityqueue.New[reconcile.Request]("swept")
+		},
+		"a queue without": func() workqueue.TypedRateLimitingInterface[reconcile.Request] {
+			return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				queue := newQueue()
+				defer func() {
+					cancel()
+					queue.ShutDown()
+					synctest.Wait()
+				}()
+				const many = 10*sweepPortion + 3
+				var ready atomic.Bool
+				// mu guards seen, how often each was asked for, and waiting, the most that ever waited.
+				var mu sync.Mutex
+				seen, waiting := map[string]int{}, 0
+				f := &feed{}
+				s := sweep{clock: clock.RealClock{}, interval: time.Minute, ready: []toolscache.InformerSynced{ready.Load}, all: func() []string {
+					var all []string
+					for i := range many {
+						all = append(all, fmt.Sprintf("db/mysql-%d", i))
+					}
+					return all
+				}}
+				go f.swept(s).Start(ctx, queue)
+				time.Sleep(time.Second)
+				if queue.Len() > 0 {
+					t.Errorf("%d are asked for before all is known", queue.Len())
+				}
+				ready.Store(true)
+				time.Sleep(time.Second)
+				f.add(identityRequest("db/new-0")...)
+				go func() {
+					for {
+						r, down := queue.Get()
+						if down {
+							return
+						}
+						mu.Lock()
+						seen[r.String()]++
+						waiting = max(waiting, queue.Len())
+						mu.Unlock()
+						queue.Done(r)
+						time.Sleep(time.Millisecond)
+					}
+				}()
+				count := func(after time.Duration) map[int]int {
+					time.Sleep(after)
+					mu.Lock()
+					defer mu.Unlock()
+					counts := map[int]int{}
+					for _, n := range seen {
+						counts[n]++
+					}
+					return counts
+				}
+				// By a minute after its begin the first sweep is long done, and half a minute later half of the second.
+				if diff := cmp.Diff(map[int]int{1: many + 1}, count(50*time.Second)); diff != "" {
+					t.Errorf("how many were asked for how often (-want +got): %s", diff)
+				}
+				half := count(40 * time.Second)
+				if half[2] < many/3 || half[2] > 2*many/3 || half[1]+half[2] != many+1 {
+					t.Errorf("how many were asked for how often in the midst of the second sweep: %v", half)
+				}
+				if diff := cmp.Diff(map[int]int{1: 1, 2: many}, count(28*time.Second)); diff != "" {
+					t.Errorf("how many were asked for how often after the second sweep (-want +got): %s", diff)
+				}
+				if waiting > 2*sweepPortion {
+					t.Errorf("%d waited at once", waiting)
+				}
+			})
+		})
+	}
+}
+
+// All that anything is kept for is swept, once.
+func TestIdentities(t *testing.T) {
+	l := ledger.New()
+	at := netip.MustParseAddr
+	l.SetNode(pool.Node{Name: "n", Entries: map[netip.Addr]pool.Entry{
+		at("10.0.1.1"): {Owner: "db/held-0"}, at("10.0.1.2"): pool.Away("m", "db/away-0"), at("10.0.1.3"): pool.Arriving("db/arriving-0"),
+		at("10.0.1.4"): {}, at("10.0.1.5"): {Owner: "router"}, at("10.0.1.6"): pool.Released(time.Unix(1, 0)),
+	}})
+	l.SetRecord(ledger.Keeping{Record: "db/held-0", Owner: "db/held-0"})
+	l.SetRecord(ledger.Keeping{Record: "db/web-slot-0a000109", Owner: "db/web-x7k"})
+	want := []string{"db/arriving-0", "db/away-0", "db/held-0", "db/web-slot-0a000109", "db/web-x7k"}
+	if got := identities(l); !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

@@ -1,0 +1,30 @@
+package fixedips
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+)
+
+// Read reads the FixedIPs that a ledger knows of from a cache. One that is gone is left out. A look at all
+// FixedIPs of a large cluster costs more than most questions about them: the ledger knows of which ones.
+func Read(ctx context.Context, cached client.Reader, known []ledger.Keeping) ([]*v1alpha1.FixedIP, error) {
+	var found []*v1alpha1.FixedIP
+	for _, k := range known {
+		namespace, name, _ := strings.Cut(k.Record, "/")
+		fip := &v1alpha1.FixedIP{}
+		switch err := cached.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, fip); {
+		case err == nil:
+			found = append(found, fip)
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("read FixedIP %s from the cache: %w", k.Record, err)
+		}
+	}
+	return found, nil
+}
