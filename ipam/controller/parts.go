@@ -126,6 +126,10 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 			to.slots.add(requests...)
 			return
 		}
+		if before == nil && !p.workloads.Synced(w.GroupKind) {
+			// It stood at the start: a sweep looks at its identities.
+			return
+		}
 		to.identities.add(r.ofWorkload(ctx, *w)...)
 	})
 	return nil

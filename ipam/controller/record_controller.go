@@ -61,9 +61,10 @@ type recordReconciler struct {
 	clock     clock.Clock
 	// failover is what the arguments of the scheduler say of identities that say nothing.
 	failover v1alpha1.Failover
-	// poolsSeen and recordsSeen tell whether the ledger has all pools and FixedIPs that stood at the
-	// start: before that nothing can be said of anybody.
-	poolsSeen, recordsSeen toolscache.InformerSynced
+	// poolsSeen tells whether the ledger has all pools that stood at the start, and ready whether all else
+	// is known that stood then: before that nothing can be said of anybody.
+	poolsSeen toolscache.InformerSynced
+	ready     []toolscache.InformerSynced
 	// leaving is told of nodes on which addresses of deleted FixedIPs go back.
 	leaving  *feed
 	underway *underway
@@ -97,7 +98,7 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, feed 
 		WatchesRawSource(feed.swept(sweep{
 			clock: r.clock, interval: r.sweep,
 			all:   func() []string { return identities(r.ledger) },
-			ready: []toolscache.InformerSynced{r.poolsSeen, r.recordsSeen},
+			ready: r.ready,
 		})).
 		Watches(&corev1.Pod{}, newEndsFirst(r.ofPod), builder.WithPredicates(afterStart)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 32}).

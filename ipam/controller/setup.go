@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/controller/metrics"
@@ -51,7 +52,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := p.newNodeReconciler(s).setup(mgr, to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
-	records.poolsSeen, records.recordsSeen = p.watched["ciliumnodes"], p.watched["fixedips"]
+	records.poolsSeen, records.ready = p.watched["ciliumnodes"], []toolscache.InformerSynced{p.watched["ciliumnodes"], p.watched["fixedips"], p.watched["statefulsets"]}
 	if err := records.setup(ctx, mgr, to.identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
 	}
@@ -72,7 +73,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
 	}
-	if err := p.newVerifyReconciler().setup(mgr, to.verified, p.workloads, p.watched["ciliumnodes"], p.watched["fixedips"]); err != nil {
+	if err := p.newVerifyReconciler().setup(mgr, to.verified, p.workloads, records.ready); err != nil {
 		return fmt.Errorf("set up the controller that verifies: %w", err)
 	}
 	return nil

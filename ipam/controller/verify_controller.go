@@ -63,7 +63,7 @@ func (p *parts) newVerifyReconciler() *verifyReconciler {
 	}
 }
 
-func (r *verifyReconciler) setup(mgr manager.Manager, feed *feed, owners *workloads.Store, ready ...toolscache.InformerSynced) error {
+func (r *verifyReconciler) setup(mgr manager.Manager, feed *feed, owners *workloads.Store, ready []toolscache.InformerSynced) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.FixedIP{}, restartingIndex, restarting)
 	if err != nil {
 		return fmt.Errorf("index FixedIPs by restart: %w", err)

@@ -95,7 +95,7 @@ func get(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// values are the sums of all metrics over their labels, and of the requests that write, as "writes".
+// values are the sums of all metrics over their labels.
 func (p *program) values(ctx context.Context) (map[string]float64, error) {
 	text, err := get(ctx, p.metrics)
 	if err != nil {
@@ -112,11 +112,8 @@ func (p *program) values(ctx context.Context) (map[string]float64, error) {
 		if err != nil {
 			continue
 		}
-		name, labels, _ := strings.Cut(line[:i], "{")
+		name, _, _ := strings.Cut(line[:i], "{")
 		sums[name] += value
-		if name == "rest_client_requests_total" && !strings.Contains(labels, `method="GET"`) {
-			sums["writes"] += value
-		}
 	}
 	return sums, nil
 }
@@ -129,28 +126,27 @@ func (p *program) awaitReady(ctx context.Context) (time.Duration, error) {
 	})
 }
 
-// quietTime is how long nothing may have happened for a program to count as settled. Leases are written
-// every 2 s, and count as nothing.
+// poolWrites counts the writes of CiliumNodes.
+const poolWrites = "fixedip_pool_writes_total"
+
+// quietTime is how long nothing may have happened for a program to count as settled.
 const quietTime = 10 * time.Second
 
-// awaitQuiet returns when the queues have been empty for a while and nothing was written but the lease.
+// awaitQuiet returns when the queues have been empty for a while and no pool was written.
 func (p *program) awaitQuiet(ctx context.Context) (writes int, err error) {
 	var since time.Time
-	first, last := -1.0, -1.0
+	last := -1.0
 	_, err = p.await(ctx, "to have nothing left to do", time.Second, func() (bool, error) {
 		v, err := p.values(ctx)
 		if err != nil {
 			return false, err
 		}
-		if first < 0 {
-			first = v["writes"]
-		}
-		busy := v["workqueue_depth"] > 0 || v["leader_election_master_status"] == 0 || v["writes"] > last+2
-		last = v["writes"]
+		busy := v["workqueue_depth"] > 0 || v["leader_election_master_status"] == 0 || v[poolWrites] > last
+		last = v[poolWrites]
 		if busy || since.IsZero() {
 			since = time.Now()
 		}
-		writes = int(v["writes"])
+		writes = int(v[poolWrites])
 		return time.Since(since) >= quietTime, nil
 	})
 	return writes, err

@@ -164,10 +164,10 @@ func (s *scale) measureController(ctx context.Context, w *world) error {
 			return err
 		}
 	}
-	fmt.Printf("\n%-12s %10s %10s %10s %10s %10s %8s\n", "controller", "seconds", "RSS", "peak RSS", "PSS", "Go heap", "writes")
+	fmt.Printf("\n%-12s %10s %10s %10s %10s %10s %11s\n", "controller", "seconds", "RSS", "peak RSS", "PSS", "Go heap", "pool writes")
 	peak := int64(0)
 	for _, r := range rows {
-		fmt.Printf("%-12s %10.1f %6d MiB %6d MiB %6d MiB %6d MiB %8d\n", r.when, r.took.Seconds(), r.resident/mebibyte, r.peak/mebibyte, r.proportional/mebibyte, r.heap/mebibyte, r.writes)
+		fmt.Printf("%-12s %10.1f %6d MiB %6d MiB %6d MiB %6d MiB %11d\n", r.when, r.took.Seconds(), r.resident/mebibyte, r.peak/mebibyte, r.proportional/mebibyte, r.heap/mebibyte, r.writes)
 		peak = max(peak, r.peak)
 	}
 	fmt.Println()

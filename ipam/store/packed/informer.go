@@ -189,7 +189,10 @@ func (v view) GetIndexers() toolscache.Indexers {
 	return all
 }
 
-func namespaceOf(obj any) string { return obj.(*object).namespace }
+func namespaceOf(obj any) string {
+	namespace, _, _, _ := obj.(*object).head()
+	return namespace
+}
 
 func (v view) ByIndex(name, value string) ([]any, error) {
 	if name == toolscache.NamespaceIndex {

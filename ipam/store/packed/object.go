@@ -10,19 +10,20 @@ package packed
 import (
 	"fmt"
 	"reflect"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// object is what an informer keeps of one object. It is never changed.
-type object struct {
-	// data is all of it.
-	data string
-	// What an informer asks for all the time is cut from data, or shared.
-	namespace, name, resourceVersion string
+// object is what an informer keeps of one object: what it asks for all the time, which is namespace, name and
+// version, and after that all else. It is never changed.
+type object struct{ data string }
+
+// head reads the first part. rest is the second.
+func (o *object) head() (namespace, name, resourceVersion string, rest reader) {
+	r := reader{o.data}
+	return r.string(), r.string(), r.string(), r
 }
 
 // codec packs the objects of one kind.
@@ -40,17 +41,24 @@ func (c codec) pack(obj any) (*object, error) {
 	if !ok || v.Kind() != reflect.Pointer || v.Elem().Type() != c.kind {
 		return nil, fmt.Errorf("a %T came where a %s is watched", obj, c.kind)
 	}
-	data, err := appendValue(make([]byte, 0, 512), v.Elem(), false)
+	data := appendString(make([]byte, 0, 512), meta.GetNamespace(), true)
+	data = appendString(data, meta.GetName(), false)
+	data = appendString(data, meta.GetResourceVersion(), false)
+	rest := reflect.New(c.kind)
+	rest.Elem().Set(v.Elem())
+	setHead(rest, "", "", "")
+	data, err := appendValue(data, rest.Elem(), false)
 	if err != nil {
 		return nil, fmt.Errorf("pack %s %s/%s: %w", c.kind, meta.GetNamespace(), meta.GetName(), err)
 	}
-	o := &object{data: string(data), resourceVersion: meta.GetResourceVersion()}
-	o.namespace = words.word(words.number(meta.GetNamespace()))
-	o.name = meta.GetName()
-	if i := strings.Index(o.data, o.name); i >= 0 {
-		o.name = o.data[i : i+len(o.name)]
-	}
-	return o, nil
+	return &object{string(data)}, nil
+}
+
+func setHead(v reflect.Value, namespace, name, resourceVersion string) {
+	meta := v.Interface().(metav1.Object)
+	meta.SetNamespace(namespace)
+	meta.SetName(name)
+	meta.SetResourceVersion(resourceVersion)
 }
 
 // unpack makes the object anew. What is not packed comes back as it is.
@@ -60,7 +68,9 @@ func (c codec) unpack(obj any) any {
 		return obj
 	}
 	v := reflect.New(c.kind)
-	(&reader{o.data}).value(v.Elem())
+	namespace, name, resourceVersion, rest := o.head()
+	rest.value(v.Elem())
+	setHead(v, namespace, name, resourceVersion)
 	return v.Interface()
 }
 
@@ -79,7 +89,8 @@ var (
 
 // GetObjectMeta has what an informer asks for: the key and the version.
 func (o *object) GetObjectMeta() metav1.Object {
-	return &metav1.ObjectMeta{Namespace: o.namespace, Name: o.name, ResourceVersion: o.resourceVersion}
+	namespace, name, resourceVersion, _ := o.head()
+	return &metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: resourceVersion}
 }
 
 // GetObjectKind is not kept: an informer has objects of one kind.

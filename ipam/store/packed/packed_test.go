@@ -69,8 +69,8 @@ func TestRoundTrip(t *testing.T) {
 		if diff := cmp.Diff(o, c.unpack(packed).(client.Object)); diff != "" {
 			t.Errorf("%T (-packed +unpacked): %s", o, diff)
 		}
-		if packed.name != o.GetName() || packed.namespace != o.GetNamespace() || packed.GetObjectMeta().GetResourceVersion() != o.GetResourceVersion() {
-			t.Errorf("%T is known as %s/%s at %s", o, packed.namespace, packed.name, packed.resourceVersion)
+		if m := packed.GetObjectMeta(); m.GetName() != o.GetName() || m.GetNamespace() != o.GetNamespace() || m.GetResourceVersion() != o.GetResourceVersion() {
+			t.Errorf("%T is known as %s/%s at %s", o, m.GetNamespace(), m.GetName(), m.GetResourceVersion())
 		}
 	}
 	if _, err := codecOf(pod).pack(node); err == nil {
