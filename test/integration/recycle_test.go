@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,7 +16,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/component-base/metrics/testutil"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -70,6 +74,42 @@ func (e *env) cleared(ctx context.Context) func() map[string]time.Time {
 	}
 }
 
+// answered is how many requests of each kind the API server has answered, but for watches. Key: verb and
+// resource.
+func (e *env) answered() map[string]int {
+	e.t.Helper()
+	cfg, err := e.RESTConfig(cluster.Admin)
+	e.must(err)
+	api, err := kubernetes.NewForConfig(cfg)
+	e.must(err)
+	body, err := api.RESTClient().Get().AbsPath("/metrics").DoRaw(within(e.t))
+	e.must(err)
+	samples := testutil.NewMetrics()
+	e.must(testutil.ParseMetrics(string(body), &samples))
+	n := map[string]int{}
+	for _, s := range samples["apiserver_request_total"] {
+		if resource := s.Metric["resource"]; resource != "" && s.Metric["verb"] != "WATCH" {
+			n[fmt.Sprintf("%s %s", s.Metric["verb"], resource)] += int(s.Value)
+		}
+	}
+	return n
+}
+
+// since tells of which requests there were how many more than before, but for those that are few.
+func since(before, after map[string]int) string {
+	const few = 10
+	var all []string
+	sum := 0
+	for _, kind := range slices.SortedFunc(maps.Keys(after), func(a, b string) int { return cmp.Compare(after[b]-before[b], after[a]-before[a]) }) {
+		n := after[kind] - before[kind]
+		sum += n
+		if n >= few {
+			all = append(all, fmt.Sprintf("%d %s", n, kind))
+		}
+	}
+	return fmt.Sprintf("%d, of which %s", sum, strings.Join(all, ", "))
+}
+
 // awaitLong is await for steps that take a thousand writes.
 func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 	e.t.Helper()
@@ -89,7 +129,8 @@ func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 // thousand deletions take some seconds, would spread those of each node over all of them.
 func TestG3Recycle(t *testing.T) {
 	const nodes, each, workloads = 50, 20, 20
-	e := start(t, options{noScheduler: true})
+	// Nodes that nobody stands behind count as ready for as long.
+	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--node-monitor-grace-period=1h"}})
 	var err error
 	// Not the race detector's build, which takes ten times the time.
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
@@ -132,13 +173,15 @@ func TestG3Recycle(t *testing.T) {
 		}
 		return true
 	})
-	before := e.witness.Generations()
+	before, answered := e.witness.Generations(), e.answered()
 	f.endByNode(t)
 	// Rows of a thousand pods made anew at each event would keep one of two cores from what is measured.
 	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*patience, true, func(context.Context) (bool, error) { return len(cleared()) == len(all), nil })
 	if err != nil {
 		t.Fatalf("%d of %d addresses are free of their owners: %v", len(cleared()), len(all), err)
 	}
+
+	t.Logf("requests to the API server until the last owner was free: %s", since(answered, e.answered()))
 
 	var took []time.Duration
 	var last, lastCleared time.Time
@@ -171,4 +214,5 @@ func TestG3Recycle(t *testing.T) {
 	t.Logf("%d addresses on %d nodes: from the pod's end to the free owner p50 %v, p99 %v, at most %v; from the last pod's end to the last owner %v; writes of a CiliumNode (writes: nodes) %v",
 		len(all), nodes, at(0.5), at(0.99), at(1), lastCleared.Sub(last).Round(time.Millisecond), writes)
 	e.awaitLong("wait for all records to go", func(rows []witness.Row) bool { return len(rows) == 0 })
+	t.Logf("requests to the API server until the last record was gone: %s", since(answered, e.answered()))
 }
