@@ -19,15 +19,17 @@ type feed struct {
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
-func (f *feed) add(requests ...reconcile.Request) {
+// add asks for what is requested, if there is a queue yet.
+func (f *feed) add(requests ...reconcile.Request) (ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.queue == nil {
-		return
+		return false
 	}
 	for _, r := range requests {
 		f.queue.Add(r)
 	}
+	return true
 }
 
 // source starts the feed with all that the ledger knows by then, once it is ready; nil: it is.

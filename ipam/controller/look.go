@@ -16,9 +16,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// absenceCounts is how long a workload that the API server did not have counts as absent, as long as
-// the cache does not have it either. A workload with a thousand pods is not asked for a thousand
-// times when it is deleted.
+// absenceCounts is how long a workload that the API server did not have when it was asked counts as
+// absent, as long as the cache does not have it either. A workload with a thousand pods is not asked
+// for a thousand times when it is deleted.
 const absenceCounts = 500 * time.Millisecond
 
 // look reads what a release on one node depends on: FixedIPs from the cache, since their deletion
@@ -30,7 +30,9 @@ type look struct {
 	live client.Reader
 	node string
 	// pods are those on the node. Key: namespace/name.
-	pods     map[string]*corev1.Pod
+	pods map[string]*corev1.Pod
+	// gone are the workloads that the API server did not have when the pods were listed.
+	gone     map[absence]bool
 	absences *absences
 }
 
@@ -58,24 +60,25 @@ func (l look) Get(ctx context.Context, key client.ObjectKey, obj client.Object, 
 // workload reads the owner of an identity; nil where there is none.
 func (l look) workload(ctx context.Context, store workloadStore, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	key := absence{gk, types.NamespacedName{Namespace: namespace, Name: name}}
-	if l.absences.has(key) {
+	if l.gone[key] || l.absences.has(ctx, key) {
 		if w, err := store.Get(gk, namespace, name); err == nil && w == nil {
 			return nil, nil
 		}
 	}
+	answered := l.absences.ask(key)
 	w, err := store.Live(ctx, gk, namespace, name)
-	if err == nil && w == nil {
-		l.absences.note(key)
-	}
+	answered(err == nil && w == nil)
 	return w, err
 }
 
-// absences remember which objects the API server did not have a moment ago.
+// absences remember which objects the API server did not have a moment ago, and which it is being asked
+// for: the nodes of a workload that is deleted ask for it at the same time.
 type absences struct {
 	clock clock.Clock
 	mu    sync.Mutex
-	// seen is when an object was not there. An old entry is of no use and goes with the next that comes.
-	seen map[absence]time.Time
+	// questions are those that were asked last. One that is old is of no use and goes with the next that
+	// is asked.
+	questions map[absence]*question
 }
 
 type absence struct {
@@ -83,20 +86,49 @@ type absence struct {
 	key  types.NamespacedName
 }
 
-func (a *absences) has(key absence) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	at, ok := a.seen[key]
-	return ok && a.clock.Since(at) < absenceCounts
+// question is whether an object is absent.
+type question struct {
+	// asked is when. What the answer says was so at that moment or later.
+	asked    time.Time
+	answered chan struct{}
+	// absent is the answer, once there is one.
+	absent bool
 }
 
-func (a *absences) note(key absence) {
+func newAbsences(c clock.Clock) *absences {
+	return &absences{clock: c, questions: map[absence]*question{}}
+}
+
+// has tells whether an object was absent a moment ago. It waits for an answer that is on its way.
+func (a *absences) has(ctx context.Context, key absence) bool {
+	a.mu.Lock()
+	q, ok := a.questions[key]
+	ok = ok && a.clock.Since(q.asked) < absenceCounts
+	a.mu.Unlock()
+	if !ok {
+		return false
+	}
+	select {
+	case <-q.answered:
+		return q.absent
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// ask notes that the API server is being asked for an object. Call answered with what it says.
+func (a *absences) ask(key absence) (answered func(absent bool)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for k, at := range a.seen {
-		if a.clock.Since(at) >= absenceCounts {
-			delete(a.seen, k)
+	for k, q := range a.questions {
+		if a.clock.Since(q.asked) >= absenceCounts {
+			delete(a.questions, k)
 		}
 	}
-	a.seen[key] = a.clock.Now()
+	q := &question{asked: a.clock.Now(), answered: make(chan struct{})}
+	a.questions[key] = q
+	return func(absent bool) {
+		q.absent = absent
+		close(q.answered)
+	}
 }

@@ -40,10 +40,10 @@ type parts struct {
 }
 
 // feeds hand what the shared watches show to the queues of the controllers.
-type feeds struct{ nodes, identities, leaving, orphans, slots, verified *feed }
+type feeds struct{ nodes, identities, leaving, finishing, orphans, slots, verified *feed }
 
 func newFeeds() feeds {
-	return feeds{nodes: &feed{}, identities: &feed{}, leaving: &feed{}, orphans: &feed{}, slots: &feed{}, verified: &feed{}}
+	return feeds{nodes: &feed{}, identities: &feed{}, leaving: &feed{}, finishing: &feed{}, orphans: &feed{}, slots: &feed{}, verified: &feed{}}
 }
 
 func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, error) {

@@ -66,8 +66,10 @@ type recordReconciler struct {
 	poolsSeen toolscache.InformerSynced
 	ready     []toolscache.InformerSynced
 	// leaving is told of nodes on which addresses of deleted FixedIPs go back.
-	leaving  *feed
-	underway *underway
+	leaving *feed
+	// finishing is told of identities whose records are to be seen off.
+	finishing *feed
+	underway  *underway
 	// deadline is that of releaseReconciler.
 	deadline time.Duration
 	// sweep is how often an identity is looked at without an event; of a workload with slots, how often
@@ -134,6 +136,11 @@ func (r *recordReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 }
 
 func (r *recordReconciler) advance(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if r.underway.has(pool.OwnerKey(req.Namespace, req.Name)) {
+		// It is asked for again. Until then the watches may show the pool without the address and not yet
+		// that the record is deleted, which would be asked of the API server.
+		return reconcile.Result{}, nil
+	}
 	s, err := r.situation(ctx, r.cached, req.NamespacedName)
 	if err != nil {
 		return untilKnown(ctx, err)
@@ -366,11 +373,10 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 	case plan.ReleaseHome:
 		return r.releaseHome(ctx, key, next)
 	case plan.FinishRecord:
-		if r.underway.has(pool.OwnerKey(key.Namespace, key.Name)) {
-			// It is asked for again.
-			return nil
+		if !r.finishing.add(reconcile.Request{NamespacedName: key}) {
+			return fmt.Errorf("nobody sees records off yet: %w", errSuperseded)
 		}
-		return finish(ctx, r.live, s.Record)
+		return nil
 	}
 	return fmt.Errorf("unknown step %v", next.Step)
 }

@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -49,7 +48,7 @@ const (
 // before and after the write, since what is given up can't be had back.
 //
 // The addresses rest in the pool under a mark that no pod matches; nodeReconciler removes the mark
-// when they have cooled down and the agent has let go of them. recordReconciler sees the record off
+// when they have cooled down and the agent has let go of them. finishReconciler sees the record off
 // when the pools show that nothing names its pod any more.
 type releaseReconciler struct {
 	writer *ciliumpool.Writer
@@ -127,15 +126,15 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	if err != nil || len(leaving) == 0 {
 		return reconcile.Result{}, err
 	}
-	pods, err := r.lookFirst(ctx, node, leaving)
+	from, err := r.lookFirst(ctx, node, leaving)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.confirm(ctx, node, leaving, pods); err != nil {
+	if err := r.confirm(ctx, leaving, from); err != nil {
 		return reconcile.Result{}, err
 	}
 	r.underway.set(maps.Keys(leaving), true)
-	err = r.release(ctx, node, leaving, pods)
+	err = r.release(ctx, node, leaving, from.pods)
 	r.underway.set(maps.Keys(leaving), false)
 	for owner := range leaving {
 		r.done.add(identityRequest(owner)...)
@@ -173,27 +172,35 @@ func (r *releaseReconciler) leaving(ctx context.Context, node string) (map[strin
 // lookFirst lists the pods on the node, as the API server says, and has it asked at the same time for the
 // workloads that seem to be gone, which confirm then knows: where it is busy, one call after another is
 // what takes the time.
-func (r *releaseReconciler) lookFirst(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP) (pods map[string]*corev1.Pod, err error) {
+func (r *releaseReconciler) lookFirst(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP) (look, error) {
+	from := look{Reader: r.cached, live: r.live, node: node, gone: map[absence]bool{}, absences: r.absences}
 	calls, ctx := errgroup.WithContext(ctx)
 	calls.SetLimit(liveCalls)
 	calls.Go(func() (err error) {
-		pods, err = r.podsOn(ctx, node)
+		from.pods, err = r.podsOn(ctx, node)
 		return err
 	})
-	asked := map[absence]bool{}
+	seems := map[absence]bool{}
 	for _, record := range leaving {
 		owner := identity.OwnerOf(record)
-		key := absence{owner.GroupKind(), types.NamespacedName{Namespace: record.Namespace, Name: owner.Name}}
-		if record.DeletionTimestamp != nil || owner.Kind == podKind || asked[key] {
-			continue
+		if record.DeletionTimestamp == nil && owner.Kind != podKind {
+			seems[absence{owner.GroupKind(), types.NamespacedName{Namespace: record.Namespace, Name: owner.Name}}] = true
 		}
-		asked[key] = true
+	}
+	var mu sync.Mutex
+	for key := range seems {
 		calls.Go(func() error {
-			_, err := look{absences: r.absences}.workload(ctx, r.workloads, key.kind, key.key.Namespace, key.key.Name)
+			w, err := look{absences: r.absences}.workload(ctx, r.workloads, key.kind, key.key.Namespace, key.key.Name)
+			if err == nil && w == nil {
+				mu.Lock()
+				from.gone[key] = true
+				mu.Unlock()
+			}
 			return err
 		})
 	}
-	return pods, calls.Wait()
+	err := calls.Wait()
+	return from, err
 }
 
 // returnsOn is the node on which releaseReconciler is to take addresses back as the next step about an
@@ -214,7 +221,7 @@ func returnsOn(s plan.Situation, next plan.Next) string {
 // confirm keeps of the FixedIPs those that are being deleted, as the API server says, and deletes
 // those that are to be, if what it says of pods and workloads is what the caches say. One that was
 // made anew under the name keeps its address.
-func (r *releaseReconciler) confirm(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP, pods map[string]*corev1.Pod) error {
+func (r *releaseReconciler) confirm(ctx context.Context, leaving map[string]*v1alpha1.FixedIP, from look) error {
 	var mu sync.Mutex
 	stays := map[string]bool{}
 	calls, ctx := errgroup.WithContext(ctx)
@@ -223,7 +230,7 @@ func (r *releaseReconciler) confirm(ctx context.Context, node string, leaving ma
 		calls.Go(func() error {
 			confirm := r.stillDeleted
 			if record.DeletionTimestamp == nil {
-				confirm = r.delete(look{Reader: r.cached, live: r.live, node: node, pods: pods, absences: r.absences})
+				confirm = r.delete(from)
 			}
 			goes, err := confirm(ctx, record)
 			if !goes {
@@ -297,10 +304,15 @@ func (r *releaseReconciler) release(ctx context.Context, node string, leaving ma
 	if pods, err = r.podsOn(ctx, node); err != nil {
 		return err
 	}
+	counted := slices.DeleteFunc(slices.Clone(taken), func(e pool.Edit) bool { return !counts(pods[e.From.Owner], e) })
+	metrics.Released(metrics.Deleted, len(taken)-len(counted))
+	if len(counted) == 0 {
+		return nil
+	}
 	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		var undo []pool.Edit
-		for _, e := range taken {
-			if now, ok := n.Entries[e.Addr]; ok && now == *e.To && counts(pods[e.From.Owner], e) {
+		for _, e := range counted {
+			if now, ok := n.Entries[e.Addr]; ok && now == *e.To {
 				undo = append(undo, n.Set(e.Addr, *e.From))
 			}
 		}
@@ -309,7 +321,6 @@ func (r *releaseReconciler) release(ctx context.Context, node string, leaving ma
 	if err != nil {
 		return fmt.Errorf("give pods that have come meanwhile their addresses back: %w", err)
 	}
-	metrics.Released(metrics.Deleted, len(taken))
 	return nil
 }
 
@@ -365,14 +376,4 @@ func (r *releaseReconciler) tell(ctx context.Context, leaving map[string]*v1alph
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// finish removes our finalizer from a record.
-func finish(ctx context.Context, api client.Client, record *v1alpha1.FixedIP) error {
-	record = record.DeepCopy()
-	controllerutil.RemoveFinalizer(record, v1alpha1.Finalizer)
-	if err := api.Update(ctx, record); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("remove the finalizer of FixedIP %s: %w", client.ObjectKeyFromObject(record), err)
-	}
-	return nil
 }

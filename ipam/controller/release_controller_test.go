@@ -42,9 +42,9 @@ type stage struct {
 	records     *recordReconciler
 	clock       *clocktesting.FakeClock
 	recorder    *events.FakeRecorder
-	// mu guards looks.
-	mu             sync.Mutex
-	patches, looks int
+	// mu guards looks, those at workloads, and reads, those of the CiliumNode.
+	mu                    sync.Mutex
+	patches, looks, reads int
 	// onPatch is asked before a CiliumNode is patched, and then called after it.
 	onPatch func() (after func(), fail error)
 }
@@ -96,6 +96,14 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	}
 	s.cached = build(cached).Build()
 	s.api = build(append(api, node)).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if _, ok := obj.(*ciliumv2.CiliumNode); ok {
+				s.mu.Lock()
+				s.reads++
+				s.mu.Unlock()
+			}
+			return c.Get(ctx, key, obj, opts...)
+		},
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			s.patches++
 			var fail error
@@ -113,13 +121,13 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	l := ledger.New()
 	l.SetNode(ciliumpool.FromCiliumNode(node))
 	writer := ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node)
-	s.records = &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute}
+	s.records = &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute, finishing: &feed{}, underway: &underway{owners: map[string]bool{}}}
 	s.release = &releaseReconciler{
 		writer: writer, live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, situation: s.records.situation,
 		workloads: s,
-		absences:  &absences{clock: s.clock, seen: map[absence]time.Time{}},
+		absences:  newAbsences(s.clock),
 		gathered:  newGatherings(s.clock),
-		owners:    l.OwnersOn, underway: &underway{owners: map[string]bool{}}, done: &feed{}, deadline: 10 * time.Minute,
+		owners:    l.OwnersOn, underway: s.records.underway, done: &feed{}, deadline: 10 * time.Minute,
 	}
 	return s
 }
@@ -232,6 +240,9 @@ func TestRelease(t *testing.T) {
 			s := newStage(t, c.api, c.cached)
 			if err := s.reconcile(); err != nil {
 				t.Fatal(err)
+			}
+			if s.reads > 0 {
+				t.Errorf("the CiliumNode was read %d times, and nobody came who would have it written again", s.reads)
 			}
 			if got := s.owners(); got != c.want || s.patches != c.patches {
 				t.Errorf("after %d writes the owners are %s; want %s after %d", s.patches, got, c.want, c.patches)

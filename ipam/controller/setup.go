@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"time"
 
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -62,6 +61,9 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := p.newReleaseReconciler(to, records).setup(mgr, to.leaving, p.ledger, records.poolsSeen); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
+	if err := (&finishReconciler{records}).setup(mgr, to.finishing); err != nil {
+		return fmt.Errorf("set up the controller that sees records off: %w", err)
+	}
 	if err := p.newAdoptReconciler().setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)
 	}
@@ -83,11 +85,12 @@ func (p *parts) newRecordReconciler(to feeds) *recordReconciler {
 	return &recordReconciler{
 		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live,
 		kinds: p.kinds, workloads: p.workloads, events: p.events, clock: p.clock,
-		leaving:  to.leaving,
-		underway: &underway{owners: map[string]bool{}},
-		deadline: p.cfg.FinalizerDeadline,
-		sweep:    p.cfg.SweepInterval,
-		failover: p.cfg.Failover,
+		leaving:   to.leaving,
+		finishing: to.finishing,
+		underway:  &underway{owners: map[string]bool{}},
+		deadline:  p.cfg.FinalizerDeadline,
+		sweep:     p.cfg.SweepInterval,
+		failover:  p.cfg.Failover,
 	}
 }
 
@@ -96,7 +99,7 @@ func (p *parts) newReleaseReconciler(to feeds, r *recordReconciler) *releaseReco
 		writer: p.writer, cached: p.cached, live: p.live, events: p.events, clock: p.clock,
 		situation: r.situation,
 		workloads: p.workloads,
-		absences:  &absences{clock: p.clock, seen: map[absence]time.Time{}},
+		absences:  newAbsences(p.clock),
 		gathered:  newGatherings(p.clock),
 		owners:    p.ledger.OwnersOn,
 		underway:  r.underway,

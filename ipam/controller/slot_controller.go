@@ -202,6 +202,10 @@ func (r *slotReconciler) records(ctx context.Context, from client.Reader, namesp
 // step makes one step about one slot. What is released goes by the pod that has it; all else by the
 // record.
 func (r *slotReconciler) step(ctx context.Context, namespace string, s slotStep) error {
+	if s.next.Step == plan.FinishRecord {
+		// finishReconciler knows identities that are pods.
+		return finish(ctx, r.live, s.situation.Record)
+	}
 	key := types.NamespacedName{Namespace: namespace, Name: s.slot.Holder}
 	if s.next.Step == plan.CreateRecord {
 		first, err := address.Parse(s.next.Spec.IPs[0])
