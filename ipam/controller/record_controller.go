@@ -381,9 +381,13 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 	return fmt.Errorf("unknown step %v", next.Step)
 }
 
-// deleteRecord deletes the FixedIP of a situation, provided that it is the one that was read.
+// deleteRecord deletes the FixedIP of a situation, provided that it is the one that was read. The event is
+// on the workload: there it is found when the FixedIP is gone, and those of a thousand pods are one event
+// with a count, and not a thousand requests.
 func deleteRecord(ctx context.Context, api client.Client, events events.EventRecorder, s plan.Situation) error {
-	events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Reclaimed", "DeleteRecord", "Its pod is gone, and %s %s is gone, has no such replica or opted out; address %v goes back", s.Workload.Kind, s.Workload.Name, s.Record.Spec.IPs)
+	owner := identity.OwnerOf(s.Record)
+	workload := &identity.Workload{GroupKind: owner.GroupKind(), APIVersion: owner.APIVersion, Namespace: s.Record.Namespace, Name: owner.Name, UID: owner.UID}
+	events.Eventf(objectOf(workload), nil, corev1.EventTypeNormal, "Reclaimed", "DeleteRecord", "Address %v of pod %s goes back: the pod is gone, and the workload is gone, has no such replica or opted out", s.Record.Spec.IPs, s.Record.Name)
 	err := api.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
 	return client.IgnoreNotFound(err)
 }
