@@ -47,6 +47,7 @@ type options struct {
 	labelSelector   string
 	excludeDBBranch []string
 	staticPodIPv6   bool
+	schedulers      []string
 
 	leaderElection                            bool
 	leaderElectionNamespace, leaderElectionID string
@@ -68,6 +69,7 @@ func defaults() *options {
 		ipv6MaskSizes:          []int{120},
 		ipv6:                   true,
 		staticPodIPv6:          true,
+		schedulers:             []string{"fixedip-scheduler"},
 		watermark:              plan.Watermark{Free: 8, Excess: 8},
 		coolDown:               time.Minute,
 		failover:               "Wait",
@@ -117,6 +119,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "Pods of StatefulSets, and of nobody, that other schedulers placed and whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
 	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", o.staticPodIPv6, "Fix the IPv6 addresses of the pods that --label-selector matches too")
+
+	fs.StringSliceVar(&o.schedulers, "scheduler-name", o.schedulers, "Names under which the scheduler with the plugin places pods: schedulerName of its profiles")
 
 	fs.BoolVar(&o.dryRun, "dry-run", o.dryRun, "Write nothing and send no events: tell in the log what would be written. It takes no part in the leader election, so that it can run beside a controller that works")
 	fs.StringArrayVar(&o.workloadKinds, "workload-kind", nil, "A kind of workload whose pods may have fixed addresses, beside StatefulSets, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot; may be given several times. The scheduler has to have the same in its FixedIPArgs")
@@ -191,7 +195,7 @@ func (o *options) config() (controller.Config, error) {
 	if err != nil {
 		return cfg, fmt.Errorf("--label-selector: Invalid value: %q: %w", o.labelSelector, err)
 	}
-	cfg.Adoption = identity.Adoption{Selector: selector, ExcludeDBBranch: o.excludeDBBranch, IPv4Only: !o.ipv6 || !o.staticPodIPv6}
+	cfg.Adoption = identity.Adoption{Selector: selector, ExcludeDBBranch: o.excludeDBBranch, IPv4Only: !o.ipv6 || !o.staticPodIPv6, Schedulers: o.schedulers}
 	for _, s := range o.workloadKinds {
 		kind, err := identity.ParseKind(s)
 		if err != nil {

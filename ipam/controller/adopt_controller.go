@@ -10,12 +10,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -32,7 +36,8 @@ import (
 
 // adoptReconciler gives pods that another scheduler placed the address that they run with: it
 // writes the owner of the entry, and the record follows as it does for a claim. It gives a pod a
-// second address only where its failover is Reassign, and takes none.
+// second address only where its failover is Reassign, and takes none. Pods of our own scheduler that have
+// lost what they were bound for are its as well: see mend.
 type adoptReconciler struct {
 	ledger   *ledger.Ledger
 	writer   *ciliumpool.Writer
@@ -43,9 +48,14 @@ type adoptReconciler struct {
 	// failover is the policy of records that say none.
 	failover v1alpha1.Failover
 	kinds    identity.Kinds
+
+	workloads workloadStore
+	clock     clock.Clock
+	verify    VerifyConfig
+	restarter *restarter
 }
 
-func (r *adoptReconciler) setup(mgr manager.Manager) error {
+func (r *adoptReconciler) setup(mgr manager.Manager, feed *feed, ready []toolscache.InformerSynced) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("adopt").
 		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
@@ -53,6 +63,14 @@ func (r *adoptReconciler) setup(mgr manager.Manager) error {
 			_, wanted, err := r.adoption.Wants(pod, r.kinds)
 			return err != nil || wanted && len(plan.Adoptable(pod, r.adoption.IPv4Only)) > 0
 		}))).
+		// Of what our own pods have lost pools and records tell too.
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofLost), builder.WithPredicates(afterStart)).
+		WatchesRawSource(feed.swept(sweep{clock: r.clock, interval: sweepInterval, all: r.allLost, ready: ready})).
+		Watches(&v1alpha1.FixedIP{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+			for _, req := range identityRequest(holderOf(e.Object.(*v1alpha1.FixedIP))) {
+				q.Add(req)
+			}
+		}}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
 		Complete(r)
 }
@@ -62,6 +80,14 @@ func (r *adoptReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	var pod corev1.Pod
 	if err := r.cached.Get(ctx, req.NamespacedName, &pod); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if id, ours := r.adoption.Placed(&pod, r.kinds); ours {
+		if lost, err := r.lost(ctx, &pod, id); lost || err != nil {
+			if err != nil {
+				return reconcile.Result{}, err
+			}
+			return r.mend(ctx, &pod, id)
+		}
 	}
 	id, wanted, err := r.adoption.Wants(&pod, r.kinds)
 	if err != nil {

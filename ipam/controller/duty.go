@@ -78,7 +78,6 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 	}
 	if d.strict {
 		d.occupants, err = r.occupants(ctx, pods.Items)
-		return d, err
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -89,7 +88,7 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 			d.taken = append(d.taken, podAddrs(pod)...)
 		}
 	}
-	return d, nil
+	return d, err
 }
 
 // lacksAddress tells whether a pod will take an address of its node's pool, as far as its status goes.
@@ -302,7 +301,7 @@ func (d *duty) asTaken(n pool.Node) pool.Node {
 
 // edits makes all edits that the pool needs.
 func (d *duty) edits(n pool.Node) []pool.Edit {
-	edits, _ := plan.Rested(n, d.now, d.cfg.CoolDown, d.held)
+	edits, _ := plan.Rested(n, d.now, d.cfg.CoolDown, d.counted(n))
 	if d.live {
 		for a, e := range plan.Vacant(n, func(namespace, name string) bool { return !d.gone[pool.OwnerKey(namespace, name)] }) {
 			if !d.held(a) {
@@ -317,6 +316,15 @@ func (d *duty) edits(n pool.Node) []pool.Edit {
 		edits, n = append(edits, out...), n.With(out)
 	}
 	return append(edits, d.first(n)...)
+}
+
+// counted tells whether a pod on the node has an address, or may come to have it: one of the name that it
+// was taken from waits for its own there.
+func (d *duty) counted(n pool.Node) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		from, ok := n.Entries[a].ReleasedFrom()
+		return d.held(a) || ok && slices.Contains(d.waiting, from)
+	}
 }
 
 // marks makes the next marks of the release handshakes.

@@ -133,7 +133,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		n = n.With(edits)
 	}
 	d.tell(r, n)
-	_, next := plan.Rested(n, r.clock.Now(), r.cfg.CoolDown, d.held)
+	_, next := plan.Rested(n, r.clock.Now(), r.cfg.CoolDown, d.counted(n))
 	if !next.IsZero() {
 		// Marks tell whole seconds, so that those of one second come due together.
 		rested := max(restedSlack, next.Sub(r.clock.Now()))

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -58,8 +59,20 @@ func podWent(pod *corev1.Pod, q queue) {
 	}
 }
 
+// restsFor tells whether an address that was taken from a pod's name rests on a node. Once the pod has
+// another it has nothing to wait for.
+func (r *nodeReconciler) restsFor(node string, pod *corev1.Pod) bool {
+	n, _ := r.ledger.Node(node)
+	for _, e := range n.Entries {
+		if from, ok := e.ReleasedFrom(); ok && from == pool.OwnerKey(pod.Namespace, pod.Name) {
+			return true
+		}
+	}
+	return false
+}
+
 // podCame asks for the pool of a node where a pod waits for an address, and of a strict one for what a
-// pod has got, too.
+// pod has got, too. What rests of its own it may have taken.
 func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q queue) {
 	place := identity.Place(pod)
 	if place == "" || pod.Spec.HostNetwork {
@@ -67,7 +80,7 @@ func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q queue) 
 	}
 	var node corev1.Node
 	err := r.cached.Get(ctx, client.ObjectKey{Name: place}, &node)
-	if err != nil || lacksAddress(pod) || r.cfg.StrictNodes.Matches(labels.Set(node.Labels)) {
+	if err != nil || lacksAddress(pod) || r.restsFor(place, pod) || r.cfg.StrictNodes.Matches(labels.Set(node.Labels)) {
 		q.Add(nodeRequest(place))
 	}
 }

@@ -37,13 +37,15 @@ type parts struct {
 
 	events events.EventRecorder
 	clock  clock.Clock
+	// restarter has the budget of all restarts.
+	restarter *restarter
 }
 
 // feeds hand what the shared watches show to the queues of the controllers.
-type feeds struct{ nodes, identities, leaving, finishing, orphans, slots, verified *feed }
+type feeds struct{ nodes, identities, leaving, finishing, orphans, slots, verified, adopted *feed }
 
 func newFeeds() feeds {
-	return feeds{nodes: &feed{}, identities: &feed{}, leaving: &feed{}, finishing: &feed{}, orphans: &feed{}, slots: &feed{}, verified: &feed{}}
+	return feeds{nodes: &feed{}, identities: &feed{}, leaving: &feed{}, finishing: &feed{}, orphans: &feed{}, slots: &feed{}, verified: &feed{}, adopted: &feed{}}
 }
 
 func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, error) {
@@ -76,6 +78,7 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, err
 		cached: mgr.GetClient(), live: live,
 		kinds: kinds, workloads: owners, watched: watched,
 		events: mgr.GetEventRecorder("fixedip-controller"), clock: real,
+		restarter: newRestarter(mgr.GetClient(), live, real, cfg.Verify),
 	}, nil
 }
 
@@ -93,6 +96,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 		for _, owner := range change.Owners {
 			to.identities.add(identityRequest(owner)...)
 			to.verified.add(identityRequest(owner)...)
+			to.adopted.add(identityRequest(owner)...)
 		}
 		for _, resource := range change.Workloads {
 			to.slots.add(slotRequest(p.kinds, resource)...)

@@ -92,6 +92,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 			WithIndex(&corev1.Pod{}, podBlockIndex, func(client.Object) []string { return nil }).
 			WithIndex(&corev1.Pod{}, podPlaceIndex, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+			WithIndex(&v1alpha1.FixedIP{}, restartingIndex, restarting).
 			WithIndex(&v1alpha1.FixedIP{}, recordBlockIndex, func(o client.Object) []string { return blocksOf(o.(*v1alpha1.FixedIP)) })
 	}
 	s.cached = build(cached).Build()

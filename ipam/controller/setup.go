@@ -64,7 +64,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := (&finishReconciler{records}).setup(mgr, to.finishing); err != nil {
 		return fmt.Errorf("set up the controller that sees records off: %w", err)
 	}
-	if err := p.newAdoptReconciler().setup(mgr); err != nil {
+	if err := p.newAdoptReconciler().setup(mgr, to.adopted, records.ready); err != nil {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)
 	}
 	if err := conflicts.setup(mgr); err != nil {
@@ -135,5 +135,7 @@ func (p *parts) newAdoptReconciler() *adoptReconciler {
 		adoption: p.cfg.Adoption,
 		failover: p.cfg.Failover,
 		kinds:    p.kinds,
+
+		workloads: p.workloads, clock: p.clock, verify: p.cfg.Verify, restarter: p.restarter,
 	}
 }

@@ -17,10 +17,7 @@ import (
 
 // CacheOptions trims what the controller watches to the fields that it uses.
 func CacheOptions(cfg Config) cache.Options {
-	trimPod := trimPod
-	if cfg.Adoption.Labels() {
-		trimPod = trimPodButLabels
-	}
+	trimPod := podTrimmer(cfg.Adoption)
 	o := cache.Options{
 		NewInformer:      packed.NewInformer,
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -39,12 +36,26 @@ func CacheOptions(cfg Config) cache.Options {
 // annotationDomains are those whose annotations of pods are read.
 var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.cilium.io/"}
 
-// trimPod keeps of a pod what identity.Of and plan read.
-func trimPod(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
+// podTrimmer keeps of a pod what identity.Of and plan read, and of its labels and its scheduler what
+// adoption looks at.
+func podTrimmer(adoption identity.Adoption) func(obj any) (any, error) {
+	return func(obj any) (any, error) {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			return obj, nil
+		}
+		trimmed := trimPod(pod)
+		if adoption.Labels() {
+			trimmed.Labels = pod.Labels
+		}
+		if i := slices.Index(adoption.Schedulers, pod.Spec.SchedulerName); i >= 0 {
+			trimmed.Spec.SchedulerName = adoption.Schedulers[i]
+		}
+		return trimmed, nil
 	}
+}
+
+func trimPod(pod *corev1.Pod) *corev1.Pod {
 	trimmed := &corev1.Pod{
 		TypeMeta:   pod.TypeMeta,
 		ObjectMeta: trimMeta(pod.ObjectMeta),
@@ -63,7 +74,7 @@ func trimPod(obj any) (any, error) {
 	if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
 		trimmed.Spec.Affinity = pod.Spec.Affinity
 	}
-	return trimmed, nil
+	return trimmed
 }
 
 // trimNode keeps of a Node what its subnets and its pool depend on.
@@ -84,15 +95,6 @@ func trimNode(obj any) (any, error) {
 		}
 	}
 	return trimmed, nil
-}
-
-// trimPodButLabels is trimPod where labels of pods are looked at.
-func trimPodButLabels(obj any) (any, error) {
-	trimmed, err := trimPod(obj)
-	if pod, ok := obj.(*corev1.Pod); ok {
-		trimmed.(*corev1.Pod).Labels = pod.Labels
-	}
-	return trimmed, err
 }
 
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {

@@ -59,7 +59,7 @@ func (p *parts) newVerifyReconciler() *verifyReconciler {
 	return &verifyReconciler{
 		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live,
 		kinds: p.kinds, workloads: p.workloads, events: p.events, clock: p.clock, cfg: p.cfg.Verify,
-		restarter: newRestarter(p.cached, p.live, p.clock, p.cfg.Verify),
+		restarter: p.restarter,
 	}
 }
 
@@ -121,6 +121,11 @@ func (r *verifyReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	}
 	var later time.Duration
 	switch v.Step {
+	case plan.Pass:
+		if plan.AsReserved(o) {
+			// Restarted or not, it takes no part in the budget any more.
+			r.restarter.done(client.ObjectKeyFromObject(o.Record))
+		}
 	case plan.AdoptAddress:
 		err = r.adopt(ctx, req.NamespacedName, o, v.Addrs)
 	case plan.TellMismatch:

@@ -31,14 +31,12 @@ type checks struct {
 	// forced are the pods that a person has deleted by force: that they do not run any more is his word, and
 	// where it is not so the next of the name may run beside. Key: the UID.
 	forced map[types.UID]bool
-	// bare are the pods that were bound while no entry stood for them. Key: the UID.
-	bare map[types.UID]bool
 	// lastWrite is when the product last wrote.
 	lastWrite time.Time
 }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, byUser: map[types.UID]bool{}, bare: map[types.UID]bool{}, forced: map[types.UID]bool{}}
+	return &checks{w: w, included: map[string]time.Time{}, byUser: map[types.UID]bool{}, forced: map[types.UID]bool{}}
 }
 
 func (c *checks) violate(format string, args ...any) {
@@ -153,10 +151,10 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	}
 }
 
-// checkBind notes pods that count on an entry that is not there.
+// checkBind counts the pods that rely on an entry that is not there.
 func (c *checks) checkBind(e event, by string) {
 	pod, ok := e.after.(*corev1.Pod)
-	if !ok || !isProduct(by) || pod.Spec.NodeName == "" {
+	if !ok || !isProduct(by) || pod.Spec.NodeName == "" || pod.Annotations[identity.AnnotationEnabled] != "" {
 		return
 	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
@@ -167,7 +165,7 @@ func (c *checks) checkBind(e event, by string) {
 			}
 		}
 	}
-	c.bare[pod.UID] = true
+	c.w.stats["fault: bound to an entry that was gone"]++
 }
 
 // started is told of every sandbox that gets an address: invariant 1 where it counts.
@@ -263,7 +261,6 @@ func (c *checks) atRest() {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		for ip, e := range cn.Spec.IPAM.Pool {
 			switch {
-			case mark(e.Owner) && c.hasBare(ip):
 			case mark(e.Owner) && e.Owner != "fixedip.io/away":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
@@ -290,18 +287,6 @@ func (c *checks) atRest() {
 			c.violate("no leak: FixedIP %s stands, and nobody is to have it", r.Name)
 		}
 	}
-}
-
-// hasBare tells whether a pod runs with an address that counted on its entry when that was gone.
-func (c *checks) hasBare(ip string) bool {
-	for _, m := range c.w.machines {
-		for uid, b := range m.boxes {
-			if b.ip == ip && c.bare[uid] {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // mayClaim tells whether an entry without a FixedIP stands for a pod that may come: one that was scaled
@@ -356,13 +341,6 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		return
 	}
 	if !fixed {
-		return
-	}
-	if r == nil && c.bare[pod.UID] {
-		// Known: a scheduler whose watch is behind does not see that an entry was taken back, and its pod
-		// counts on it. The controller gives it back where the pod comes before its second look; where it
-		// comes later, or the controller has died, the pod is without a fixed address until it is restarted.
-		c.w.stats["known: pod bound to an entry that was gone"]++
 		return
 	}
 	if r == nil && c.pinnedByOther(pod) {

@@ -56,6 +56,7 @@ func controllerConfig() ipamcontroller.Config {
 		FinalizerDeadline:  10 * time.Minute,
 		SweepInterval:      ipamcontroller.DefaultSweepInterval,
 		Namespace:          "kube-system",
+		Adoption:           identity.Adoption{Schedulers: []string{schedulerName}},
 		Verify:             verify,
 	}
 }

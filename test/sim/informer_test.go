@@ -40,6 +40,8 @@ type informer struct {
 	synced bool
 	// broken: the watch has ended, and the next thing is a list.
 	broken bool
+	// stalled: nothing comes, and nothing says so, while everything else goes on.
+	stalled bool
 }
 
 func newInformer(p *process, k *kind) *informer {

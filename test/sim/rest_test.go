@@ -33,6 +33,9 @@ func (w *world) rest() error {
 	w.tell("** nothing goes wrong from here on")
 	for _, p := range w.live() {
 		p.cut = false
+		for _, i := range p.informers {
+			i.stalled = false
+		}
 	}
 	for _, m := range w.machines {
 		m.cut = false

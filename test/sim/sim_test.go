@@ -36,25 +36,42 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// draw draws the steps of a run. What rapid draws is small more often than not, and what happens should not
-// be: the steps are what a generator makes of it.
-func draw(rt *rapid.T) []step {
+// choices are what a run is made of.
+type choices struct {
+	// never are what does not happen in this run, of all that may: bits by the name of a deed. A run in which
+	// a few things happen often finds what one in which everything happens now and then does not.
+	never uint64
+	steps []step
+}
+
+// draw draws a run. What rapid draws is small more often than not, and what happens should not be: the
+// steps are what a generator makes of it.
+func draw(rt *rapid.T) choices {
 	seed := rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(rt, "seed")
 	return drawFrom(rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed), binary.LittleEndian.Uint64(seed[8:]))))
 }
 
-func drawFrom(from *rand.Rand) []step {
-	steps := make([]step, *stepsOf)
-	for i := range steps {
-		v := from.Uint64()
-		steps[i] = step{uint16(v), uint16(v >> 16), uint16(v >> 32), uint16(v >> 48)}
+func drawFrom(from *rand.Rand) choices {
+	var c choices
+	switch from.IntN(4) {
+	case 0:
+	case 1:
+		c.never = from.Uint64()
+	default:
+		c.never = from.Uint64() | from.Uint64()
 	}
-	return steps
+	c.steps = make([]step, *stepsOf)
+	for i := range c.steps {
+		v := from.Uint64()
+		c.steps[i] = step{uint16(v), uint16(v >> 16), uint16(v >> 32), uint16(v >> 48)}
+	}
+	return c
 }
 
 // minimize leaves out of a run that fails what it fails without.
-func minimize(t *testing.T, steps []step, until time.Time) []step {
-	fails := func(steps []step) bool { return run(t, steps, map[string]int{}).err != nil }
+func minimize(t *testing.T, c choices, until time.Time) choices {
+	steps := c.steps
+	fails := func(steps []step) bool { return run(t, choices{c.never, steps}, map[string]int{}).err != nil }
 	for size := len(steps) / 2; size > 0; {
 		removed := false
 		for i := 0; i < len(steps) && time.Now().Before(until); {
@@ -69,7 +86,7 @@ func minimize(t *testing.T, steps []step, until time.Time) []step {
 			size /= 2
 		}
 	}
-	return steps
+	return choices{c.never, steps}
 }
 
 // outcome is how a run ended.
@@ -80,7 +97,7 @@ type outcome struct {
 }
 
 // run makes the steps in a world of their own, and lets it come to rest.
-func run(t *testing.T, steps []step, stats map[string]int) (o outcome) {
+func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +107,8 @@ func run(t *testing.T, steps []step, stats map[string]int) (o outcome) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(ctx, kinds, stats)
-		for _, s := range steps {
+		w.never = c.never
+		for _, s := range c.steps {
 			o.taken++
 			if o.err = w.do(s); o.err != nil {
 				break
@@ -108,12 +126,12 @@ func run(t *testing.T, steps []step, stats map[string]int) (o outcome) {
 
 // actions are the actions and faults that have to be drawn in enough steps, each at least once.
 var actions = []string{
-	"agent restart", "call", "call carried out late", "call lost on its way", "cordon", "crash", "create", "cycle", "delete", "delete pod", "edit",
+	"agent restart", "blind", "call", "call carried out late", "call lost on its way", "cordon", "crash", "create", "cycle", "delete", "delete pod", "edit",
 	"edit FixedIP", "elected", "end job", "fault: 409 instead of", "fault: 429 instead of", "fault: 500 instead of", "fault: answer lost after",
 	"fault: connection lost before", "force-delete pod", "foreign write", "hand-written entry", "heal", "lease stolen", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",
 	"reconcile", "release", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job",
-	"taint eviction", "time passes", "tracked", "watch", "watch drop",
+	"taint eviction", "time passes", "tracked", "watch", "watch drop", "watch moves", "watch stalls",
 }
 
 // enough is how many steps that takes.
@@ -128,19 +146,19 @@ func TestModel(t *testing.T) {
 		}
 	}()
 	rapid.Check(t, func(rt *rapid.T) {
-		steps := draw(rt)
-		o := run(t, steps, stats)
+		c := draw(rt)
+		o := run(t, c, stats)
 		taken += o.taken
 		runs++
 		if o.err == nil {
 			return
 		}
 		if story == "" {
-			steps = minimize(t, steps[:o.taken], time.Now().Add(*shrinkFor))
-			if again := run(t, steps, map[string]int{}); again.err != nil {
+			c = minimize(t, choices{c.never, c.steps[:o.taken]}, time.Now().Add(*shrinkFor))
+			if again := run(t, c, map[string]int{}); again.err != nil {
 				o = again
 			}
-			story = fmt.Sprintf("%v\nThe story, in %d steps:\n%s\n!! %v", o.err, len(steps), strings.Join(o.story, "\n"), o.err)
+			story = fmt.Sprintf("%v\nThe story, in %d steps:\n%s\n!! %v", o.err, len(c.steps), strings.Join(o.story, "\n"), o.err)
 		}
 		rt.Fatal("it fails")
 	})
@@ -163,8 +181,8 @@ func TestModel(t *testing.T) {
 func TestSameStory(t *testing.T) {
 	from := rand.New(rand.NewPCG(1, 2))
 	for range 5 {
-		steps := drawFrom(from)
-		first, second := run(t, steps, map[string]int{}), run(t, steps, map[string]int{})
+		c := drawFrom(from)
+		first, second := run(t, c, map[string]int{}), run(t, c, map[string]int{})
 		for i := range min(len(first.story), len(second.story)) {
 			if first.story[i] != second.story[i] {
 				t.Fatalf("line %d: %s\nand then: %s", i, first.story[i], second.story[i])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -40,7 +41,9 @@ type world struct {
 	asked int
 
 	// seed is what choose goes by, until the next step.
-	seed  uint64
+	seed uint64
+	// never are what does not happen in this run: see choices.
+	never uint64
 	began time.Time
 	*checks
 	// story is what has happened, in words.
@@ -132,7 +135,7 @@ func (w *world) deeds(sort int) []deed {
 	case sortWatches:
 		for _, p := range w.live() {
 			for _, i := range p.informers {
-				if !p.cut && i.behind() {
+				if !p.cut && !i.stalled && i.behind() {
 					d = append(d, deed{"watch", func() { w.tell("%s", i.step(0)) }})
 				}
 			}
@@ -322,9 +325,26 @@ func (w *world) faultDeeds() []deed {
 			if i.synced && !i.broken {
 				add(fmt.Sprintf("watch drop: of %ss of %s", i.of, p), func() { i.broken = true })
 			}
+			switch {
+			case i.stalled:
+				add(fmt.Sprintf("watch moves: of %ss of %s", i.of, p), func() { i.stalled = false })
+			case i.synced:
+				add(fmt.Sprintf("watch stalls: of %ss of %s", i.of, p), func() { i.stalled = true })
+			}
 			if !i.synced || i.broken {
 				add(fmt.Sprintf("stale list: of %ss of %s", i.of, p), func() { w.tell("%s", i.step(1+w.choose(6))) })
 			}
+		}
+	}
+	for _, s := range w.schedulers {
+		if !s.dead() {
+			add("blind: "+s.name, func() {
+				for _, i := range s.informers {
+					if i.of == ciliumNodes || i.of == fixedIPs {
+						i.stalled = true
+					}
+				}
+			})
 		}
 	}
 	if controllers < 2 {
@@ -424,9 +444,12 @@ func (w *world) happen(d []deed, s step) {
 	// First what sort of thing, so that those of which there are many objects do not crowd out the rest.
 	var names []string
 	for _, x := range d {
-		if name, _, _ := strings.Cut(x.name, ":"); !slices.Contains(names, name) {
+		if name, _, _ := strings.Cut(x.name, ":"); !slices.Contains(names, name) && !w.spared(name) {
 			names = append(names, name)
 		}
+	}
+	if len(names) == 0 {
+		return
 	}
 	name := names[int(s.which)%len(names)]
 	d = slices.DeleteFunc(d, func(x deed) bool { n, _, _ := strings.Cut(x.name, ":"); return n != name })
@@ -434,6 +457,13 @@ func (w *world) happen(d []deed, s step) {
 	w.count(chosen)
 	w.tell("** %s", chosen.name)
 	chosen.do()
+}
+
+// spared tells whether nothing of a name happens in this run.
+func (w *world) spared(name string) bool {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name))
+	return w.never>>(h.Sum32()%64)&1 != 0
 }
 
 func (w *world) count(d deed) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,9 @@ type Adoption struct {
 	ExcludeDBBranch []string
 	// IPv4Only leaves IPv6 addresses as they come.
 	IPv4Only bool
+	// Schedulers are the names under which our scheduler places pods. Those get what they run with fixed
+	// where they were bound and have lost what they were to have.
+	Schedulers []string
 }
 
 // Labels tells whether the labels of pods are looked at.
@@ -58,6 +62,16 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 		return itself(pod), true, nil
 	}
 	return id, wanted, err
+}
+
+// Placed is the identity of a pod that our scheduler places. ours is false for those of others, and for
+// pods of workloads with slots, whose names are no matter.
+func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds) (id Identity, ours bool) {
+	if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {
+		return Identity{}, false
+	}
+	id, fixed, err := Of(pod, kinds, NoControllers)
+	return id, err == nil && fixed && !id.Slot
 }
 
 // ParseSelector reads a selector of labels: a JSON LabelSelector such as

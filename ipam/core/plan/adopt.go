@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -56,8 +57,9 @@ func lacks(has []netip.Addr, a netip.Addr) bool {
 }
 
 // Adopt makes the edits that give a pod the addresses that it runs with. The caller has seen the pod
-// have them at the API server, after which nobody else can until it is gone. An error says which
-// address it can't keep, for people.
+// have them at the API server, after which nobody else can until it is gone. One that was taken from the
+// pod's name, and rests, the pod has from an agent that did not know yet. An error says which address it
+// can't keep, for people.
 func Adopt(n pool.Node, id identity.Identity, addrs []netip.Addr) ([]pool.Edit, error) {
 	var edits []pool.Edit
 	for _, a := range addrs {
@@ -70,7 +72,7 @@ func Adopt(n pool.Node, id identity.Identity, addrs []netip.Addr) ([]pool.Edit, 
 			// On a strict node it was given for as long as the pod is there.
 		case used && user != "" && user != id.Key():
 			return nil, fmt.Errorf("the agent of node %s says that %s is used by %s", n.Name, a, user)
-		case listed && !entry.Dynamic():
+		case listed && !entry.Dynamic() && !tookFrom(entry, id.Key()):
 			return nil, fmt.Errorf("the pool of node %s keeps %s for %s", n.Name, a, entry.Owner)
 		case !n.Home(a):
 			return nil, fmt.Errorf("%s is not in the subnets %v of node %s", a, n.PodCIDRs, n.Name)
@@ -78,4 +80,39 @@ func Adopt(n pool.Node, id identity.Identity, addrs []netip.Addr) ([]pool.Edit, 
 		edits = append(edits, n.Set(a, id.Entry()))
 	}
 	return edits, nil
+}
+
+// tookFrom tells whether an entry is of an address that was taken from an owner and rests.
+func tookFrom(e pool.Entry, owner string) bool {
+	from, ok := e.ReleasedFrom()
+	return ok && from == owner
+}
+
+// GiveBack makes the edits that give a pod, which was bound to the node counting on what was taken from
+// its name, addresses of those back: one of each family, which are at home on the node and have rested for
+// the shortest time. The agent gives it no other once it has seen them. Nobody else can have had them in
+// between. may tells whether the pod may have an address.
+func GiveBack(n pool.Node, id identity.Identity, may func(netip.Addr) bool) []pool.Edit {
+	var edits []pool.Edit
+	for _, f := range address.Families {
+		if _, has := n.OwnedBy(id.Key(), f); has {
+			continue
+		}
+		var taken []netip.Addr
+		for a, e := range n.Entries {
+			if address.Of(a) == f && tookFrom(e, id.Key()) && n.Home(a) && !n.Withheld(a) && may(a) && (!n.InUse(a) || n.Used[a] == id.Key()) {
+				taken = append(taken, a)
+			}
+		}
+		if len(taken) == 0 {
+			continue
+		}
+		latest := slices.MaxFunc(taken, func(a, b netip.Addr) int {
+			x, _ := n.Entries[a].ReleasedAt()
+			y, _ := n.Entries[b].ReleasedAt()
+			return cmp.Or(x.Compare(y), b.Compare(a))
+		})
+		edits = append(edits, n.Set(latest, id.Entry()))
+	}
+	return edits
 }

@@ -52,7 +52,7 @@ func TestAdoptable(t *testing.T) {
 
 func TestAdopt(t *testing.T) {
 	id := identity.Identity{Namespace: "db", PodName: "mysql-0", Owner: identity.Owner{Kind: "StatefulSet", Name: "mysql"}}
-	own, ordinary := id.Entry(), pool.Ordinary("db", "mysql-0")
+	own, ordinary, taken := id.Entry(), pool.Ordinary("db", "mysql-0"), pool.ReleasedFrom("db/mysql-0", time.Unix(1, 0)).Unlisted()
 	for name, c := range map[string]struct {
 		entries map[string]pool.Entry
 		used    map[string]string
@@ -66,6 +66,8 @@ func TestAdopt(t *testing.T) {
 		"taken out of the pool":  {want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], To: &own}}},
 		"of another pod":         {entries: map[string]pool.Entry{"10.0.1.7": {Owner: "db/mysql-1"}}, wantErr: "the pool of node node-1 keeps 10.0.1.7 for db/mysql-1"},
 		"resting":                {entries: map[string]pool.Entry{"10.0.1.7": pool.Released(time.Unix(1, 0))}, wantErr: "the pool of node node-1 keeps 10.0.1.7 for fixedip.io/released"},
+		"resting, from itself":   {entries: map[string]pool.Entry{"10.0.1.7": taken}, want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], From: &taken, To: &own}}},
+		"resting, from another":  {entries: map[string]pool.Entry{"10.0.1.7": pool.ReleasedFrom("db/mysql-1", time.Unix(1, 0))}, wantErr: "the pool of node node-1 keeps 10.0.1.7 for fixedip.io/released"},
 		"another pod uses it":    {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": "web/web-0"}, wantErr: "the agent of node node-1 says that 10.0.1.7 is used by web/web-0"},
 		"the agent does not say": {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": ""}, want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], From: &pool.Entry{}, To: &own}}},
 		"outside of its subnets": {entries: map[string]pool.Entry{"10.0.1.7": {}}, wantErr: "10.0.1.7 is not in the subnets [10.0.2.0/24] of node node-1"},

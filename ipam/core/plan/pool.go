@@ -97,7 +97,7 @@ func Rested(n pool.Node, now time.Time, coolDown time.Duration, inUse func(netip
 		if n.InUse(a) {
 			// Without a cool-down there is nothing to start anew, and a write would follow the other.
 			if coolDown > 0 {
-				edits = append(edits, n.Set(a, pool.Released(now)))
+				edits = append(edits, n.Set(a, e.Anew(now)))
 			}
 			continue
 		}

@@ -151,6 +151,14 @@ func Verify(o Observed) Verdict {
 	return Verdict{Step: RestartPod, Condition: evicted}
 }
 
+// AsReserved tells whether a pod runs with what is recorded for it, and nobody says otherwise.
+func AsReserved(o Observed) bool {
+	if !Runs(o.Pod) || o.Record == nil || o.Record.DeletionTimestamp != nil || len(o.Record.Spec.IPs) == 0 {
+		return false
+	}
+	return find(o).reason == "" && !meta.IsStatusConditionTrue(o.Record.Status.Conditions, v1alpha1.ConditionMismatch)
+}
+
 // finding is what is wrong with a pod. The zero finding is nothing.
 type finding struct {
 	reason, message string

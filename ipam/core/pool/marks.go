@@ -9,9 +9,11 @@ import (
 // no namespace has, so that no pod's name ever equals it.
 const (
 	// releasedOwner marks an address that was taken from its pod and rests before it may be had by
-	// another. The resource is the time of the release, and whether the agent did not list the
-	// address then.
+	// another. The resource is the time of the release, from whom it was taken, and whether the agent did
+	// not list the address then: "time from namespace/name unlisted".
 	releasedOwner = "fixedip.io/released"
+	// from comes before the owner key of the pod that an address was taken from.
+	from = " from "
 	// unlisted ends the resource of an address that the agent did not list when it was released.
 	unlisted = " unlisted"
 	// awayOwner marks, at its home, an address whose entry is in the pool of another node. The
@@ -28,13 +30,40 @@ func Released(at time.Time) Entry {
 	return Entry{Owner: releasedOwner, Resource: at.UTC().Format(time.RFC3339)}
 }
 
-// ReleasedUnlisted is Released for an address that the agent did not list as used at that time. Its
+// ReleasedFrom is Released for an address that was taken from the pod with the given owner key. One of
+// that name may have been bound counting on it, which nobody but this mark tells of afterwards.
+func ReleasedFrom(owner string, at time.Time) Entry {
+	e := Released(at)
+	e.Resource += from + owner
+	return e
+}
+
+// Unlisted is the mark of a released address that the agent did not list as used at that time. Its
 // word is late, so that it may have given the address to a pod that was gone before it said so.
 // Silence proves nothing about such an address: it is nobody's until it has cooled down.
-func ReleasedUnlisted(at time.Time) Entry {
-	e := Released(at)
+func (e Entry) Unlisted() Entry {
 	e.Resource += unlisted
 	return e
+}
+
+// Anew is the mark of a released address that begins to rest at the given time once more. The agent lists
+// it.
+func (e Entry) Anew(at time.Time) Entry {
+	if owner, ok := e.ReleasedFrom(); ok {
+		return ReleasedFrom(owner, at)
+	}
+	return Released(at)
+}
+
+// ReleasedFrom is the owner key of the pod that a released address was taken from, where the mark says
+// so.
+func (e Entry) ReleasedFrom() (owner string, ok bool) {
+	if e.Owner != releasedOwner {
+		return "", false
+	}
+	_, owner, _ = strings.Cut(strings.TrimSuffix(e.Resource, unlisted), from)
+	_, _, ok = SplitOwnerKey(owner)
+	return owner, ok
 }
 
 // Reusable tells whether the entry is of a released address that another pod may have as soon as the
@@ -49,7 +78,8 @@ func (e Entry) ReleasedAt() (time.Time, bool) {
 	if e.Owner != releasedOwner {
 		return time.Time{}, false
 	}
-	at, err := time.Parse(time.RFC3339, strings.TrimSuffix(e.Resource, unlisted))
+	text, _, _ := strings.Cut(strings.TrimSuffix(e.Resource, unlisted), from)
+	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		return time.Time{}, true
 	}

@@ -40,6 +40,28 @@ func TestEntryKinds(t *testing.T) {
 		t.Errorf("released at %v, want %v", got, at)
 	}
 	for name, c := range map[string]struct {
+		entry    pool.Entry
+		from     string
+		reusable bool
+	}{
+		"from nobody":          {entry: pool.Released(at), reusable: true},
+		"from a pod":           {entry: pool.ReleasedFrom("db/mysql-0", at), from: "db/mysql-0", reusable: true},
+		"from a pod, unlisted": {entry: pool.ReleasedFrom("db/mysql-0", at).Unlisted(), from: "db/mysql-0"},
+		"unlisted":             {entry: pool.Released(at).Unlisted()},
+		"anew":                 {entry: pool.ReleasedFrom("db/mysql-0", at.Add(-time.Hour)).Unlisted().Anew(at), from: "db/mysql-0", reusable: true},
+		"anew, from nobody":    {entry: pool.Released(at.Add(-time.Hour)).Unlisted().Anew(at), reusable: true},
+		"from what is no pod":  {entry: pool.ReleasedFrom("router", at), reusable: true},
+	} {
+		got, ok := c.entry.ReleasedAt()
+		from, has := c.entry.ReleasedFrom()
+		if !ok || !got.Equal(at) || has != (c.from != "") || has && from != c.from || c.entry.Reusable() != c.reusable {
+			t.Errorf("%s: released at %v, from %q %v, reusable %v", name, got, from, has, c.entry.Reusable())
+		}
+	}
+	if from, ok := (pool.Entry{Owner: "db/mysql-0", Resource: "x from db/mysql-0"}).ReleasedFrom(); ok {
+		t.Errorf("an owned entry was released from %q", from)
+	}
+	for name, c := range map[string]struct {
 		entry       pool.Entry
 		node, owner string
 		away        bool
@@ -74,7 +96,7 @@ func TestClaim(t *testing.T) {
 		Entries: map[netip.Addr]pool.Entry{
 			addr("10.0.1.1"): {}, addr("fd00::2"): mine, addr("10.0.1.3"): {Owner: "db/other-0"},
 			addr("10.0.1.4"): pool.Released(time.Unix(1, 0)), addr("10.0.1.5"): pool.Released(time.Unix(1, 0)), addr("10.0.1.6"): {Owner: "router"},
-			addr("10.0.1.9"): pool.ReleasedUnlisted(time.Unix(1, 0)),
+			addr("10.0.1.9"): pool.Released(time.Unix(1, 0)).Unlisted(),
 		},
 		Used: map[netip.Addr]string{addr("10.0.1.5"): "db/other-1", addr("10.0.1.7"): "db/other-2", addr("10.0.1.8"): "db/mysql-0"},
 	}

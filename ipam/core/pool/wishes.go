@@ -72,9 +72,9 @@ func (n Node) Release(owner string, addrs []netip.Addr, at time.Time) []Edit {
 	for a, e := range n.Entries {
 		arriving, _ := e.ArrivingFor()
 		if (e.Owner == owner || arriving == owner) && (len(addrs) == 0 || slices.Contains(addrs, a)) {
-			mark := Released(at)
+			mark := ReleasedFrom(owner, at)
 			if !n.InUse(a) {
-				mark = ReleasedUnlisted(at)
+				mark = mark.Unlisted()
 			}
 			edits = append(edits, n.Set(a, mark))
 		}
