@@ -74,6 +74,7 @@ profiles:
       ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
       failover: {{or .Failover "Wait"}}
       movableAddresses: {{.Movable}}
+      agentSilence: 2s
 {{- with .Workloads}}
       workloads: {{.}}
 {{- end}}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,9 +38,11 @@ type cycle struct {
 	bystander bool
 	// keptFrom are nodes whose pools keep an address for the bystander's name, for a workload that
 	// it does not belong to: there the agent would give it that address.
-	keptFrom    []string
-	id          identity.Identity
-	uid         types.UID
+	keptFrom []string
+	id       identity.Identity
+	uid      types.UID
+	// made is when the pod was made: its predecessor was gone by then.
+	made        time.Time
 	reservation reservation
 	// failover is Migrate or Reassign in a cycle that looks at all nodes although something is
 	// reserved: the node of the reservation can't take the pod.
@@ -94,7 +97,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	case err != nil:
 		return nil, fwk.AsStatus(err)
 	}
-	c := &cycle{id: id, uid: pod.UID, reservation: r, decided: decided}
+	c := &cycle{id: id, uid: pod.UID, made: pod.CreationTimestamp.Time, reservation: r, decided: decided}
 	if r.node == "" {
 		if id.Slot {
 			return p.preFilterSlot(state, pod, c)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +37,7 @@ func (p *Plugin) move(ctx context.Context, pod *corev1.Pod, c *cycle, claim ledg
 		return fmt.Errorf("%w: %w", err, pool.ErrUndecided)
 	}
 	m := pool.Move{Owner: claim.Owner, Entry: c.id.Entry(), Addrs: claim.Addrs, Home: home, From: c.reservation.node, To: claim.Node}
-	if m.Fence, err = p.fence(ctx, m.From); err != nil {
+	if m.Fence, err = p.fence(ctx, c, m.From, m.Addrs); err != nil {
 		return err
 	}
 	if m.To != m.Home {
@@ -87,8 +88,9 @@ func (p *Plugin) goOn(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 	return fmt.Errorf("CiliumNode %s is written to all the time: %w", m.Home, errMoved)
 }
 
-// fence is what the API server says of the node that addresses are about to leave.
-func (p *Plugin) fence(ctx context.Context, name string) (pool.Fence, error) {
+// fence is what the API server says of the node that addresses are about to leave, and what the silence of
+// its agent is worth.
+func (p *Plugin) fence(ctx context.Context, c *cycle, name string, addrs []netip.Addr) (pool.Fence, error) {
 	node, err := p.handle.ClientSet().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -96,7 +98,12 @@ func (p *Plugin) fence(ctx context.Context, name string) (pool.Fence, error) {
 	case err != nil:
 		return pool.Unfenced, fmt.Errorf("read node %s: %w", name, err)
 	}
-	return fenceOf(node), nil
+	fence := fenceOf(node)
+	n, _ := p.world.ledger.Node(name)
+	if fence == pool.Reported && !p.silence.until(c.uid, c.made, n, addrs, time.Now()).IsZero() {
+		return pool.Unheard, nil
+	}
+	return fence, nil
 }
 
 // take makes the edits of a step that takes addresses away, in the pool of a node, and then looks at

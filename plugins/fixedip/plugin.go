@@ -67,6 +67,7 @@ type Plugin struct {
 	handle       framework.Handle
 	world        *world
 	waiting      *waiting
+	silence      *silence
 	kinds        identity.Kinds
 	nodes        corelisters.NodeLister
 	pods         corelisters.PodLister
@@ -132,6 +133,7 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 		claimTimeout: args.ClaimTimeout.Duration,
 		failover:     v1alpha1.Failover(args.Failover),
 		movable:      args.MovableAddresses,
+		silence:      newSilence(args.AgentSilence.Duration),
 		waiting: newWaiting(func(pods map[string]*corev1.Pod) {
 			h.Activate(loggerFrom(ctx), pods)
 		}),
@@ -152,6 +154,9 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 	p.pods = pods.Lister()
 	if err := p.waiting.follow(pods.Informer()); err != nil {
 		return nil, err
+	}
+	if err := p.silence.follow(pods.Informer()); err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	nodes := h.SharedInformerFactory().Core().V1().Nodes()
 	p.nodes = nodes.Lister()

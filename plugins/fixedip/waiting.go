@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,8 @@ type cause struct {
 	workload string
 	// until: news of a node of which this is true. It is called with the lock of waiting held.
 	until func(node string) bool
+	// at: the time has come; zero: none does.
+	at time.Time
 }
 
 // news is a change of the world.
@@ -103,9 +106,27 @@ func (w *waiting) refuse(pod *corev1.Pod, c cause, decided uint64) {
 		w.pods[pod.UID] = refused{pod: pod, cause: c}
 	}
 	w.mu.Unlock()
-	if missed {
+	switch {
+	case missed:
 		metrics.Woken(metrics.Missed)
 		w.wake(pod)
+	case !c.at.IsZero():
+		time.AfterFunc(time.Until(c.at), func() { w.due(pod) })
+	}
+}
+
+// due wakes a pod that waited for a time, if it still waits.
+func (w *waiting) due(pod *corev1.Pod) {
+	w.mu.Lock()
+	r, ok := w.pods[pod.UID]
+	ok = ok && !r.cause.at.IsZero() && !time.Now().Before(r.cause.at)
+	if ok {
+		delete(w.pods, pod.UID)
+	}
+	w.mu.Unlock()
+	if ok {
+		metrics.Woken(metrics.Failover)
+		w.wake(r.pod)
 	}
 }
 

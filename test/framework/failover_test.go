@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -131,6 +132,30 @@ func TestFailover(t *testing.T) {
 			steps: placed(
 				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
 				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a still lists 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", "") })},
+				step{at: preBind, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Migrate: not before the agent has had the time to list the address": {
+			movable:      true,
+			agentSilence: 5 * time.Second,
+			world:        failingOver("Migrate"),
+			steps: placed(
+				step{before: swap},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a has not listed 10.1.0.6 since this pod was made, and may take until ", func(*scene) {})},
+				step{at: preBind, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		"Migrate: at once where the agent has listed the address and does so no more": {
+			movable:      true,
+			agentSilence: time.Hour,
+			world:        failingOver("Migrate"),
+			steps: placed(
+				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
+				step{rest: map[string]string{"web-0": unschedulable}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preBind, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},

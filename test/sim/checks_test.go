@@ -28,15 +28,14 @@ type checks struct {
 	included map[string]time.Time
 	// byUser are the records that a person made or released. Key: their UID.
 	byUser map[types.UID]bool
-	// forced are the pods that a person has deleted by force: that they do not run any more is his word, and
-	// where it is not so the next of the name may run beside. Key: the UID.
-	forced map[types.UID]bool
+	// forced is when a person deleted pods by force. Key: the UID.
+	forced map[types.UID]time.Time
 	// lastWrite is when the product last wrote.
 	lastWrite time.Time
 }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, byUser: map[types.UID]bool{}, forced: map[types.UID]bool{}}
+	return &checks{w: w, included: map[string]time.Time{}, byUser: map[types.UID]bool{}, forced: map[types.UID]time.Time{}}
 }
 
 func (c *checks) violate(format string, args ...any) {
@@ -132,7 +131,7 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 			case b.ip != ip:
 			case b.key != owner:
 				c.violate("no hijack: %s on %s is given to %s while pod %s runs with it on %s", ip, node, owner, b.key, m.name)
-			case m.name != node && !c.forced[uid]:
+			case m.name != node && !c.excused(m, uid, ip):
 				c.violate("no hijack: %s is given to %s on %s while it runs with it on %s", ip, owner, node, m.name)
 			}
 		}
@@ -176,11 +175,27 @@ func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 			case b.ip != ip || b.uid == pod.UID:
 			case b.key != keyOf(pod):
 				c.violate("unique: pod %s on %s runs with %s, and so does pod %s on %s", keyOf(pod), on.name, ip, b.key, m.name)
-			case m != on && !c.forced[b.uid]:
+			case m != on && !c.excused(m, b.uid, ip):
 				c.violate("unique: pod %s runs with %s on %s, and its predecessor still does on %s", keyOf(pod), ip, on.name, m.name)
 			}
 		}
 	}
+}
+
+// excused tells whether nobody could know that a pod runs on: a person who deletes one by force says that it
+// does not, and its agent has had the time to say otherwise, and does not.
+func (c *checks) excused(m *machine, uid types.UID, ip string) bool {
+	at, forced := c.forced[uid]
+	if !forced {
+		return false
+	}
+	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, m.name)
+	listed := false
+	if ok {
+		_, listed = cn.Status.IPAM.Used[ip]
+	}
+	// A second is what times of the API are rounded to.
+	return !listed && time.Since(at) > agentSilence-time.Second
 }
 
 // checkRecord is invariant 1 for FixedIPs, and invariant 5: none goes but for a reason.

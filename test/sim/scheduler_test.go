@@ -22,6 +22,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
+// agentSilence is how long the product takes an agent to be silent at most.
+const agentSilence = time.Minute
+
 // flushInterval is when a pod is tried again that nothing has woken.
 const flushInterval = 5 * time.Minute
 
@@ -35,6 +38,9 @@ type scheduler struct {
 	plugin  *fixedip.Plugin
 	// pods are those that are to be placed. Key: their UID.
 	pods map[types.UID]*pending
+	// activated are pods that the plugin wants tried again, which it says from a goroutine of its own, too.
+	// w.mu guards them.
+	activated []types.UID
 }
 
 // pending is a pod that is to be placed.
@@ -77,6 +83,7 @@ func (w *world) startScheduler() *scheduler {
 		ClaimBurst:       200,
 		Failover:         "Wait",
 		MovableAddresses: true,
+		AgentSilence:     metav1.Duration{Duration: agentSilence},
 	}
 	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)
 	if err != nil {
@@ -127,8 +134,21 @@ func (s *scheduler) SnapshotSharedLister() framework.SharedLister           { re
 
 // Activate puts pods into the queue again at once.
 func (s *scheduler) Activate(_ klog.Logger, woken map[string]*corev1.Pod) {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
 	for _, pod := range woken {
-		if p := s.pods[pod.UID]; p != nil {
+		s.activated = append(s.activated, pod.UID)
+	}
+}
+
+// wakeActivated wakes what was activated since it was last called.
+func (s *scheduler) wakeActivated() {
+	s.w.mu.Lock()
+	activated := s.activated
+	s.activated = nil
+	s.w.mu.Unlock()
+	for _, uid := range activated {
+		if p := s.pods[uid]; p != nil {
 			s.wake(p)
 		}
 	}
@@ -238,6 +258,7 @@ func (s *scheduler) cycle(p *pending) {
 // again has a pod tried later.
 func (s *scheduler) again(p *pending, st *fwk.Status) {
 	backoff := min(time.Second<<min(p.attempts-1, 4), 10*time.Second)
+	s.wakeActivated()
 	switch {
 	case p.woken || st.Code() == fwk.Error:
 		p.due = time.Now().Add(backoff)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -68,7 +69,7 @@ func (w *world) userDeeds() []deed {
 			add("delete pod: "+pod.Name, func() { w.deletePod(pod, "user") })
 		}
 		add("force-delete pod: "+pod.Name, func() {
-			w.forced[pod.UID] = true
+			w.forced[pod.UID] = time.Now()
 			_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
 		})
 	}

@@ -86,6 +86,9 @@ func (w *world) choose(n int) int {
 func (w *world) settleDown() {
 	for {
 		synctest.Wait()
+		for _, s := range w.schedulers {
+			s.wakeActivated()
+		}
 		w.mu.Lock()
 		landed := w.landed
 		w.landed = nil

@@ -50,6 +50,9 @@ type Fence int
 const (
 	// Unfenced: the node is not ready. What its agent said last proves nothing.
 	Unfenced Fence = iota
+	// Unheard: the node is ready, and its agent has not had the time to say what it has. Its silence
+	// proves nothing.
+	Unheard
 	// Reported: the node is ready, and what its agent does not list is not in use.
 	Reported
 	// Down: the node is gone, or somebody has sworn that nothing runs there.
@@ -61,7 +64,9 @@ func (f Fence) Keeps(n Node, a netip.Addr) error {
 	switch {
 	case f == Unfenced:
 		return fmt.Errorf("node %s is not ready: %w", n.Name, ErrUnfenced)
-	case f == Reported && n.InUse(a):
+	case f == Unheard && !n.InUse(a):
+		return fmt.Errorf("the agent on node %s has not had the time to list %s: %w", n.Name, a, ErrUnfenced)
+	case f != Down && n.InUse(a):
 		return fmt.Errorf("%s is listed as used on node %s: %w", a, n.Name, ErrUnfenced)
 	}
 	return nil

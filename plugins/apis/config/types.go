@@ -31,6 +31,9 @@ type FixedIPArgs struct {
 	// MovableAddresses tells that an address may live on another node than the one whose subnet it is
 	// in: the cluster's routing carries single addresses.
 	MovableAddresses bool
+	// AgentSilence is how long the agent of a ready node may be silent about an address that it has given
+	// to a pod.
+	AgentSilence metav1.Duration
 	// StrictNodes is a label selector. On the nodes that it chooses every pod that the plugin's
 	// scheduler places gets an address of its own, fixed or not; empty: there are none.
 	StrictNodes string

@@ -54,6 +54,9 @@ func SetDefaults(args *FixedIPArgs) {
 	if args.MovableAddresses == nil {
 		args.MovableAddresses = ptr.To(false)
 	}
+	if args.AgentSilence == nil {
+		args.AgentSilence = &metav1.Duration{Duration: time.Minute}
+	}
 	if args.StrictNodes == nil {
 		args.StrictNodes = ptr.To("fixedip.io/strict=true")
 	}
@@ -75,6 +78,7 @@ func addConversions(s *runtime.Scheme) error {
 			Failover:     in.Failover,
 
 			MovableAddresses: ptr.Deref(in.MovableAddresses, false),
+			AgentSilence:     ptr.Deref(in.AgentSilence, metav1.Duration{}),
 			StrictNodes:      ptr.Deref(in.StrictNodes, ""),
 		}
 		for _, k := range in.Workloads {
@@ -94,6 +98,7 @@ func addConversions(s *runtime.Scheme) error {
 			Failover:     in.Failover,
 
 			MovableAddresses: &in.MovableAddresses,
+			AgentSilence:     &in.AgentSilence,
 			StrictNodes:      &in.StrictNodes,
 		}
 		for _, k := range in.Workloads {

@@ -38,6 +38,11 @@ func (in *FixedIPArgs) DeepCopyInto(out *FixedIPArgs) {
 		*out = new(bool)
 		**out = **in
 	}
+	if in.AgentSilence != nil {
+		in, out := &in.AgentSilence, &out.AgentSilence
+		*out = new(metav1.Duration)
+		**out = **in
+	}
 	if in.StrictNodes != nil {
 		in, out := &in.StrictNodes, &out.StrictNodes
 		*out = new(string)
