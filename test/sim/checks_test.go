@@ -164,7 +164,7 @@ func (c *checks) checkBind(e event, by string) {
 			}
 		}
 	}
-	c.w.stats["fault: bound to an entry that was gone"]++
+	c.w.stats["bound to an entry that was gone"]++
 }
 
 // started is told of every sandbox that gets an address: invariant 1 where it counts.

@@ -73,6 +73,16 @@ func (w *world) userDeeds() []deed {
 			_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
 		})
 	}
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		if pod.DeletionTimestamp == nil && w.unlisted(pod) {
+			// What the agent's silence is worth.
+			add("force-delete young pod: "+pod.Name, func() {
+				w.forced[pod.UID] = time.Now()
+				_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
+				change(w.server, nodes, pod.Spec.NodeName, "user", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+			})
+		}
+	}
 	if jobs < maxJobs {
 		add("start job: an ordinary pod", w.makeJob)
 	}
@@ -82,6 +92,15 @@ func (w *world) userDeeds() []deed {
 				w.released(r)
 				_ = w.server.remove(fixedIPs, keyOf(r), nil, false, "user")
 			})
+			if pod, ok := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); ok && pod.DeletionTimestamp == nil {
+				// The next of the name may be bound counting on what is taken back just then.
+				add("release behind the scheduler: FixedIP "+r.Name, func() {
+					w.blind()
+					w.released(r)
+					_ = w.server.remove(fixedIPs, keyOf(r), nil, false, "user")
+					w.deletePod(pod, "user")
+				})
+			}
 			add("edit FixedIP: "+r.Name, func() {
 				change(w.server, fixedIPs, keyOf(r), "user", func(r *v1alpha1.FixedIP) { r.Finalizers = append(r.Finalizers[:0:0], r.Finalizers...) })
 				change(w.server, fixedIPs, keyOf(r), "user", func(r *v1alpha1.FixedIP) { r.Labels = map[string]string{"edited": fmt.Sprint(w.choose(100))} })
@@ -106,6 +125,30 @@ func (w *world) userDeeds() []deed {
 		})
 	}
 	return d
+}
+
+// unlisted tells whether a pod runs of which its agent has not told yet.
+func (w *world) unlisted(pod *corev1.Pod) bool {
+	m := w.machine(pod.Spec.NodeName)
+	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, pod.Spec.NodeName)
+	if m == nil || !ok || metav1.GetControllerOfNoCopy(pod) == nil {
+		return false
+	}
+	box := m.boxes[pod.UID]
+	if box == nil {
+		return false
+	}
+	_, listed := cn.Status.IPAM.Used[box.ip]
+	return !listed
+}
+
+// blind has the schedulers see no more of pools and records, for a while.
+func (w *world) blind() {
+	for _, s := range w.schedulers {
+		for _, i := range s.informers {
+			i.stalled = i.stalled || i.of == ciliumNodes || i.of == fixedIPs
+		}
+	}
 }
 
 // policy is what a workload says of its addresses.

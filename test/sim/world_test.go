@@ -339,17 +339,6 @@ func (w *world) faultDeeds() []deed {
 			}
 		}
 	}
-	for _, s := range w.schedulers {
-		if !s.dead() {
-			add("blind: "+s.name, func() {
-				for _, i := range s.informers {
-					if i.of == ciliumNodes || i.of == fixedIPs {
-						i.stalled = true
-					}
-				}
-			})
-		}
-	}
 	if controllers < 2 {
 		add("second controller: starts", func() { w.startController() })
 	}

@@ -305,6 +305,12 @@ func settled(s Situation, spec v1alpha1.FixedIPSpec, h ledger.Holding, held, rec
 			return Next{Step: ReleaseEntries, Node: node, Addrs: beside}
 		}
 	}
+	for _, h := range s.Arriving {
+		// Only what is not bound yet moves. This pod runs without what was announced for it.
+		if Spares(s.Pod, h.Addrs) {
+			return Next{Step: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}
+		}
+	}
 	if node != "" {
 		return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: s.Pod.UID})
 	}

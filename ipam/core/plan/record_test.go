@@ -252,6 +252,12 @@ func TestDecide(t *testing.T) {
 		"an announcement that was left behind goes": {
 			plan.Situation{Record: record(migrates), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
+		"and so does one of a pod that runs without it, and has nothing": {
+			plan.Situation{Record: record(migrates), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.1"), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"but not that of one that may come to have it": {
+			plan.Situation{Record: record(migrates), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			plan.Next{}},
 		"an absence of the recorded address does not end while the record stands": {
 			plan.Situation{Record: record(migrates), Away: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
 		"released: an address that moved is taken where it is": {
