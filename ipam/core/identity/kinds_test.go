@@ -96,12 +96,13 @@ func TestExcludes(t *testing.T) {
 		first    int32
 		want     bool
 	}{
-		"within":               {"web-2", ptr.To[int32](3), 0, false},
-		"above":                {"web-3", ptr.To[int32](3), 0, true},
-		"below":                {"web-4", ptr.To[int32](3), 5, true},
-		"within what is later": {"web-7", ptr.To[int32](3), 5, false},
-		"number not told":      {"web-7", nil, 0, false},
-		"no ordinal":           {"web-x", ptr.To[int32](0), 0, false},
+		"within":                {"web-2", ptr.To[int32](3), 0, false},
+		"above":                 {"web-3", ptr.To[int32](3), 0, true},
+		"below":                 {"web-4", ptr.To[int32](3), 5, true},
+		"within what is later":  {"web-7", ptr.To[int32](3), 5, false},
+		"number not told":       {"web-7", nil, 0, false},
+		"the last there can be": {"web-2147483647", ptr.To[int32](1), 2147483647, false},
+		"no ordinal":            {"web-x", ptr.To[int32](0), 0, false},
 	} {
 		w := identity.Workload{GroupKind: schema.GroupKind{Group: "apps", Kind: "StatefulSet"}, Name: "web", Replicas: c.replicas, FirstOrdinal: c.first}
 		if got := w.Excludes(c.pod); got != c.want {

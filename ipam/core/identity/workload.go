@@ -32,7 +32,8 @@ func (w Workload) Excludes(podName string) bool {
 	if !ok || w.Replicas == nil {
 		return false
 	}
-	return ordinal < w.FirstOrdinal || ordinal >= w.FirstOrdinal+*w.Replicas
+	// Their sum may be more than 32 bits hold.
+	return ordinal < w.FirstOrdinal || int64(ordinal) >= int64(w.FirstOrdinal)+int64(*w.Replicas)
 }
 
 // Resource is how pool entries name a workload.

@@ -75,7 +75,7 @@ func Surplus(slots []Slot, w identity.Workload) []bool {
 	slices.SortFunc(gone, func(x, y int) int {
 		return cmp.Or(cmp.Compare(waits(slots[x]), waits(slots[y])), slots[x].first().Compare(slots[y].first()))
 	})
-	for _, i := range gone[:max(0, min(len(gone), standing-int(*w.Replicas+w.Surge)))] {
+	for _, i := range gone[:max(0, min(len(gone), standing-int(*w.Replicas)-int(w.Surge)))] {
 		surplus[i] = true
 	}
 	return surplus

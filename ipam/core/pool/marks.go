@@ -101,8 +101,11 @@ func Leaving(node, owner string) Entry {
 	return Entry{Owner: awayOwner, Resource: node + "/" + owner + leaving}
 }
 
-// Leaves tells whether an entry is the mark Leaving.
-func (e Entry) Leaves() bool { return e.Owner == awayOwner && strings.HasSuffix(e.Resource, leaving) }
+// Leaves tells whether an entry is the mark Leaving. A pod may be called "leaving": the word counts only
+// after a node, a namespace and a name.
+func (e Entry) Leaves() bool {
+	return e.Owner == awayOwner && strings.HasSuffix(e.Resource, leaving) && strings.Count(e.Resource, "/") == 3
+}
 
 // AwayAt is the node that the mark of an absent address names, and the owner key of its pod. Both
 // are empty where the mark can't be read: the address is kept all the same.
@@ -110,7 +113,11 @@ func (e Entry) AwayAt() (node, owner string, ok bool) {
 	if e.Owner != awayOwner {
 		return "", "", false
 	}
-	node, owner, _ = strings.Cut(strings.TrimSuffix(e.Resource, leaving), "/")
+	resource := e.Resource
+	if e.Leaves() {
+		resource = strings.TrimSuffix(resource, leaving)
+	}
+	node, owner, _ = strings.Cut(resource, "/")
 	if _, _, pod := SplitOwnerKey(owner); node == "" || !pod {
 		return "", "", true
 	}

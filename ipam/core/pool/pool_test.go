@@ -68,6 +68,8 @@ func TestEntryKinds(t *testing.T) {
 		arriving    bool
 	}{
 		"away":                 {entry: pool.Away("node-2", "db/mysql-0"), node: "node-2", owner: "db/mysql-0", away: true},
+		"away, called so":      {entry: pool.Away("node-2", "db/leaving"), node: "node-2", owner: "db/leaving", away: true},
+		"leaving, called so":   {entry: pool.Leaving("node-2", "db/leaving"), node: "node-2", owner: "db/leaving", away: true},
 		"away, nowhere":        {entry: pool.Entry{Owner: "fixedip.io/away"}, away: true},
 		"away, no pod":         {entry: pool.Entry{Owner: "fixedip.io/away", Resource: "node-2"}, away: true},
 		"arriving":             {entry: pool.Arriving("db/mysql-0"), owner: "db/mysql-0", arriving: true},

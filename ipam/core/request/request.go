@@ -91,7 +91,7 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Ask
 	}
 	var own []netip.Addr
 	for _, f := range addrs.Families() {
-		n := ordinal - workload.FirstOrdinal
+		n := int64(ordinal) - int64(workload.FirstOrdinal)
 		a, ok := addrs.Nth(f, uint64(max(0, n)))
 		if n < 0 || !ok {
 			return Asked{}, false, fmt.Errorf("asks for addresses %s, which have no %s address for ordinal %d (the first is for ordinal %d); add one or scale down", asked, f, ordinal, workload.FirstOrdinal)

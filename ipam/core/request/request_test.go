@@ -31,6 +31,7 @@ func TestOf(t *testing.T) {
 		"across elements":                           {pod: "web-2", onPod: annotations{ips: "10.0.1.0/30,10.0.1.9"}, want: "10.0.1.9 (annotation fixedip.io/ips)"},
 		"each family by itself":                     {pod: "web-1", onPod: annotations{ips: "fd00::/64,10.0.1.9,10.0.1.7"}, want: "10.0.1.7, fd00::2 (annotation fixedip.io/ips)"},
 		"ordinals that start later":                 {pod: "web-7", onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, start: 5, want: "10.0.1.12 (annotation fixedip.io/ips)"},
+		"further from the start than 32 bits":       {pod: "web-2147483647", onPod: annotations{ips: "fd00::/64"}, start: -2147483648, want: "fd00::1:0:0 (annotation fixedip.io/ips)"},
 		"an ordinal with two digits":                {pod: "web-12", onPod: annotations{ips: "10.0.1.0/24"}, want: "10.0.1.13 (annotation fixedip.io/ips)"},
 		"on the StatefulSet":                        {pod: "web-1", onSet: annotations{ips: "10.0.1.10,10.0.1.20"}, want: "10.0.1.20 (annotation fixedip.io/ips of StatefulSet web)"},
 		"the pod's comes first":                     {pod: "web-0", onPod: annotations{ips: "10.0.1.10"}, onSet: annotations{ips: "10.0.1.20"}, want: "10.0.1.10 (annotation fixedip.io/ips)"},

@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"fmt"
+	"math"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,28 +86,37 @@ func Decode(o *unstructured.Unstructured) *identity.Workload { return &fromUnstr
 func fromUnstructured(o *unstructured.Unstructured) *seen {
 	s := described(o, o.GroupVersionKind())
 	s.workload.Template, _, _ = unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
-	if n, ok, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); ok {
-		s.workload.Replicas = ptr.To(int32(n))
+	if n, ok := count(o, "spec", "replicas"); ok {
+		s.workload.Replicas = &n
 	}
-	if n, ok, _ := unstructured.NestedInt64(o.Object, "spec", "ordinals", "start"); ok {
-		s.workload.FirstOrdinal = int32(n)
-	}
+	s.workload.FirstOrdinal, _ = count(o, "spec", "ordinals", "start")
 	for _, path := range surges {
 		switch v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...); v := v.(type) {
 		case int64:
-			s.workload.Surge = surge(intstr.FromInt32(int32(v)), s.workload.Replicas)
+			s.workload.Surge = int32(min(max(v, 0), math.MaxInt32))
 		case string:
-			s.workload.Surge = surge(intstr.FromString(v), s.workload.Replicas)
+			s.workload.Surge = surge(v, s.workload.Replicas)
 		}
 	}
 	return s
 }
 
-// surge is a maxSurge in pods, rounded up as the kinds do that have one.
-func surge(max intstr.IntOrString, replicas *int32) int32 {
+// count is a number that Kubernetes would count pods with: none that is negative or needs more than 32 bits.
+// Whatever the author of a kind means by such a one, nobody is to lose an address for how it is read here.
+func count(o *unstructured.Unstructured, path ...string) (int32, bool) {
+	n, ok, _ := unstructured.NestedInt64(o.Object, path...)
+	if !ok || n < 0 || n > math.MaxInt32 {
+		return 0, false
+	}
+	return int32(n), true
+}
+
+// surge is a maxSurge in percent as pods, rounded up as the kinds do that have one.
+func surge(percent string, replicas *int32) int32 {
+	max := intstr.FromString(percent)
 	n, err := intstr.GetScaledValueFromIntOrPercent(&max, int(ptr.Deref(replicas, 0)), true)
-	if err != nil || n < 0 {
+	if err != nil {
 		return 0
 	}
-	return int32(n)
+	return int32(min(max(n, 0), math.MaxInt32))
 }

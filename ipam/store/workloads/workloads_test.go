@@ -3,6 +3,7 @@ package workloads
 import (
 	"context"
 	"errors"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -49,6 +50,12 @@ func TestDecode(t *testing.T) {
 			fields{"replicas": int64(3), "strategy": fields{"canary": fields{"maxSurge": int64(2)}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](3), 2 }},
 		"a CloneSet's surge": {
 			fields{"replicas": int64(8), "updateStrategy": fields{"maxSurge": "50%"}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](8), 4 }},
+		"more than can be counted": {
+			fields{"replicas": int64(1) << 32, "ordinals": fields{"start": int64(1) << 31}, "strategy": fields{"rollingUpdate": fields{"maxSurge": int64(1)<<32 + 5}}}, func(w *identity.Workload) { w.Surge = math.MaxInt32 }},
+		"more percent than can be counted": {
+			fields{"replicas": int64(1000000), "strategy": fields{"rollingUpdate": fields{"maxSurge": "1000000%"}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](1000000), math.MaxInt32 }},
+		"less than nothing": {
+			fields{"replicas": int64(-1), "ordinals": fields{"start": int64(-1)}, "strategy": fields{"rollingUpdate": fields{"maxSurge": "-10%"}}}, func(*identity.Workload) {}},
 		"fields of other types": {
 			fields{"replicas": "many", "ordinals": "none", "strategy": fields{"rollingUpdate": fields{"maxSurge": "much"}}, "template": []any{}}, func(*identity.Workload) {}},
 	} {

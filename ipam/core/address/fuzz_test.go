@@ -1,0 +1,112 @@
+package address_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"go4.org/netipx"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// What is read is what was written, letter by letter: an agent compares addresses as text. What is refused
+// is named.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"10.240.1.10", "fd00:240::1:a", "FD00::1", "010.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "0:0:0:0:0:0:0:1", "", "10.0.0.1\n", "10.0.0.1/32"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		a, err := address.Parse(text)
+		if err != nil {
+			if !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
+				t.Errorf("the error does not name %q: %v", text, err)
+			}
+			return
+		}
+		if a.String() != text || !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.BitLen() != address.Of(a).Bits() {
+			t.Errorf("%q was read as %s", text, a)
+		}
+	})
+}
+
+// A subnet that is read is one: it has no address that is not in the CIDR, the addresses that a pod may have
+// are as many as it says, and they begin and end where it says.
+func FuzzParseSubnet(f *testing.F) {
+	for _, seed := range []string{"10.240.0.0/16", "fd00:240::/48", "10.240.0.1/16", "10.0.0.0/31", "10.0.0.7/32", "0.0.0.0/0", "::/0", "fd00::/127", "::ffff:10.0.0.0/120", "10.0.0.0/033", "10.0.0.0", "FD00::/64"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := address.ParseSubnet(text)
+		if err != nil {
+			if !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
+				t.Errorf("the error does not name %q: %v", text, err)
+			}
+			return
+		}
+		written := netip.MustParsePrefix(text)
+		if p != written || p != p.Masked() || p.Addr().Is4In6() {
+			t.Fatalf("%q was read as %s", text, p)
+		}
+		first, last := address.Ends(p)
+		if !p.Contains(first) || !p.Contains(last) || last.Less(first) || !address.Usable(p, first) || !address.Usable(p, last) {
+			t.Fatalf("%s begins with %s and ends with %s", p, first, last)
+		}
+		for _, beyond := range []netip.Addr{first.Prev(), last.Next(), p.Addr().Prev(), netipx.PrefixLastIP(p).Next()} {
+			if beyond.IsValid() && address.Usable(p, beyond) {
+				t.Fatalf("%s has %s, which is beyond its ends %s and %s", p, beyond, first, last)
+			}
+		}
+		const walked = 512
+		up := int64(0)
+		for a := range address.Up(p) {
+			if up++; up > walked {
+				break
+			}
+			if !address.Usable(p, a) {
+				t.Fatalf("%s walks over %s", p, a)
+			}
+		}
+		if size := address.Size(p); up != min(size, walked+1) {
+			t.Fatalf("%s has %d addresses, and %d were walked over", p, size, up)
+		}
+	})
+}
+
+// A pool that passes can be cut, and each subnet is in it, of the size that was asked for and beside what is taken.
+func FuzzClusterPool(f *testing.F) {
+	f.Add("10.240.0.0/16", 24, "10.240.0.0/24")
+	f.Add("10.240.0.0/16", 33, "10.240.0.0/17")
+	f.Add("10.240.0.0/16", -1, "0.0.0.0/0")
+	f.Add("fd00::/48", 64, "fd00::/49")
+	f.Add("::/0", 128, "::/1")
+	f.Add("0.0.0.0/0", 0, "10.0.0.0/8")
+	f.Fuzz(func(t *testing.T, cidr string, mask int, taken string) {
+		p, err := address.ParseSubnet(cidr)
+		other, otherErr := address.ParseSubnet(taken)
+		if err != nil || otherErr != nil {
+			return
+		}
+		cp := address.ClusterPool{CIDR: p, MaskSize: mask}
+		if err := cp.Validate(); err != nil {
+			if !strings.Contains(err.Error(), fmt.Sprint(mask)) {
+				t.Errorf("the error does not name %d: %v", mask, err)
+			}
+			return
+		}
+		set := address.Union([]netip.Prefix{other})
+		left := cp.FreeSubnets(set)
+		subnet, ok := address.Carve([]address.ClusterPool{cp}, cp.Family(), set)
+		if ok != (left > 0) {
+			t.Fatalf("%s is cut into %s: %v, where %v subnets are left", p, subnet, ok, left)
+		}
+		if ok && (subnet.Bits() != mask || !p.Contains(subnet.Addr()) || subnet.Overlaps(other) || subnet != subnet.Masked()) {
+			t.Fatalf("%s is cut into %s beside %s", p, subnet, other)
+		}
+		first, _ := address.Ends(p)
+		if s, ok := address.SubnetOf([]address.ClusterPool{cp}, first, set); ok && (!s.Contains(first) || s.Overlaps(other) || !p.Contains(s.Addr())) {
+			t.Fatalf("%s of %s was in %s, beside %s", first, p, s, other)
+		}
+	})
+}

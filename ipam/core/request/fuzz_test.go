@@ -1,0 +1,243 @@
+package request_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+// written is what the text of a list comes to for somebody who reads it without any of our rules: all
+// addresses of all elements.
+func written(t *testing.T, elements []string) *netipx.IPSet {
+	t.Helper()
+	var b netipx.IPSetBuilder
+	for _, e := range elements {
+		e = strings.TrimSpace(e)
+		from, to, isRange := strings.Cut(e, "-")
+		switch {
+		case isRange:
+			b.AddRange(netipx.IPRangeFrom(netip.MustParseAddr(strings.TrimSpace(from)), netip.MustParseAddr(strings.TrimSpace(to))))
+		case strings.Contains(e, "/"):
+			b.AddPrefix(netip.MustParsePrefix(e))
+		default:
+			b.Add(netip.MustParseAddr(e))
+		}
+	}
+	set, err := b.IPSet()
+	if err != nil {
+		t.Fatalf("%q was read, and is no list: %v", elements, err)
+	}
+	return set
+}
+
+// holds checks a list that was read: nothing in it that was not written, no address twice, each place in it
+// where it was written.
+func holds(t *testing.T, got request.Addresses, set *netipx.IPSet) {
+	t.Helper()
+	if len(got.Families()) == 0 {
+		t.Fatal("it asks for nothing")
+	}
+	for _, f := range address.Families {
+		ranges := got.Ranges(f)
+		for i, r := range ranges {
+			if !r.IsValid() || address.Of(r.From()) != f || !set.ContainsRange(r) {
+				t.Fatalf("%s has %s, which was not written", got, r)
+			}
+			if slices.ContainsFunc(ranges[:i], r.Overlaps) {
+				t.Fatalf("%s has addresses of %s twice", got, r)
+			}
+		}
+		n := uint64(0)
+		for a := range got.All(f) {
+			if nth, ok := got.Nth(f, n); !ok || nth != a || !got.Contains(a) || !set.Contains(a) {
+				t.Fatalf("%s: number %d is %s, and %s by Nth", got, n, a, nth)
+			}
+			if n++; n > 300 {
+				break
+			}
+		}
+		if _, ok := got.Nth(f, n); ok != (n > 300) {
+			t.Fatalf("%s: it has number %d: %v", got, n, ok)
+		}
+		if one, ok := got.Single(f); ok && (n != 1 || !got.Contains(one)) {
+			t.Fatalf("%s has %s alone, and %d addresses", got, one, n)
+		}
+	}
+}
+
+// text writes a list down again.
+func text(a request.Addresses) string {
+	var parts []string
+	for _, f := range address.Families {
+		for _, r := range a.Ranges(f) {
+			parts = append(parts, r.String())
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// A list that is read asks for no address that was not written, and reads the same when it is written down
+// again; what is refused says why in one line.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		"10.240.1.10", "10.240.1.10,fd00:240::1:a", " 10.0.1.10 ,\n10.0.1.12 ", "10.0.1.10 - 10.0.1.19", "10.0.1.0/28,10.0.1.15", "fd00::/64", "0.0.0.0/0", "::/0",
+		"0.0.0.0-255.255.255.255", "::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "10.0.1.4/31,10.0.1.6/32", "::ffff:10.0.0.1", "fe80::1%eth0", "10.0.1.5/28", "10.0.1.9-10.0.1.1",
+		"10.0.1.9-fd00::1", "10.0.1.1,10.0.1.1", "10.0.1.0/28,10.0.1.9", "web-0", "", ",", "10.0.1.1,", "fd00::fffe-fd00::1:1", "::-ffff::",
+		"255.255.255.255", "fe80::1%a-b", "::ffff:1.2.3.4/120", "-", "/", "1-2-3", "\u0000", strings.Repeat("10.0.0.1,", 65),
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, list string) {
+		got, err := request.Parse(list)
+		if err != nil {
+			oneLine(t, list, err)
+			return
+		}
+		holds(t, got, written(t, strings.Split(list, ",")))
+		again, err := request.Parse(text(got))
+		if err != nil || text(again) != text(got) {
+			t.Errorf("%q was read as %s, and that as %s: %v", list, text(got), text(again), err)
+		}
+	})
+}
+
+// What Calico would take as a list is read as that list.
+func FuzzParseJSON(f *testing.F) {
+	for _, seed := range []string{`["10.0.1.10"]`, `["10.0.1.10", "fd00::1"]`, `[]`, `null`, `["10.0.1.0/24"]`, `[" 10.0.1.1"]`, `["10.0.1.1","10.0.1.1"]`, `[1]`, `{"a":"b"}`, `["\u0031.1.1.1"]`, `["1.1.1.1"] x`, `["::ffff:1.1.1.1"]`, `["\u0000"]`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, list string) {
+		got, err := request.ParseJSON(list)
+		if err != nil {
+			oneLine(t, list, err)
+			return
+		}
+		var elements []string
+		if err := json.Unmarshal([]byte(list), &elements); err != nil {
+			t.Fatalf("%q was read, and is no JSON list: %v", list, err)
+		}
+		holds(t, got, written(t, elements))
+	})
+}
+
+// oneLine: an error is for a status, an event and a log, whatever was written.
+func oneLine(t *testing.T, list string, err error) {
+	t.Helper()
+	if message := err.Error(); strings.ContainsAny(message, "\n\r") || len(message) > 600 {
+		t.Errorf("%.80q is answered with %d characters: %q", list, len(message), message)
+	}
+}
+
+// What a pod asks for is a part of what the annotation lists, one address of each family where it goes by
+// ordinals; an error names the annotation, or what it lists.
+func FuzzAsked(f *testing.F) {
+	for _, s := range []struct {
+		ips, by, calico, pod string
+		onPod                bool
+		first                int32
+	}{
+		{ips: "10.0.1.10-10.0.1.19", pod: "web-3"},
+		{ips: "10.0.1.10,fd00::/64", pod: "web-3", onPod: true, first: 2},
+		{ips: "10.0.1.10", by: "set", pod: "web-x"},
+		{ips: "10.0.1.0/30", by: "ordinal", pod: "web-2147483647", first: -2147483648},
+		{ips: "::/64", pod: "web-2147483647", first: -2147483648},
+		{ips: "10.0.1.10", by: "Set", pod: "web-0"},
+		{calico: `["10.0.1.10"]`, pod: "web-0", onPod: true},
+		{calico: `["10.0.1.10"]`, by: "ordinal", pod: "web-1", onPod: true, first: 1},
+		{ips: "10.0.1.10", pod: "web-00"},
+		{ips: "10.0.1.10", pod: "web--1"},
+	} {
+		f.Add(s.ips, s.by, s.calico, s.pod, s.onPod, s.first, false)
+		f.Add(s.ips, s.by, s.calico, s.pod, s.onPod, s.first, true)
+	}
+	f.Fuzz(func(t *testing.T, ips, by, calico, name string, onPod bool, first int32, unnumbered bool) {
+		annotations := map[string]string{}
+		for key, value := range map[string]string{request.AnnotationIPs: ips, request.AnnotationBy: by, request.AnnotationCalico: calico} {
+			if value != "" {
+				annotations[key] = value
+			}
+		}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
+		workload := identity.Workload{Namespace: "db", Name: "web", FirstOrdinal: first, Annotations: annotations}
+		if onPod {
+			pod.Annotations, workload.Annotations = annotations, nil
+		}
+		got, ok, err := request.Of(pod, workload, unnumbered)
+		if asks := request.Asks(pod.Annotations, workload.Annotations); asks != (ok || err != nil) {
+			t.Fatalf("it asks: %v; what for: %s, %v, %v", asks, got, ok, err)
+		}
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "asks for addresses") {
+				t.Errorf("it is no sentence about a pod: %v", err)
+			}
+			oneLine(t, name+ips+by+calico, shortened{err, by, name})
+			if !strings.Contains(err.Error(), "address for ordinal") {
+				return
+			}
+			all, parseErr := request.Parse(ips)
+			if ips == "" {
+				all, parseErr = request.ParseJSON(calico)
+			}
+			ordinal, _ := identity.Ordinal(name, "web")
+			lacks := slices.ContainsFunc(all.Families(), func(f address.Family) bool {
+				_, there := all.Nth(f, uint64(int64(ordinal)-int64(first)))
+				return ordinal < first || !there
+			})
+			if parseErr != nil || !lacks {
+				t.Errorf("%s has one for number %d, counted from %d: %v", all, ordinal, first, err)
+			}
+			return
+		}
+		if !ok {
+			return
+		}
+		whole, parse := ips, request.Parse
+		if ips == "" {
+			whole, parse = calico, request.ParseJSON
+		}
+		all, err := parse(whole)
+		if err != nil {
+			t.Fatalf("%q was read, and can't be: %v", whole, err)
+		}
+		ordinal, numbered := identity.Ordinal(name, "web")
+		bySet := unnumbered || by == "set" || by == "" && ips == ""
+		if bySet {
+			if text(got.Addresses) != text(all) {
+				t.Errorf("of %s it asks for %s", all, got)
+			}
+			return
+		}
+		if !numbered {
+			t.Fatalf("%q has no ordinal, and asks for %s", name, got)
+		}
+		for _, fam := range address.Families {
+			one, ok := got.Single(fam)
+			want, there := all.Nth(fam, uint64(int64(ordinal)-int64(first)))
+			if int64(ordinal) < int64(first) || ok != there || one != want {
+				t.Errorf("of %s number %d, counted from %d, asks for %s, want %s", all, ordinal, first, one, want)
+			}
+		}
+	})
+}
+
+// shortened leaves out of an error what may be as long as its author likes.
+type shortened struct {
+	error
+	by, name string
+}
+
+func (s shortened) Error() string {
+	message := strings.ReplaceAll(s.error.Error(), fmt.Sprintf("%q", s.by), "")
+	return strings.ReplaceAll(message, fmt.Sprintf("%q", s.name), "")
+}

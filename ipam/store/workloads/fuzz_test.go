@@ -1,0 +1,51 @@
+package workloads
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Whatever the author of a kind has put into the places that are read, it is read as numbers that pods can be
+// counted with, and the pods that it takes in for certain are not left out.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"db","name":"web"},"spec":{"replicas":3,"strategy":{"rollingUpdate":{"maxSurge":"25%"}}}}`,
+		`{"apiVersion":"apps.kruise.io/v1beta1","kind":"StatefulSet","metadata":{"namespace":"db","name":"web"},"spec":{"replicas":2147483647,"ordinals":{"start":2147483647},"template":{"metadata":{"annotations":{"fixedip.io/enabled":"true"}}}}}`,
+		`{"apiVersion":"a.b/v1","kind":"Thing","spec":{"replicas":4294967296,"ordinals":{"start":-1},"updateStrategy":{"maxSurge":-3},"strategy":{"canary":{"maxSurge":"9999999999999%"}}}}`,
+		`{"apiVersion":"a.b/v1","kind":"Thing","spec":{"replicas":"many","ordinals":[],"strategy":{"rollingUpdate":7},"template":null}}`,
+		`{"apiVersion":"a/b/c","kind":"","metadata":{"ownerReferences":[{"controller":true,"kind":"X"},null]}}`,
+		`{"kind":"Thing","spec":{"replicas":1.5,"template":{"metadata":{"annotations":{"a":1}}}}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var o unstructured.Unstructured
+		if err := o.UnmarshalJSON(data); err != nil {
+			return
+		}
+		before := o.DeepCopy()
+		s, err := decode(&o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, &o); diff != "" {
+			t.Errorf("it was changed (-want +got): %s", diff)
+		}
+		w := s.workload
+		if w.FirstOrdinal < 0 || w.Surge < 0 || w.Replicas != nil && *w.Replicas < 0 {
+			t.Errorf("it has %d replicas from %d, and %d more", w.Replicas, w.FirstOrdinal, w.Surge)
+		}
+		replicas, told, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+		first, numbered, _ := unstructured.NestedInt64(o.Object, "spec", "ordinals", "start")
+		if told && replicas > 0 && (!numbered || first >= 0 && first <= math.MaxInt32) {
+			name := fmt.Sprintf("%s-%d", w.Name, first)
+			if w.Excludes(name) {
+				t.Errorf("with %d replicas from %d it leaves out %s", replicas, first, name)
+			}
+		}
+	})
+}
