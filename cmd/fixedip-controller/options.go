@@ -158,7 +158,7 @@ func (o *options) config() (controller.Config, error) {
 		Verify:             o.verify,
 	}
 	if o.strictNodes != "" {
-		selector, err := labels.Parse(o.strictNodes)
+		selector, err := identity.ParseLabels(o.strictNodes)
 		if err != nil {
 			return cfg, fmt.Errorf("--strict-nodes %q: %w", o.strictNodes, err)
 		}

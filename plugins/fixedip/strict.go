@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -21,7 +22,7 @@ func parseStrict(selector string) (labels.Selector, error) {
 	if selector == "" {
 		return labels.Nothing(), nil
 	}
-	parsed, err := labels.Parse(selector)
+	parsed, err := identity.ParseLabels(selector)
 	if err != nil {
 		return nil, fmt.Errorf("strictNodes: %w", err)
 	}

@@ -83,7 +83,7 @@ func ParseSelector(s string) (labels.Selector, error) {
 		return nil, nil
 	}
 	if !strings.HasPrefix(s, "{") {
-		return labels.Parse(s)
+		return ParseLabels(s)
 	}
 	var selector metav1.LabelSelector
 	d := json.NewDecoder(bytes.NewReader([]byte(s)))
@@ -95,4 +95,17 @@ func ParseSelector(s string) (labels.Selector, error) {
 		return nil, errors.New("not a LabelSelector in JSON: there is more after it")
 	}
 	return metav1.LabelSelectorAsSelector(&selector)
+}
+
+// ParseLabels reads a selector in the form that kubectl takes. One that chooses everything is refused: what
+// there was to read has said nothing, such as a blank, or a zero byte, which the library takes for the end.
+func ParseLabels(s string) (labels.Selector, error) {
+	selector, err := labels.Parse(s)
+	if err != nil {
+		return nil, err
+	}
+	if selector.Empty() || strings.ContainsRune(s, 0) {
+		return nil, errors.New("it has to choose by labels, such as app=mysql,env!=test")
+	}
+	return selector, nil
 }

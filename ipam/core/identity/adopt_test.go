@@ -67,7 +67,9 @@ func TestParseSelector(t *testing.T) {
 		`{"matchLabels":{"app":"x"}`:                           `not a LabelSelector in JSON: unexpected EOF`,
 		`{"matchLabels":{"app":"x"}}}`:                         `not a LabelSelector in JSON: there is more after it`,
 		`{"matchExpressions":[{"key":"a","operator":"Like"}]}`: `"Like" is not a valid label selector operator`,
-		`app in x`: `unable to parse requirement: found 'x' expected: '('`,
+		"\x00":        `it has to choose by labels, such as app=mysql,env!=test`,
+		"app=x\x00,b": `it has to choose by labels, such as app=mysql,env!=test`,
+		`app in x`:    `unable to parse requirement: found 'x' expected: '('`,
 	} {
 		if _, err := identity.ParseSelector(text); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", text, err, want)

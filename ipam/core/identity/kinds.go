@@ -114,9 +114,10 @@ func (k Kinds) Slots() bool {
 
 // Label is the name of a kind in a pool entry. The kinds of Kubernetes go by their kind alone, as
 // they always did; the groups of others have a dot, and are named: two kinds may be called
-// StatefulSet.
+// StatefulSet. So is any group whose kind is called Pod: an entry for a Pod in so many words goes with
+// that pod (pool.OrdinaryKind).
 func Label(gk schema.GroupKind) string {
-	if strings.Contains(gk.Group, ".") {
+	if strings.Contains(gk.Group, ".") || gk.Kind == podKind && gk.Group != "" {
 		return gk.Kind + "." + gk.Group
 	}
 	return gk.Kind
@@ -140,12 +141,19 @@ var kindPattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
 func ValidateKinds(path *field.Path, list []Kind) field.ErrorList {
 	var errs field.ErrorList
 	seen := map[schema.GroupKind]bool{}
+	// labelled are the kinds by the names that pool entries give them.
+	labelled := map[string]schema.GroupKind{Label(StatefulSets): StatefulSets}
 	for i, k := range list {
 		errs = append(errs, k.validate(path.Index(i))...)
 		if seen[k.GroupKind()] {
 			errs = append(errs, field.Duplicate(path.Index(i), k.GroupKind().String()))
 		}
 		seen[k.GroupKind()] = true
+		label := Label(k.GroupKind())
+		if other, taken := labelled[label]; taken && other != k.GroupKind() {
+			errs = append(errs, field.Invalid(path.Index(i).Child("apiGroup"), k.APIGroup, fmt.Sprintf("pool entries could not tell a %s from that of group %q", k.Kind, other.Group)))
+		}
+		labelled[label] = k.GroupKind()
 	}
 	return errs
 }

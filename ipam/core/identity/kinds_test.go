@@ -34,18 +34,19 @@ func TestValidateKinds(t *testing.T) {
 		kinds []identity.Kind
 		want  string
 	}{
-		"none":          {},
-		"all that is":   {kinds: []identity.Kind{good, {Kind: "ReplicationController", Identity: "Slot", Enabled: "ByDefault"}, {APIGroup: "apps", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByAnnotation"}}},
-		"a version":     {kinds: []identity.Kind{{APIGroup: "apps/v1", Kind: "Deployment", Identity: "Slot"}}, want: `workloads[0].apiGroup: Invalid value: "apps/v1": must be an API group without its version, such as apps`},
-		"no kind":       {kinds: []identity.Kind{{APIGroup: "apps", Identity: "Slot"}}, want: `workloads[0].kind: Required value: name the kind of the workload, such as Deployment`},
-		"a plural":      {kinds: []identity.Kind{good, {APIGroup: "apps", Kind: "deployments", Identity: "Slot"}}, want: `workloads[1].kind: Invalid value: "deployments": must be a kind in the singular, such as Deployment`},
-		"no identity":   {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C"}}, want: `workloads[0].identity: Required value: write PodName where pods come back under their names, and Slot where they don't`},
-		"another":       {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Name"}}, want: `workloads[0].identity: Unsupported value: "Name": supported values: "PodName", "Slot"`},
-		"not its own":   {kinds: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: "PodName"}}, want: `workloads[0].identity: Invalid value: "PodName": must be Slot for a Deployment`},
-		"nor for names": {kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: "Slot"}}, want: `workloads[0].identity: Invalid value: "Slot": must be PodName for a StatefulSet`},
-		"on every node": {kinds: []identity.Kind{{APIGroup: "apps", Kind: "DaemonSet", Identity: "Slot"}}, want: `workloads[0].kind: Invalid value: "DaemonSet": its pods can't have fixed addresses: neither their names nor their number are lasting`},
-		"enabled how":   {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Slot", Enabled: "true"}}, want: `workloads[0].enabled: Unsupported value: "true": supported values: "ByDefault", "ByAnnotation"`},
-		"named twice":   {kinds: []identity.Kind{good, good}, want: `workloads[1]: Duplicate value: "CloneSet.apps.kruise.io"`},
+		"none":                       {},
+		"all that is":                {kinds: []identity.Kind{good, {Kind: "ReplicationController", Identity: "Slot", Enabled: "ByDefault"}, {APIGroup: "apps", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByAnnotation"}}},
+		"a version":                  {kinds: []identity.Kind{{APIGroup: "apps/v1", Kind: "Deployment", Identity: "Slot"}}, want: `workloads[0].apiGroup: Invalid value: "apps/v1": must be an API group without its version, such as apps`},
+		"no kind":                    {kinds: []identity.Kind{{APIGroup: "apps", Identity: "Slot"}}, want: `workloads[0].kind: Required value: name the kind of the workload, such as Deployment`},
+		"a plural":                   {kinds: []identity.Kind{good, {APIGroup: "apps", Kind: "deployments", Identity: "Slot"}}, want: `workloads[1].kind: Invalid value: "deployments": must be a kind in the singular, such as Deployment`},
+		"no identity":                {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C"}}, want: `workloads[0].identity: Required value: write PodName where pods come back under their names, and Slot where they don't`},
+		"another":                    {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Name"}}, want: `workloads[0].identity: Unsupported value: "Name": supported values: "PodName", "Slot"`},
+		"not its own":                {kinds: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: "PodName"}}, want: `workloads[0].identity: Invalid value: "PodName": must be Slot for a Deployment`},
+		"nor for names":              {kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: "Slot"}}, want: `workloads[0].identity: Invalid value: "Slot": must be PodName for a StatefulSet`},
+		"on every node":              {kinds: []identity.Kind{{APIGroup: "apps", Kind: "DaemonSet", Identity: "Slot"}}, want: `workloads[0].kind: Invalid value: "DaemonSet": its pods can't have fixed addresses: neither their names nor their number are lasting`},
+		"enabled how":                {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Slot", Enabled: "true"}}, want: `workloads[0].enabled: Unsupported value: "true": supported values: "ByDefault", "ByAnnotation"`},
+		"not told from StatefulSets": {kinds: []identity.Kind{{Kind: "StatefulSet", Identity: "PodName"}}, want: `workloads[0].apiGroup: Invalid value: "": pool entries could not tell a StatefulSet from that of group "apps"`},
+		"named twice":                {kinds: []identity.Kind{good, good}, want: `workloads[1]: Duplicate value: "CloneSet.apps.kruise.io"`},
 	} {
 		got := ""
 		if err := identity.ValidateKinds(field.NewPath("workloads"), c.kinds).ToAggregate(); err != nil {
@@ -83,6 +84,10 @@ func TestLabel(t *testing.T) {
 		if k, ok := kinds.Labelled(label); !ok || k.APIGroup != want || identity.Label(k.GroupKind()) != label {
 			t.Errorf("%s is %+v (%v)", label, k, ok)
 		}
+	}
+	// An entry for a Pod goes with the pod: no workload is called so.
+	if got := identity.Label(schema.GroupKind{Group: "foo", Kind: "Pod"}); got != "Pod.foo" {
+		t.Errorf("the kind Pod of group foo goes by %s", got)
 	}
 	if k, ok := kinds.Labelled("DaemonSet"); ok {
 		t.Errorf("a kind that is not configured is %+v", k)

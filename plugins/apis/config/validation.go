@@ -3,7 +3,6 @@ package config
 import (
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -49,8 +48,10 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	case policy == v1alpha1.Migrate && !args.MovableAddresses:
 		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses can't migrate while movableAddresses is false; set that where the cluster's routing carries single addresses"))
 	}
-	if _, err := labels.Parse(args.StrictNodes); err != nil {
-		errs = append(errs, field.Invalid(path.Child("strictNodes"), args.StrictNodes, err.Error()))
+	if args.StrictNodes != "" {
+		if _, err := identity.ParseLabels(args.StrictNodes); err != nil {
+			errs = append(errs, field.Invalid(path.Child("strictNodes"), args.StrictNodes, err.Error()))
+		}
 	}
 	return append(errs, identity.ValidateKinds(path.Child("workloads"), args.Workloads)...)
 }

@@ -1,0 +1,259 @@
+package identity_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// readers read one annotation each. Key: the annotation. Value: what it says in our words, so that what is
+// written down again says the same; empty where it says nothing.
+var readers = map[string]func(map[string]string) (string, error){
+	identity.AnnotationWhenDeleted: func(a map[string]string) (string, error) {
+		p, err := identity.Reclaim(a, nil)
+		return string(p.WhenDeleted), err
+	},
+	identity.AnnotationWhenScaled: func(a map[string]string) (string, error) {
+		p, err := identity.Reclaim(nil, a)
+		return string(p.WhenScaled), err
+	},
+	identity.AnnotationTTL: func(a map[string]string) (string, error) {
+		p, err := identity.PodReclaim(a)
+		return p.TTL.Duration.String(), err
+	},
+	identity.AnnotationFailover: func(a map[string]string) (string, error) {
+		p, err := identity.Failover(a, nil)
+		return string(p), err
+	},
+	identity.AnnotationOnMismatch: func(a map[string]string) (string, error) {
+		p, err := identity.MismatchPolicy(nil, a, identity.Restart)
+		if err != nil && p != identity.Report {
+			return "", fmt.Errorf("what can't be read is %s", p)
+		}
+		return string(p), err
+	},
+	identity.AnnotationStickyMAC: func(a map[string]string) (string, error) {
+		wanted, err := identity.WantsMAC(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: a}})
+		return fmt.Sprint(wanted), err
+	},
+	identity.AnnotationEnabled: func(a map[string]string) (string, error) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", Annotations: a}}
+		_, fixed, err := identity.Of(pod, identity.NewKinds(), identity.NoControllers)
+		if in, out := identity.OptsIn(a), identity.OptsOut(a); err == nil && in != fixed || err != nil && (in || out) || in && out {
+			return "", fmt.Errorf("it is in: %v, out: %v, and fixed: %v, %v", in, out, fixed, err)
+		}
+		return fmt.Sprint(fixed), err
+	},
+}
+
+// An annotation is refused with its name and its value, or says something that can be written down again.
+func FuzzAnnotations(f *testing.F) {
+	for key := range readers {
+		for _, value := range []string{"Delete", "Retain", "retain", "Wait", "Migrate", "Reassign", "Restart", "Report", "30m", "-1s", "2562047h47m16.854775807s", "9999999h", "1h30", "+5m", "true", "False", "yes", "1", "", " Retain", "Retain\n", "\x00", "\xff"} {
+			f.Add(key, value)
+		}
+	}
+	f.Fuzz(func(t *testing.T, key, value string) {
+		read := readers[key]
+		if read == nil {
+			return
+		}
+		said, err := read(map[string]string{key: value})
+		if err != nil {
+			for _, part := range []string{"annotation " + key, fmt.Sprintf("is %q; write ", value)} {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("the error does not say %q: %v", part, err)
+				}
+			}
+			return
+		}
+		if again, err := read(map[string]string{key: said}); err != nil || again != said {
+			t.Errorf("%s: %q says %q, and that says %q: %v", key, value, said, again, err)
+		}
+		if key == identity.AnnotationTTL && strings.HasPrefix(said, "-") {
+			t.Errorf("%q is a time of %s", value, said)
+		}
+	})
+}
+
+// A selector chooses what its text says, in whichever of the two forms, and never all pods by mistake.
+func FuzzSelector(f *testing.F) {
+	for _, seed := range []string{
+		"", " ", ",", "\x00", "app=a\x00,b=c", "app=mysql", "app=mysql,env!=test", "app in (a,b)", "!app", "app", "a in", "=", ",", `{"matchLabels":{"app":"mysql"}}`, `{}`, `{"matchLabels":null}`,
+		`{"matchExpressions":[{"key":"app","operator":"In","values":["a"]}]}`, `{"matchExpressions":[{"key":"app","operator":"Near"}]}`, `{"matchLables":{}}`, `{"matchLabels":{"app":"mysql"}} {}`, `{"matchLabels":{"":""}}`, `{`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := identity.ParseSelector(text)
+		if err != nil {
+			if s != nil {
+				t.Errorf("%q is refused and selects %s: %v", text, s, err)
+			}
+			return
+		}
+		if s == nil {
+			if strings.TrimSpace(text) != "" {
+				t.Errorf("%q selects nothing", text)
+			}
+			return
+		}
+		again, err := identity.ParseSelector(s.String())
+		if s.Empty() {
+			// All pods: only JSON can say so.
+			if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+				t.Errorf("%q selects all pods", text)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatalf("%q selects %q, which can't be read: %v", text, s, err)
+		}
+		for _, set := range []labels.Set{nil, {"app": "mysql"}, {"app": "a"}, {"env": "test"}, {"app": "mysql", "env": "test"}} {
+			if s.Matches(set) != again.Matches(set) {
+				t.Errorf("%q selects %v: %v, and %q does: %v", text, set, s.Matches(set), s, again.Matches(set))
+			}
+		}
+	})
+}
+
+// A kind that passes can be had fixed addresses for, its name in a pool entry leads back to it, and what is
+// refused is named.
+func FuzzKind(f *testing.F) {
+	for _, seed := range []string{
+		"Deployment.apps=Slot", "StatefulSet.apps=PodName:ByAnnotation", "CloneSet.apps.kruise.io=Slot:ByDefault", "DaemonSet.apps=PodName", "Pod=PodName", "ReplicationController=Slot", "deployment=Slot",
+		"Pod.foo=PodName", "StatefulSet.=PodName", "StatefulSet.foo=PodName", "A/B.c=Slot", "A.b/c=PodName", "=", "A=", "A=Slot:", "A=Slot:Never", ".apps=Slot", "A.=Slot", "A..b=Slot", "A.B=Slot",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		k, err := identity.ParseKind(text)
+		if err != nil {
+			if !strings.Contains(err.Error(), fmt.Sprintf("%q", text)) {
+				t.Errorf("the error does not name %q: %v", text, err)
+			}
+			return
+		}
+		if errs := identity.ValidateKinds(field.NewPath("workloads"), []identity.Kind{k}); len(errs) > 0 {
+			for _, e := range errs {
+				if !strings.HasPrefix(e.Field, "workloads[0].") {
+					t.Errorf("%q: the error names no field: %v", text, e)
+				}
+			}
+			return
+		}
+		kinds := identity.NewKinds(k)
+		label := identity.Label(k.GroupKind())
+		if back, ok := kinds.Labelled(label); !ok || back.GroupKind() != k.GroupKind() {
+			t.Errorf("%q goes by %q, which is %v, %v", text, label, back, ok)
+		}
+		if got, ok := kinds.Of(k.GroupKind()); !ok || got.Identity != k.Identity || got.Enabled == "" {
+			t.Errorf("%q is %+v: %v", text, got, ok)
+		}
+		id := identity.Identity{Namespace: "db", PodName: "web-0", Owner: identity.Owner{APIVersion: k.APIGroup + "/v1", Kind: k.Kind, Name: "web"}}
+		if k.APIGroup == "" {
+			id.Owner.APIVersion = "v1"
+		}
+		if gotLabel, name, ok := id.Entry().Workload(); !ok || gotLabel != label || name != "web" || id.Entry().Ordinary() {
+			t.Errorf("%q: its entry %+v is for %s %s, ordinary: %v", text, id.Entry(), gotLabel, name, id.Entry().Ordinary())
+		}
+	})
+}
+
+// Names that we make are names, and names that we read apart are those that were put together.
+func FuzzNames(f *testing.F) {
+	f.Add("web", int32(0), "10.240.1.254")
+	f.Add("web-0", int32(2147483647), "fd00::")
+	f.Add(strings.Repeat("a.", 126)+"a", int32(-1), "::")
+	f.Add("a", int32(1), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
+	f.Fuzz(func(t *testing.T, workload string, ordinal int32, addr string) {
+		if len(validation.IsDNS1123Subdomain(workload)) > 0 {
+			return
+		}
+		if ordinal >= 0 {
+			pod := fmt.Sprintf("%s-%d", workload, ordinal)
+			if got, ok := identity.Ordinal(pod, workload); !ok || got != ordinal {
+				t.Errorf("pod %s of %s has ordinal %d: %v", pod, workload, got, ok)
+			}
+			if got, ok := identity.StatefulSetOf(pod); !ok || got != workload {
+				t.Errorf("pod %s is of %s: %v", pod, got, ok)
+			}
+		}
+		if of, ok := identity.StatefulSetOf(workload); ok {
+			if _, ok := identity.Ordinal(workload, of); !ok {
+				t.Errorf("%s is of %s, and has no ordinal there", workload, of)
+			}
+		}
+		a, err := netip.ParseAddr(addr)
+		if err != nil || a.Zone() != "" {
+			return
+		}
+		name := identity.SlotName(workload, a)
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+			t.Errorf("the slot of %s at %s has no name but %q: %v", workload, a, name, problems)
+		}
+		if next := a.Next(); next.IsValid() && identity.SlotName(workload, next) == name {
+			t.Errorf("%s and %s are both %s", a, next, name)
+		}
+	})
+}
+
+// Whoever controls a pod and whatever is written on it: it has an identity that its entries can be told by, or
+// none, or the reason why that can't be said.
+func FuzzIdentity(f *testing.F) {
+	for _, s := range [][3]string{
+		{"apps/v1", "StatefulSet", "true"}, {"apps/v1", "ReplicaSet", "true"}, {"", "Pod", ""}, {"foo/v1", "Pod", "true"}, {"a/b/c", "StatefulSet", ""}, {"v1", "ReplicationController", "True"},
+		{"apps.kruise.io/v1", "StatefulSet", "1"}, {"", "", "maybe"}, {"", "", "true"},
+	} {
+		f.Add(s[0], s[1], "web", s[2], false)
+		f.Add(s[0], s[1], "web", s[2], true)
+	}
+	kinds := identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}, identity.Kind{APIGroup: "foo", Kind: "Pod", Identity: identity.PodName}, identity.Kind{APIGroup: "apps.kruise.io", Kind: "StatefulSet", Identity: identity.PodName})
+	f.Fuzz(func(t *testing.T, apiVersion, kind, owner, enabled string, under bool) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}}
+		if kind != "" {
+			controller := true
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: owner, Controller: &controller}}
+		}
+		if enabled != "" {
+			pod.Annotations = map[string]string{identity.AnnotationEnabled: enabled}
+		}
+		by := func(string, metav1.OwnerReference) (*metav1.OwnerReference, bool) {
+			return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}, under
+		}
+		id, fixed, err := identity.Of(pod, kinds, by)
+		if err != nil {
+			if fixed || !errors.Is(err, identity.ErrUnseen) && !strings.Contains(err.Error(), fmt.Sprintf("%q", enabled)) {
+				t.Errorf("fixed: %v, and %v", fixed, err)
+			}
+			return
+		}
+		if !fixed {
+			if id != (identity.Identity{}) {
+				t.Errorf("it is not fixed, and is %+v", id)
+			}
+			return
+		}
+		if ns, name, ok := id.Entry().Pod(); !ok || ns != "db" || name != "web-0" {
+			t.Errorf("its entry %+v is that of %s/%s", id.Entry(), ns, name)
+		}
+		if id.Entry().Ordinary() {
+			t.Errorf("its entry %+v goes with the pod", id.Entry())
+		}
+		record := &v1alpha1.FixedIP{Spec: v1alpha1.FixedIPSpec{Owner: v1alpha1.OwnerReference{APIVersion: id.Owner.APIVersion, Kind: id.Owner.Kind, Name: id.Owner.Name, UID: id.Owner.UID}}}
+		if identity.OwnerOf(record) != id.Owner {
+			t.Errorf("its owner %+v is read as %+v", id.Owner, identity.OwnerOf(record))
+		}
+	})
+}
