@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -76,6 +77,27 @@ func TestFromCiliumNode(t *testing.T) {
 		got.Malformed = nil
 		if diff := cmp.Diff(want, got, compareAddrs, comparePrefixes); diff != "" {
 			t.Errorf("%s (-want +got): %s", from, diff)
+		}
+	}
+}
+
+// Subnets that overlap would have their addresses counted and handed out twice; those of IPv4 that are written as
+// IPv6 have addresses that no agent would find by their text.
+func TestSubnets(t *testing.T) {
+	for name, c := range map[string]struct{ podCIDRs, want, malformed []string }{
+		"apart":                   {podCIDRs: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}, want: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}},
+		"twice":                   {[]string{"10.0.1.0/24", "10.0.1.0/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.0/24", which is in 10.0.1.0/24`}},
+		"the smaller one later":   {[]string{"10.0.1.0/24", "10.0.1.128/25"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.128/25", which is in 10.0.1.0/24`}},
+		"the smaller ones before": {[]string{"10.0.1.0/25", "10.0.1.128/25", "10.0.1.9/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: 10.0.1.0/25, which is in "10.0.1.9/24"`, `spec.ipam.podCIDRs: 10.0.1.128/25, which is in "10.0.1.9/24"`}},
+		"IPv4 mapped into IPv6":   {[]string{"::ffff:10.0.1.0/120"}, nil, []string{`spec.ipam.podCIDRs: "::ffff:10.0.1.0/120"`}},
+	} {
+		n := FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = c.podCIDRs }))
+		var got []string
+		for _, s := range n.Subnets {
+			got = append(got, s.String())
+		}
+		if !slices.Equal(got, c.want) || !slices.Equal(n.Malformed, c.malformed) {
+			t.Errorf("%s: %q, malformed %q; want %q and %q", name, got, n.Malformed, c.want, c.malformed)
 		}
 	}
 }

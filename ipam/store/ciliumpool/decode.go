@@ -10,6 +10,7 @@ package ciliumpool
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
@@ -38,14 +39,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		HasHandshakes:   cn.Status.IPAM.ReleaseIPs != nil,
 		Tracked:         len(cn.ManagedFields) > 0,
 	}
-	for _, s := range cn.Spec.IPAM.PodCIDRs {
-		subnet, err := netip.ParsePrefix(s)
-		if err != nil {
-			n.Malformed = append(n.Malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q", s))
-			continue
-		}
-		n.Subnets = append(n.Subnets, subnet.Masked())
-	}
+	n.Subnets, n.Malformed = subnets(cn.Spec.IPAM.PodCIDRs)
 	for key, e := range cn.Spec.IPAM.Pool {
 		a, err := address.Parse(key)
 		if err != nil {
@@ -60,6 +54,32 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		}
 	}
 	return n
+}
+
+// subnets reads podCIDRs. Of those that overlap it keeps the largest, which has the addresses of the others:
+// they would be counted and handed out twice.
+func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
+	for _, s := range podCIDRs {
+		subnet, err := netip.ParsePrefix(s)
+		if err != nil || subnet.Addr().Is4In6() {
+			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q", s))
+			continue
+		}
+		subnet = subnet.Masked()
+		if i := slices.IndexFunc(subnets, subnet.Overlaps); i >= 0 && subnets[i].Bits() <= subnet.Bits() {
+			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q, which is in %s", s, subnets[i]))
+			continue
+		}
+		subnets = slices.DeleteFunc(subnets, func(smaller netip.Prefix) bool {
+			if !subnet.Overlaps(smaller) {
+				return false
+			}
+			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %s, which is in %q", smaller, s))
+			return true
+		})
+		subnets = append(subnets, subnet)
+	}
+	return subnets, malformed
 }
 
 // Trim is a cache transform: it keeps what FromCiliumNode reads and the identity of the object,

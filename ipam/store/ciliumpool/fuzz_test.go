@@ -1,0 +1,305 @@
+package ciliumpool
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kjson "sigs.k8s.io/json"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+// Whatever people, agents and other controllers have written into a CiliumNode: it is read without losing an
+// entry, what the controller and the scheduler plan on it takes no address from anybody, and the patch for it is
+// one that the API server would apply, with exactly that outcome.
+func FuzzCiliumNode(f *testing.F) {
+	for _, seed := range []written{
+		{"10.0.1.0/24,fd00::/120", "10.0.1.1,10.0.1.254=db/mysql-0=db/StatefulSet/mysql,fd00::a=router", "10.0.1.254=db/mysql-0 [restored],10.0.1.1=db/other", "-"},
+		{"10.0.1.0/29,10.0.1.0/29", "10.0.1.1=fixedip.io/released=2026-11-21T10:00:00Z,10.0.1.2=fixedip.io/released=soon unlisted,10.0.1.3=fixedip.io/away=node-2/db/leaving", "-", "-"},
+		{"10.0.1.0/28,10.0.1.0/30,10.0.0/8,::ffff:10.9.0.0/120,10.0.1.77/24", "-", "10.0.1.2=router", ""},
+		{"10.0.1.0/28", "10.0.1.1,10.0.1.2,10.0.1.3,10.0.1.4==x,10.0.1.05,::ffff:10.0.1.6=db/a,192.168.0.1=db/b", "10.0.1.1=db/web", "10.0.1.2=marked-for-release,10.0.1.3=ready-for-release,10.0.1.7=released,10.0.1.8=later,x=released"},
+		{"::/0,0.0.0.0/0", "", "", "-"},
+		{"10.0.1.4/31,fd00::1/128", "fd00::1=db/Mysql 0/x=///", "fd00::1=db/newcomer", "fd00::1=do-not-release"},
+		{"10.0.1.0/30", "10.0.1.1=db/newcomer=db/Pod/newcomer,10.0.1.2=db/newcomer=db/Pod/newcomer", "10.0.1.1=db/newcomer,10.0.1.2=ingress", "10.0.1.1=ready-for-release"},
+		{"-", "-", "-", "-"},
+	} {
+		for variant := range byte(16) {
+			f.Add(seed.podCIDRs, seed.pool, seed.used, seed.releases, variant)
+		}
+	}
+	f.Fuzz(func(t *testing.T, podCIDRs, entries, used, releases string, variant byte) {
+		cn := written{podCIDRs, entries, used, releases}.ciliumNode()
+		n := FromCiliumNode(&cn)
+		readWhole(t, &cn, n)
+		world := around{variant: variant, n: n}
+		for what, edits := range world.plans() {
+			world.harmless(t, what, edits)
+			data, err := encode(n, nil, edits, variant%2 == 0, false)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			after := applied(t, what, cn, data)
+			if diff := cmp.Diff(n.With(edits).Entries, after.Entries, compareAddrs); diff != "" {
+				t.Errorf("%s: not what was planned (-want +got): %s", what, diff)
+			}
+		}
+		for _, family := range address.Families {
+			marks := plan.Ask(n, family, world.watermark(family), world.held, world.kept)
+			for i, m := range marks {
+				if m.From == m.To || slices.ContainsFunc(marks[:i], func(o pool.Mark) bool { return o.Addr == m.Addr }) {
+					t.Errorf("ask: %+v of %+v", m, marks)
+				}
+			}
+			if len(marks) == 0 {
+				continue
+			}
+			data, err := encodeMarks(n, marks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(n.WithMarks(marks).Handshakes, applied(t, "ask", cn, data).WithMarks(nil).Handshakes, compareAddrs); diff != "" {
+				t.Errorf("ask: not what was planned (-want +got): %s", diff)
+			}
+		}
+		world.schedule(t)
+	})
+}
+
+// written is what a CiliumNode says, as short as a fuzzer needs it: lists with commas between their elements, of
+// which an entry is address=owner=resource and a handshake address=state; "-" where there is no list at all.
+type written struct{ podCIDRs, pool, used, releases string }
+
+func (w written) ciliumNode() ciliumv2.CiliumNode {
+	elements := func(list string) (elements []string, some bool) {
+		if list == "-" {
+			return nil, false
+		}
+		// What comes from the API server is valid text.
+		return strings.FieldsFunc(strings.ToValidUTF8(list, "?"), func(r rune) bool { return r == ',' }), true
+	}
+	allocations := func(list string) ipamtypes.AllocationMap {
+		entries, some := elements(list)
+		if !some {
+			return nil
+		}
+		all := ipamtypes.AllocationMap{}
+		for _, e := range entries {
+			parts := append(strings.SplitN(e, "=", 3), "", "")
+			all[parts[0]] = ipamtypes.AllocationIP{Owner: parts[1], Resource: parts[2]}
+		}
+		return all
+	}
+	cn := ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", Generation: 3}}
+	if subnets, some := elements(w.podCIDRs); some {
+		cn.Spec.IPAM.PodCIDRs = append([]string{}, subnets...)
+	}
+	cn.Spec.IPAM.Pool, cn.Status.IPAM.Used = allocations(w.pool), allocations(w.used)
+	if states, some := elements(w.releases); some {
+		cn.Status.IPAM.ReleaseIPs = map[string]ipamtypes.IPReleaseStatus{}
+		for _, s := range states {
+			key, state, _ := strings.Cut(s, "=")
+			cn.Status.IPAM.ReleaseIPs[key] = ipamtypes.IPReleaseStatus(state)
+		}
+	}
+	return cn
+}
+
+// readWhole checks that all that was written is read, once, or told.
+func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.Node) {
+	t.Helper()
+	if told := len(cn.Spec.IPAM.Pool) + len(cn.Spec.IPAM.PodCIDRs) - len(n.Entries) - len(n.Subnets); len(n.Malformed) != told {
+		t.Errorf("%d entries and subnets were not read, and told are %q", told, n.Malformed)
+	}
+	for a, e := range n.Entries {
+		if got := cn.Spec.IPAM.Pool[a.String()]; got.Owner != e.Owner || got.Resource != e.Resource {
+			t.Errorf("%s is %+v, and was read as %+v", a, got, e)
+		}
+	}
+	for i, s := range n.Subnets {
+		if s != s.Masked() || s.Addr().Is4In6() || slices.ContainsFunc(n.Subnets[:i], s.Overlaps) {
+			t.Errorf("the subnets are %v", n.Subnets)
+		}
+	}
+	for a := range n.Used {
+		if _, ok := cn.Status.IPAM.Used[a.String()]; !ok {
+			t.Errorf("%s is said to be used", a)
+		}
+	}
+	trimmed, err := Trim(cn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := FromCiliumNode(trimmed.(*ciliumv2.CiliumNode))
+	slices.Sort(n.Malformed)
+	slices.Sort(again.Malformed)
+	if diff := cmp.Diff(n, again, compareAddrs, comparePrefixes); diff != "" {
+		t.Errorf("trimmed it is read otherwise (-whole +trimmed): %s", diff)
+	}
+}
+
+// around is what stands around a node: it goes by the variant, so that the fuzzer finds its way to it.
+type around struct {
+	variant byte
+	n       pool.Node
+}
+
+func (w around) kept(a netip.Addr) bool { b := a.As16(); return w.variant&4 != 0 && b[15]%5 == 0 }
+func (w around) held(a netip.Addr) bool { b := a.As16(); return w.variant&8 != 0 && b[15]%3 == 0 }
+
+func (w around) watermark(f address.Family) plan.Watermark {
+	size := int64(0)
+	for _, s := range w.n.Subnets {
+		if address.Of(s.Addr()) == f {
+			size = max(size, address.Size(s))
+		}
+	}
+	return plan.Watermark{Free: int(w.variant%11) + 2, Excess: int(w.variant % 3)}.ForNode(20, size)
+}
+
+// occupants are the pods that the node may have: those of its entries, and those that use its addresses.
+func (w around) occupants() []plan.Occupant {
+	var pods []plan.Occupant
+	add := func(owner string, addrs ...netip.Addr) {
+		namespace, name, ok := pool.SplitOwnerKey(owner)
+		if ok && !slices.ContainsFunc(pods, func(o plan.Occupant) bool { return o.Namespace == namespace && o.Name == name }) {
+			pods = append(pods, plan.Occupant{Namespace: namespace, Name: name, Addrs: addrs})
+		}
+	}
+	for a, owner := range w.n.Used {
+		add(owner, a)
+	}
+	for _, e := range w.n.Entries {
+		add(e.Owner)
+	}
+	add("db/newcomer")
+	return pods
+}
+
+var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// plans are all that the controller may write to the node. Key: what for.
+func (w around) plans() map[string][]pool.Edit {
+	all := map[string][]pool.Edit{}
+	all["rested"], _ = plan.Rested(w.n, fuzzNow, time.Minute, w.held)
+	all["strict"], _ = plan.Strict(w.n, w.occupants(), w.kept)
+	for _, f := range address.Families {
+		all["fill "+f.String()], _ = plan.Fill(w.n, f, w.watermark(f), w.kept)
+		all["take out "+f.String()] = plan.TakeOut(w.n, f, w.watermark(f), w.held, w.kept)
+	}
+	all["release"] = w.n.Release("db/mysql-0", nil, fuzzNow)
+	return all
+}
+
+// harmless checks that edits rely on what is there, write to each entry once, put nothing outside the subnets,
+// and take no address from a pod that has it; but for a release, which is for that.
+func (w around) harmless(t *testing.T, what string, edits []pool.Edit) {
+	t.Helper()
+	for i, e := range edits {
+		now, exists := w.n.Entries[e.Addr]
+		if exists != (e.From != nil) || exists && now != *e.From {
+			t.Errorf("%s: %s is %+v, and expected to be %+v", what, e.Addr, now, e.From)
+		}
+		if slices.ContainsFunc(edits[:i], func(o pool.Edit) bool { return o.Addr == e.Addr }) {
+			t.Errorf("%s: %s is written to twice", what, e.Addr)
+		}
+		if !exists && !w.n.Home(e.Addr) {
+			t.Errorf("%s: %s is in no subnet of %v", what, e.Addr, w.n.Subnets)
+		}
+		if _, _, pods := now.Pod(); pods && what != "release" {
+			t.Errorf("%s: %s is taken from %s", what, e.Addr, now.Owner)
+		}
+		if _, _, away := now.AwayAt(); away {
+			t.Errorf("%s: %s is away, and written to", what, e.Addr)
+		}
+		if user, used := w.n.Used[e.Addr]; used && e.To != nil && e.To.Offers() && e.To.Owner != user {
+			t.Errorf("%s: %s is used by %q, and offered to %q", what, e.Addr, user, e.To.Owner)
+		}
+	}
+}
+
+// schedule lets a ledger find an address for a pod: where it says that there is room it finds one, and nobody
+// has it.
+func (w around) schedule(t *testing.T) {
+	t.Helper()
+	l := ledger.New()
+	l.SetNode(w.n)
+	for _, f := range address.Families {
+		uid := types.UID("pod-" + f.String())
+		claim, err := l.AssumeFrom(uid, "db/newcomer", w.n.Name, []address.Family{f}, request.Addresses{})
+		has := len(w.n.With(nil).Release("db/newcomer", nil, fuzzNow)) > 0
+		if room := l.Room(w.n.Name, f); err != nil {
+			if room > 0 && !has {
+				t.Errorf("there is room for %d %s addresses, and none for a pod: %v", room, f, err)
+			}
+			continue
+		}
+		for _, a := range claim.Addrs {
+			now, exists := w.n.Entries[a]
+			if !w.n.Home(a) || exists && !now.Reusable() && now.Owner != "db/newcomer" || w.n.InUse(a) && w.n.Used[a] != "db/newcomer" {
+				t.Errorf("%s of node %v is claimed, which is %+v and used by %q", a, w.n.Subnets, now, w.n.Used[a])
+			}
+			if _, err := w.n.Claim([]netip.Addr{a}, pool.Owned("db", "newcomer", "StatefulSet", "new")); err != nil && !has {
+				t.Errorf("%s was decided for, and can't be claimed: %v", a, err)
+			}
+		}
+		l.Forget(uid)
+	}
+}
+
+// applied is the node after a patch, as the API server applies it.
+func applied(t *testing.T, what string, cn ciliumv2.CiliumNode, patch []byte) pool.Node {
+	t.Helper()
+	doc, err := document(cn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	after, err := ops.Apply(doc)
+	if err != nil {
+		t.Fatalf("%s: %s does not apply to %s: %v", what, patch, doc, err)
+	}
+	var changed ciliumv2.CiliumNode
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(after, &changed); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	return FromCiliumNode(&changed)
+}
+
+// document is the CiliumNode as the API server keeps it: with what is empty and was written all the same, which
+// the type leaves out.
+func document(cn ciliumv2.CiliumNode) ([]byte, error) {
+	doc, err := json.Marshal(cn)
+	ipam, status := map[string]any{}, map[string]any{}
+	if s := cn.Spec.IPAM.PodCIDRs; s != nil {
+		ipam["podCIDRs"] = s
+	}
+	if p := cn.Spec.IPAM.Pool; p != nil {
+		ipam["pool"] = p
+	}
+	if r := cn.Status.IPAM.ReleaseIPs; r != nil {
+		status["release-ips"] = r
+	}
+	written, writtenErr := json.Marshal(map[string]any{"spec": map[string]any{"ipam": ipam}, "status": map[string]any{"ipam": status}})
+	if err := errors.Join(err, writtenErr); err != nil {
+		return nil, err
+	}
+	return jsonpatch.MergePatch(doc, written)
+}
