@@ -113,8 +113,8 @@ func count(o *unstructured.Unstructured, path ...string) (int32, bool) {
 
 // surge is a maxSurge in percent as pods, rounded up as the kinds do that have one.
 func surge(percent string, replicas *int32) int32 {
-	max := intstr.FromString(percent)
-	n, err := intstr.GetScaledValueFromIntOrPercent(&max, int(ptr.Deref(replicas, 0)), true)
+	surge := intstr.FromString(percent)
+	n, err := intstr.GetScaledValueFromIntOrPercent(&surge, int(ptr.Deref(replicas, 0)), true)
 	if err != nil {
 		return 0
 	}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/yaml"
+
+	"fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// newFlags are those of the controller itself, with their defaults, and a place for the Leases.
+func newFlags() (*options, *pflag.FlagSet) {
+	o := defaults()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	fs.Usage = func() {}
+	o.addFlags(fs)
+	addAliases(fs)
+	o.leaderElectionNamespace = "fixedip-system"
+	return o, fs
+}
+
+// A flag means the same on the command line and in a file. What is refused is named, by the flag and the value;
+// what passes is a configuration that can be worked with.
+func FuzzFlag(f *testing.F) {
+	_, fs := newFlags()
+	values := []string{
+		"", "0", "1", "-1", "8", "24", "24,25", "33", "10.240.0.0/16", "10.240.0.0/16,10.241.0.0/16", "10.0.0.0/8,10.1.0.0/16", "fd00::/48", "::ffff:10.0.0.0/104", "10.240.0.1/16", "1s", "-1s", "1h30m", "soon",
+		"true", "no", "Inherit", "Wait", "Restart", "Node", "app=mysql", "a in", "{}", `{"matchLabels":{"a":"b"}}`, "Deployment.apps=Slot", "=", ":9470", "9470", "[::1]:1", "1e3", "NaN", "inf", "1e40", "99999999999999999999", `"a`, "a\x00b", "cilium-ipam-leader",
+	}
+	fs.VisitAll(func(flag *pflag.Flag) {
+		for _, v := range values {
+			f.Add(flag.Name, v)
+		}
+	})
+	f.Fuzz(func(t *testing.T, name, value string) {
+		o, fs := newFlags()
+		if fs.Lookup(name) == nil || slices.Contains(notInFile, name) || strings.ToValidUTF8(value, "") != value {
+			return
+		}
+		parsed := fs.Parse([]string{"--cluster-pool-ipv4-cidr=10.9.0.0/16", "--" + name + "=" + value})
+		if name == "cluster-pool-ipv4-cidr" {
+			o, fs = newFlags()
+			parsed = fs.Parse([]string{"--" + name + "=" + value})
+		}
+		if parsed == nil {
+			// What a person may give with both names is told there.
+			if _, err := settle(fs, "", func(string) string { return "" }); err != nil {
+				t.Fatalf("--%s=%s: %v", name, value, err)
+			}
+			judge(t, o, name, value)
+		} else if !strings.Contains(parsed.Error(), name) {
+			t.Errorf("--%s=%q is refused without its name: %v", name, value, parsed)
+		}
+		if slices.ContainsFunc(aliases, func(a alias) bool { return a.old == name }) {
+			return
+		}
+		inFile, byFile := newFlags()
+		file := map[string]any{"apiVersion": configVersion, "kind": configKind, name: value}
+		if name != "cluster-pool-ipv4-cidr" {
+			file["cluster-pool-ipv4-cidr"] = "10.9.0.0/16"
+		}
+		text, err := yaml.Marshal(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = settle(byFile, written(t, text), func(string) string { return "" })
+		if (err == nil) != (parsed == nil) {
+			t.Fatalf("--%s=%q: %v on the command line, and %v in a file", name, value, parsed, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "key "+name+": ") {
+			t.Errorf("%s: %q is refused without its name: %v", name, value, err)
+		}
+		if diff := cmp.Diff(o, inFile, cmp.AllowUnexported(options{}), cmpopts.IgnoreFields(options{}, "configFile"), cmpopts.EquateNaNs()); err == nil && diff != "" {
+			t.Errorf("--%s=%q means something else in a file (-command line +file): %s", name, value, diff)
+		}
+	})
+}
+
+// judge checks what config makes of one flag.
+func judge(t *testing.T, o *options, name, value string) {
+	t.Helper()
+	cfg, err := o.config()
+	if err != nil {
+		flag := name
+		if i := slices.IndexFunc(aliases, func(a alias) bool { return a.old == name }); i >= 0 {
+			flag = aliases[i].new
+		}
+		// What one flag says may be forbidden by another one, which is named then.
+		related := map[string]string{"enable-ipv6": "cluster-pool-ipv4-cidr", "subnet-source": "cluster-pool-ipv4-cidr", "cluster-pool-ipv4-mask-size": "cluster-pool-ipv4-cidr", "cluster-pool-ipv6-mask-size": "cluster-pool-ipv6-cidr", "cluster-pool-ipv4-cidr": "cluster-pool-ipv4-mask-size", "cluster-pool-ipv6-cidr": "cluster-pool-ipv6-mask-size", "ip-rate-num": "max-allocated-ip", "leader-election-renew-deadline": "leader-election-lease-duration", "leader-election-retry-period": "leader-election-lease-duration"}
+		if message := err.Error(); !strings.HasPrefix(message, "--") || !strings.Contains(message, flag) && !strings.Contains(message, related[flag]+":") && !strings.Contains(message, related[flag]+" ") || strings.Contains(message, "\n") {
+			t.Errorf("--%s=%q is refused with %q", name, value, message)
+		}
+		return
+	}
+	usable(t, cfg)
+}
+
+// usable checks what every part of the controller takes for granted.
+func usable(t *testing.T, cfg controller.Config) {
+	t.Helper()
+	for _, p := range cfg.ClusterPools {
+		if subnet, ok := address.Carve([]address.ClusterPool{p}, p.Family(), address.Union(nil)); !ok || subnet.Bits() != p.MaskSize || !p.CIDR.Contains(subnet.Addr()) {
+			t.Errorf("%+v can't be cut: %s", p, subnet)
+		}
+	}
+	if cfg.StrictNodes.Matches(labels.Set{}) && !strings.Contains(cfg.StrictNodes.String(), "!") && !strings.Contains(cfg.StrictNodes.String(), "notin") {
+		t.Errorf("nodes without labels are strict: %q", cfg.StrictNodes)
+	}
+	if errs := cfg.Validate(); len(errs) > 0 {
+		t.Errorf("it passes, and is wrong: %v", errs)
+	}
+}
+
+func written(t *testing.T, text []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A file is refused with its name and the key, on one line, or read as flags that can be worked with.
+func FuzzConfigFile(f *testing.F) {
+	for _, seed := range []string{
+		head + "cluster-pool-ipv4-cidr: 10.240.0.0/16\n",
+		head + "cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.241.0.0/16]\ncluster-pool-ipv4-mask-size: [24, 25]\nip-rate-num: 8\nenable-ipv6: false\n",
+		head + "label-selector: {matchLabels: {app: mysql}}\nstrict-nodes: \"\\0\"\n",
+		head + "workload-kind: [Deployment.apps=Slot]\ncool-down: 1m\nsubnet-source: Node\n",
+		head + "ipRateNum: 8\n", head + "ip-rate-num: 8\nip-rate-num: 9\n", head + "config: x\n", head + "cool-down:\n", head + "cool-down: [1s]\n", head + "cluster-pool-ipv4-mask-size: [24.5, x, {}]\n",
+		head + "ip-rate-num: 1e400\n", head + "kube-api-qps: .nan\n", "kind: x\n", "apiVersion: [1]\nkind: {}\n", "- a\n", "a: *b\n", "\t", "{", "\x00", "&a [*a]", "? {a: b}\n: c\n", "1: 2\n", head + "cluster-pool-ipv4-cidr: &a [*a]\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		o, fs := newFlags()
+		path := written(t, text)
+		given, err := settle(fs, path, func(string) string { return "" })
+		if err != nil {
+			if message := err.Error(); !strings.HasPrefix(message, "--config "+path+": ") || strings.Contains(message, "\n") {
+				t.Errorf("%q is refused with %q", text, message)
+			}
+			return
+		}
+		for name, origin := range given.origins {
+			if flag := fs.Lookup(name); flag == nil || !flag.Changed || origin != "the file "+path {
+				t.Errorf("%s is from %s", name, origin)
+			}
+		}
+		cfg, err := o.config()
+		if err != nil {
+			if message := given.explain(err).Error(); !strings.HasPrefix(message, "--") || strings.Contains(message, "\n") {
+				t.Errorf("%q is refused with %q", text, message)
+			}
+			return
+		}
+		usable(t, cfg)
+	})
+}
