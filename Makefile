@@ -188,6 +188,14 @@ sim: ## Runs the product in a model of the cluster (STEPS=1000000 SEED=1)
 sim-mutations: ## Breaks the product on purpose, and looks whether the model notices
 	go run ./test/sim/mutate
 
+# How long each target is fuzzed, and which: all if empty. Their corpora are also part of make test.
+FUZZTIME ?= 10s
+FUZZ     ?=
+
+.PHONY: fuzz
+fuzz: ## Fuzzes what reads what people write, each target for a while (FUZZTIME=1m FUZZ=FuzzParse)
+	@hack/fuzz.sh $(FUZZTIME) $(FUZZ)
+
 .PHONY: test-framework
 test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of the test's own, on a real API server
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) CGO_ENABLED=1 go test -race -count=1 -timeout 20m ./test/framework

@@ -70,7 +70,8 @@ func FuzzFlag(f *testing.F) {
 		}
 		text, err := yaml.Marshal(file)
 		if err != nil {
-			t.Fatal(err)
+			// Some control characters can't be in YAML.
+			return
 		}
 		_, err = settle(byFile, written(t, text), func(string) string { return "" })
 		if (err == nil) != (parsed == nil) {

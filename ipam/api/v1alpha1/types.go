@@ -55,6 +55,7 @@ type FixedIPSpec struct {
 	// nodeName is the node whose pool carries the addresses now.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
 	NodeName string `json:"nodeName,omitempty"`
 
 	// owner is the workload that the addresses are kept for.
@@ -71,6 +72,7 @@ type FixedIPSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	PodName string `json:"podName"`
 
 	// reclaim says when the addresses go back by themselves. The controller takes it from the
@@ -132,19 +134,26 @@ type ReclaimPolicy struct {
 	TTL metav1.Duration `json:"ttl,omitempty,omitzero"`
 }
 
-// OwnerReference names the workload of an identity, in the namespace of the FixedIP.
+// OwnerReference names the workload of an identity, in the namespace of the FixedIP. The patterns are those of
+// Kubernetes for such names: pool entries put them together with slashes.
 type OwnerReference struct {
 	// apiVersion of the workload, such as apps/v1.
 	// +required
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	APIVersion string `json:"apiVersion"`
 	// kind of the workload, such as StatefulSet.
 	// +required
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z]([-A-Za-z0-9]*[A-Za-z0-9])?$`
 	Kind string `json:"kind"`
 	// name of the workload.
 	// +required
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 	// uid of the workload. A workload that is made anew under the same name while the reservation
 	// stands takes it over, and this follows.

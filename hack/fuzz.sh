@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Fuzzes each target for a while: hack/fuzz.sh DURATION [TARGET]
+#
+# go test -fuzz instruments every package that a target needs, and for the larger ones Kubernetes and Cilium are
+# compiled anew for that. What we look for is in our own packages: they alone are instrumented here, and the rest
+# comes from the build cache. The corpus that grows is kept there too; what fails is written to testdata/fuzz, to
+# be committed with what mends it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+duration=$1 only=${2:-.}
+module=$(go list -m) cache=$(go env GOCACHE)/fuzz
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+failed=()
+while IFS= read -r package; do
+  targets=$(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\)(.*/\1/p' "$package"/*_test.go | grep -E "$only" || true)
+  [ -n "$targets" ] || continue
+  go test -c -o "$out/test" -gcflags="$module/...=-d=libfuzzer" "./$package"
+  for target in $targets; do
+    echo "--- $package $target"
+    status=0
+    (cd "$package" && "$out/test" -test.run='^$' -test.fuzz="^$target\$" -test.fuzztime="$duration" -test.fuzzminimizetime=5s \
+      -test.parallel="${FUZZ_PARALLEL:-1}" -test.fuzzcachedir="$cache/$module/$package") >"$out/log" 2>&1 || status=$?
+    # Before Go 1.27 the end of the time may be told as a failure (go.dev/issue/75804). A real one says more.
+    if [ $status != 0 ] && ! [ "$(sed -n '/^--- FAIL/,$p' "$out/log" | sed 1d | tr -d ' \n')" = "contextdeadlineexceededFAIL" ]; then
+      cat "$out/log"
+      failed+=("$package $target")
+    else
+      grep -E '^fuzz: elapsed' "$out/log" | tail -n 1
+    fi
+  done
+done < <(grep -rl --include='*_test.go' '^func Fuzz' cmd ipam plugins test | xargs -n 1 dirname | sort -u)
+
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'Failed: %s\n' "${failed[@]}"
+  exit 1
+fi

@@ -1,0 +1,143 @@
+package manifests
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// admission judges FixedIPs as an API server does that has our definition of them.
+type admission struct {
+	schema     *structuralschema.Structural
+	validator  validation.SchemaValidator
+	expression *cel.Validator
+}
+
+func newAdmission(t testing.TB) admission {
+	t.Helper()
+	objects, err := cluster.ReadManifests(filepath.Join(root, "manifests", "crd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[0].Object, &crd, true); err != nil {
+		t.Fatal(err)
+	}
+	var props apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, &props, nil); err != nil {
+		t.Fatal(err)
+	}
+	a := admission{}
+	if a.schema, err = structuralschema.NewStructural(&props); err != nil {
+		t.Fatal(err)
+	}
+	if a.validator, _, err = validation.NewSchemaValidator(&props); err != nil {
+		t.Fatal(err)
+	}
+	a.expression = cel.NewValidator(a.schema, true, celconfig.PerCallLimit)
+	return a
+}
+
+// refuses are the reasons why a new FixedIP is not let in.
+func (a admission) refuses(object map[string]any) field.ErrorList {
+	errs := validation.ValidateCustomResource(nil, object, a.validator)
+	if len(errs) > 0 {
+		return errs
+	}
+	errs, _ = a.expression.Validate(context.Background(), nil, a.schema, object, nil, celconfig.RuntimeCELCostBudget)
+	return errs
+}
+
+// What the API server lets in as a FixedIP, everybody who works with it can read: its addresses, its times, and
+// the entry of a pool that it comes to, which is one of its own namespace and of no other meaning. What it does
+// not let in is told by field.
+func FuzzFixedIP(f *testing.F) {
+	for _, s := range []struct {
+		ips, node, pod, apiVersion, kind, owner, ttl string
+	}{
+		{"10.240.1.10", "node-1", "mysql-0", "apps/v1", "StatefulSet", "mysql", "30m"},
+		{"10.240.1.10,fd00:240::1:a", "", "mysql-0", "apps/v1", "StatefulSet", "mysql", ""},
+		{"FD00::1", "node-1", "mysql-0", "apps/v1", "StatefulSet", "mysql", "-1s"},
+		{"::ffff:10.0.0.1", "a/b", "b/web-0", "foo/v1", "Pod", "web", "2562047h47m16.854775807s"},
+		{"10.0.0.1,10.0.0.2", "node 1", "web-0 [restored]", "v1", "Pod", "web-0", "300000h"},
+		{"fe80::1%eth0", "node-1", "leaving", "a/b/c", "A/B", "x/y", "1d"},
+		{"010.0.0.1", "fixedip.io/away", "..", "", "", "", "0"},
+		{"", "", "web-0", "apps.kruise.io/v1beta1", "StatefulSet", "web", "1e3s"},
+		{"10.0.0.1,10.0.0.1,::1", "", "web-0", "apps/v1", "ReplicaSet", "web", "999999999999h"},
+	} {
+		f.Add(s.ips, s.node, s.pod, s.apiVersion, s.kind, s.owner, s.ttl)
+	}
+	server := newAdmission(f)
+	good := map[string]any{"spec": map[string]any{"podName": "mysql-0", "ips": []any{"10.240.1.10", "fd00:240::1:a"}, "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}, "reclaim": map[string]any{"ttl": "30m"}}}
+	if errs := server.refuses(good); len(errs) > 0 {
+		f.Fatalf("what has to be let in is refused: %v", errs)
+	}
+	f.Fuzz(func(t *testing.T, ips, node, pod, apiVersion, kind, owner, ttl string) {
+		const namespace = "db"
+		for _, text := range []*string{&ips, &node, &pod, &apiVersion, &kind, &owner, &ttl} {
+			*text = strings.ToValidUTF8(*text, "?")
+		}
+		spec := map[string]any{"podName": pod, "nodeName": node, "owner": map[string]any{"apiVersion": apiVersion, "kind": kind, "name": owner}}
+		if ips != "" {
+			var list []any
+			for ip := range strings.SplitSeq(ips, ",") {
+				list = append(list, ip)
+			}
+			spec["ips"] = list
+		}
+		if ttl != "" {
+			spec["reclaim"] = map[string]any{"ttl": ttl}
+		}
+		object := map[string]any{"apiVersion": "fixedip.io/v1alpha1", "kind": "FixedIP", "metadata": map[string]any{"namespace": namespace, "name": "x"}, "spec": spec}
+		if errs := server.refuses(object); len(errs) > 0 {
+			for _, e := range errs {
+				if !strings.HasPrefix(e.Field, "spec") {
+					t.Errorf("it is refused without a field: %v", e)
+				}
+			}
+			return
+		}
+		var record v1alpha1.FixedIP
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &record); err != nil {
+			t.Fatalf("it is let in, and can't be read: %v", err)
+		}
+		families := map[address.Family]bool{}
+		for _, ip := range record.Spec.IPs {
+			a, err := address.Parse(ip)
+			if err != nil || families[address.Of(a)] {
+				t.Errorf("%q is let in: %v", record.Spec.IPs, err)
+				continue
+			}
+			families[address.Of(a)] = true
+		}
+		if record.Spec.Reclaim.TTL.Duration < 0 {
+			t.Errorf("a time of %v is let in", record.Spec.Reclaim.TTL.Duration)
+		}
+		id := identity.Identity{Namespace: namespace, PodName: record.Spec.PodName, Owner: identity.OwnerOf(&record)}
+		e := id.Entry()
+		if ns, name, ok := e.Pod(); !ok || ns != namespace || name != pod {
+			t.Errorf("its entry %+v is for pod %s/%s", e, ns, name)
+		}
+		if e.Ordinary() {
+			t.Errorf("its entry %+v goes with the pod", e)
+		}
+		if label, name, ok := e.Workload(); id.Itself() != (e.Resource == "") || !id.Itself() && (!ok || name != owner || !strings.HasPrefix(label, kind)) {
+			t.Errorf("its entry %+v is for %s %s", e, label, name)
+		}
+	})
+}
