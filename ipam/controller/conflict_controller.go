@@ -190,7 +190,7 @@ func (r *conflictReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	for kind, text := range found {
 		if told[kind] != text {
 			klog.FromContext(ctx).Info("Address in conflict", "kind", kind, "what", text)
-			r.tell(c, kind, text)
+			r.tell(c, kind)
 		}
 	}
 	for _, record := range c.Records {
@@ -246,8 +246,8 @@ func (r *conflictReconciler) count() {
 	metrics.Conflicting(n)
 }
 
-// tell says it on all objects that it concerns.
-func (r *conflictReconciler) tell(c plan.Claimants, kind, text string) {
+// tell says it on all objects that it concerns, to each in the words for those who see it.
+func (r *conflictReconciler) tell(c plan.Claimants, kind string) {
 	var on []client.Object
 	for _, p := range c.Pods {
 		on = append(on, p)
@@ -266,6 +266,10 @@ func (r *conflictReconciler) tell(c plan.Claimants, kind, text string) {
 		}
 	}
 	for _, o := range on {
+		text := c.Conflicts()[kind]
+		if o.GetNamespace() != "" {
+			text = c.ConflictsFor(o.GetNamespace())[kind]
+		}
 		r.events.Eventf(o, nil, corev1.EventTypeWarning, conflictReasons[kind], "Verify", "Duplicate address: %s", text)
 	}
 }
@@ -278,11 +282,11 @@ func (r *conflictReconciler) mark(ctx context.Context, cached *v1alpha1.FixedIP)
 		if err != nil {
 			continue
 		}
-		_, found, err := r.conflicts(ctx, a)
+		c, _, err := r.conflicts(ctx, a)
 		if err != nil {
 			return err
 		}
-		all = append(all, slices.Collect(maps.Values(found))...)
+		all = append(all, slices.Collect(maps.Values(c.ConflictsFor(cached.Namespace)))...)
 	}
 	if _, differs := plan.ConflictCondition(cached, all, r.clock.Now()); !differs {
 		return nil

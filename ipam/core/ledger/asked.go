@@ -8,6 +8,7 @@ import (
 	"go4.org/netipx"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
@@ -83,19 +84,19 @@ func (l *Ledger) Obstacle(owner string, a netip.Addr) string {
 	case exists && entry.Dynamic():
 		return fmt.Sprintf("which is a dynamic entry in the pool of %s that any pod may be using; ask for one nearer to the top of its subnet %s", name, subnet)
 	case exists && pod:
-		return fmt.Sprintf("which belongs to %s on %s; ask for another or free it", entry.Owner, name)
+		return fmt.Sprintf("which belongs to %s on %s; ask for another or free it", pool.Told(entry.Owner, owner), name)
 	case exists && away != "":
-		return fmt.Sprintf("which belongs to %s, away on another node than %s; ask for another or free it", away, name)
+		return fmt.Sprintf("which belongs to %s, away on another node than %s; ask for another or free it", pool.Told(away, owner), name)
 	case resting(entry):
 		return fmt.Sprintf("which was released on %s and rests; it can be had when it has cooled down", name)
 	case exists && !entry.Reusable():
 		return fmt.Sprintf("which is kept on %s for %q; ask for another", name, entry.Owner)
 	case assumed:
-		return fmt.Sprintf("which is being claimed for %s on %s; ask for another or free it", l.claims[by].Owner, name)
+		return fmt.Sprintf("which is being claimed for %s on %s; ask for another or free it", pool.Told(l.claims[by].Owner, owner), name)
 	case keeps && keeper.Owner != owner:
-		return fmt.Sprintf("which FixedIP %s keeps; ask for another or delete that", keeper.Record)
+		return fmt.Sprintf("which %s keeps; ask for another or delete that", keptBy(keeper, owner))
 	case n.pool.InUse(a):
-		return fmt.Sprintf("which %s still uses on %s; it can be had when the agent there says that it is out of use", n.pool.Used[a], name)
+		return fmt.Sprintf("which %s still uses on %s; it can be had when the agent there says that it is out of use", pool.Told(n.pool.Used[a], owner), name)
 	case n.pool.Withheld(a):
 		return fmt.Sprintf("which is being taken out of the pool of %s; it can be had when the agent there has confirmed that", name)
 	}

@@ -103,16 +103,16 @@ func (l *Ledger) claimableBy(c Claim, n *node, a netip.Addr) error {
 	keeper, keeps := l.kept.keeper(a)
 	switch {
 	case assumed:
-		return fmt.Errorf("%s on node %s is being claimed for %s", a, n.pool.Name, l.claims[by].Owner)
+		return fmt.Errorf("%s on node %s is being claimed for %s", a, n.pool.Name, pool.Told(l.claims[by].Owner, c.Owner))
 	case exists && entry.Owner == c.Owner:
 	case resting(entry):
 		return fmt.Errorf("%s on node %s was released and rests; it can be had when it has cooled down", a, n.pool.Name)
 	case exists && !entry.Reusable() && (c.From == "" || entry.Owner != c.From):
-		return fmt.Errorf("%s on node %s is %s", a, n.pool.Name, heldBy(entry.Owner))
+		return fmt.Errorf("%s on node %s is %s", a, n.pool.Name, heldBy(entry.Owner, c.Owner))
 	case keeps && keeper.Owner != c.Owner && keeper.Owner != c.From && (!exists || entry.Reusable()):
-		return fmt.Errorf("%s on node %s is kept by FixedIP %s, which was made before; delete one of the two", a, n.pool.Name, keeper.Record)
+		return fmt.Errorf("%s on node %s is kept by %s, which was made before; delete one of the two", a, n.pool.Name, keptBy(keeper, c.Owner))
 	case n.pool.InUse(a) && n.pool.Used[a] != c.Owner:
-		return fmt.Errorf("%s on node %s is still used by %s", a, n.pool.Name, n.pool.Used[a])
+		return fmt.Errorf("%s on node %s is still used by %s", a, n.pool.Name, pool.Told(n.pool.Used[a], c.Owner))
 	case n.pool.Withheld(a):
 		return fmt.Errorf("%s on node %s is being taken out of the pool, which the agent there has yet to confirm", a, n.pool.Name)
 	}
@@ -186,11 +186,19 @@ func resting(e pool.Entry) bool {
 	return released && !e.Reusable()
 }
 
-func heldBy(owner string) string {
+func heldBy(owner, asks string) string {
 	if owner == "" {
 		return "a dynamic entry of the pool, which any pod may be using"
 	}
-	return "held by " + owner
+	return "held by " + pool.Told(owner, asks)
+}
+
+// keptBy names a FixedIP, for whoever may know of it.
+func keptBy(k Keeping, asks string) string {
+	if pool.Told(k.Owner, asks) != k.Owner {
+		return "a FixedIP of another namespace"
+	}
+	return "FixedIP " + k.Record
 }
 
 func joinSubnets(subnets []netip.Prefix) string {

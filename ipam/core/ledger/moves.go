@@ -86,7 +86,7 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 		e, exists := n.pool.Entries[a]
 		_, released := e.ReleasedAt()
 		if exists && !released && concerned(e) != owner {
-			return "", fmt.Errorf("address %s is %s on node %s", a, heldBy(e.Owner), name)
+			return "", fmt.Errorf("address %s is %s on node %s", a, heldBy(e.Owner, owner), name)
 		}
 	}
 	return home, nil
@@ -116,7 +116,7 @@ func (n *node) carries(owner string, addrs []netip.Addr) error {
 		}
 		e, exists := n.pool.Entries[a]
 		if _, released := e.ReleasedAt(); exists && !released && concerned(e) != owner {
-			return fmt.Errorf("%s on node %s is %s: %w", a, n.pool.Name, heldBy(e.Owner), pool.ErrTaken)
+			return fmt.Errorf("%s on node %s is %s: %w", a, n.pool.Name, heldBy(e.Owner, owner), pool.ErrTaken)
 		}
 	}
 	if err := n.pool.Another(owner, addrs); err != nil {

@@ -34,20 +34,36 @@ const (
 	ConflictStranger = "stranger"
 )
 
-// Conflicts are what is wrong about the claimants of an address, in words. Key: the kind.
+// Conflicts are what is wrong about the claimants of an address, in words, for whoever may know of all of them.
+// Key: the kind.
 func (c Claimants) Conflicts() map[string]string {
+	return c.conflicts(func(_, name string) string { return name })
+}
+
+// ConflictsFor are the same in words for those who may know of one namespace: what is not theirs has no name.
+func (c Claimants) ConflictsFor(namespace string) map[string]string {
+	return c.conflicts(func(of, name string) string {
+		if of != namespace {
+			return "one of another namespace"
+		}
+		return name
+	})
+}
+
+func (c Claimants) conflicts(told func(namespace, name string) string) map[string]string {
 	found := map[string]string{}
 	var pods, records, strangers []string
 	for _, p := range c.Pods {
-		pods = append(pods, fmt.Sprintf("%s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName))
+		pod := told(p.Namespace, fmt.Sprintf("pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName))
+		pods = append(pods, strings.TrimPrefix(pod, "pod "))
 		for _, r := range c.Records {
 			if r.Namespace != p.Namespace || r.Spec.PodName != p.Name {
-				strangers = append(strangers, fmt.Sprintf("pod %s/%s on node %s runs with %s, which is kept for pod %s/%s", p.Namespace, p.Name, p.Spec.NodeName, c.Addr, r.Namespace, r.Spec.PodName))
+				strangers = append(strangers, fmt.Sprintf("%s runs with %s, which is kept for %s", pod, c.Addr, told(r.Namespace, "pod "+r.Namespace+"/"+r.Spec.PodName)))
 			}
 		}
 	}
 	for _, r := range c.Records {
-		records = append(records, r.Namespace+"/"+r.Name)
+		records = append(records, told(r.Namespace, r.Namespace+"/"+r.Name))
 	}
 	slices.Sort(pods)
 	slices.Sort(records)

@@ -47,6 +47,29 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
+// Whoever may know of one namespace is told of the conflict, and not of the others in it.
+func TestConflictsFor(t *testing.T) {
+	mine := record(func(r *v1alpha1.FixedIP) { r.Name, r.Spec.PodName = "mysql-0", "mysql-0" })
+	other := record(func(r *v1alpha1.FixedIP) { r.Namespace, r.Name, r.Spec.PodName = "shop", "secret-0", "secret-0" })
+	pod := podOn("node-1", "10.0.1.6")
+	pod.Name = "mysql-0"
+	c := plan.Claimants{Addr: addr("10.0.1.6"), Pods: []*corev1.Pod{pod}, Records: []*v1alpha1.FixedIP{mine, other}}
+	for namespace, want := range map[string]map[string]string{
+		"db": {
+			"fixedips": "FixedIPs db/mysql-0 and one of another namespace hold the same address 10.0.1.6; delete all but one",
+			"stranger": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is kept for one of another namespace; delete the pod that it is not kept for",
+		},
+		"shop": {
+			"fixedips": "FixedIPs one of another namespace and shop/secret-0 hold the same address 10.0.1.6; delete all but one",
+			"stranger": "one of another namespace runs with 10.0.1.6, which is kept for pod shop/secret-0; delete the pod that it is not kept for",
+		},
+	} {
+		if diff := cmp.Diff(want, c.ConflictsFor(namespace)); diff != "" {
+			t.Errorf("%s (-want +got): %s", namespace, diff)
+		}
+	}
+}
+
 func TestConflictCondition(t *testing.T) {
 	shared := func(message string) *v1alpha1.FixedIP {
 		return record(func(r *v1alpha1.FixedIP) {

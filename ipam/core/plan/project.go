@@ -84,9 +84,9 @@ func hindered(s Situation, p Place) *obstacle {
 	case p.Home == "":
 		return &obstacle{"NoHome", fmt.Sprintf("%s is in no node's subnet, or in those of two; it waits for the one node that has it", p.Addr)}
 	case p.Rival != "":
-		return &obstacle{"HeldByRecord", fmt.Sprintf("%s is named by FixedIP %s too, which comes first; delete one of the two", p.Addr, p.Rival)}
+		return &obstacle{"HeldByRecord", fmt.Sprintf("%s is named by %s too, which comes first; delete one of the two", p.Addr, rival(s.Record.Namespace, p.Rival))}
 	case p.User != "":
-		return &obstacle{"UsedByPod", fmt.Sprintf("%s on node %s is used by pod %s; it can be had when that pod is gone and the agent no longer lists it", p.Addr, p.Home, p.User)}
+		return &obstacle{"UsedByPod", fmt.Sprintf("%s on node %s is used by %s; it can be had when that pod is gone and the agent no longer lists it", p.Addr, p.Home, named("pod", p.User, owner))}
 	case p.Entry == nil:
 		return another(s, p)
 	case p.Entry.Owner == owner:
@@ -96,7 +96,7 @@ func hindered(s Situation, p Place) *obstacle {
 		return &obstacle{"Resting", fmt.Sprintf("%s on node %s was released at %s and rests; it can be had when it has cooled down", p.Addr, p.Home, at.UTC().Format(time.RFC3339))}
 	}
 	if node, of, away := p.Entry.AwayAt(); away && of != owner {
-		return &obstacle{"OwnedByPod", fmt.Sprintf("%s, at home on node %s, belongs to pod %s and is away on another node; remove one of the two", p.Addr, p.Home, of)}
+		return &obstacle{"OwnedByPod", fmt.Sprintf("%s, at home on node %s, belongs to %s and is away on another node; remove one of the two", p.Addr, p.Home, named("pod", of, owner))}
 	} else if away {
 		return &obstacle{onItsWay, fmt.Sprintf("%s has left node %s for node %s, whose pool does not have it yet", p.Addr, p.Home, node)}
 	}
@@ -108,9 +108,25 @@ func hindered(s Situation, p Place) *obstacle {
 	case p.Entry.Dynamic():
 		return &obstacle{"MayBeInUse", fmt.Sprintf("%s is a dynamic entry in the pool of node %s, which any pod may be using; it can be had when the agent there has given it back", p.Addr, p.Home)}
 	case pod:
-		return &obstacle{"OwnedByPod", fmt.Sprintf("%s on node %s belongs to pod %s; remove one of the two", p.Addr, p.Home, p.Entry.Owner)}
+		return &obstacle{"OwnedByPod", fmt.Sprintf("%s on node %s belongs to %s; remove one of the two", p.Addr, p.Home, named("pod", p.Entry.Owner, owner))}
 	}
 	return &obstacle{"OwnedByNode", fmt.Sprintf("%s on node %s is kept for %q; delete the FixedIP and ask for another address", p.Addr, p.Home, p.Entry.Owner)}
+}
+
+// named is an owner as pool.Told has it, with what it is before its name.
+func named(what, owner, asks string) string {
+	if told := pool.Told(owner, asks); told != owner {
+		return told
+	}
+	return what + " " + owner
+}
+
+// rival is another FixedIP, for whoever may know of it.
+func rival(namespace, other string) string {
+	if strings.HasPrefix(other, namespace+"/") {
+		return "FixedIP " + other
+	}
+	return "a FixedIP of another namespace"
 }
 
 // another tells of an address of the family that the pod has at the same home beside the recorded one: a

@@ -23,9 +23,9 @@ func (n Node) Adopt(running []netip.Addr, entry Entry, at time.Time) ([]Edit, er
 		case !exists && !n.Home(a):
 			return nil, fmt.Errorf("%s is neither in the pool nor in a subnet of node %s (%v): %w", a, n.Name, n.PodCIDRs, ErrTaken)
 		case exists && !now.Dynamic() && !released:
-			return nil, fmt.Errorf("%s on node %s belongs to %s: %w", a, n.Name, now.Owner, ErrTaken)
+			return nil, fmt.Errorf("%s on node %s belongs to %s: %w", a, n.Name, Told(now.Owner, entry.Owner), ErrTaken)
 		case used && user != entry.Owner:
-			return nil, fmt.Errorf("%s on node %s is used by %s: %w", a, n.Name, user, ErrTaken)
+			return nil, fmt.Errorf("%s on node %s is used by %s: %w", a, n.Name, Told(user, entry.Owner), ErrTaken)
 		}
 		edits = append(edits, n.Set(a, entry))
 	}

@@ -50,6 +50,17 @@ func SplitOwnerKey(owner string) (namespace, podName string, ok bool) {
 	return namespace, podName, true
 }
 
+// Told is an owner in words for whoever is told that he has an address: by name within the namespace that asks,
+// and not to another. Else a tenant could learn who has which address by asking for each.
+func Told(owner, asks string) string {
+	namespace, _, pod := SplitOwnerKey(owner)
+	own, _, asker := SplitOwnerKey(asks)
+	if pod && asker && namespace != own {
+		return "a pod of another namespace"
+	}
+	return owner
+}
+
 // Dynamic tells whether the agent may give the address to any pod.
 func (e Entry) Dynamic() bool { return e.Owner == "" }
 

@@ -117,7 +117,7 @@ func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
 		case released:
 			continue
 		case exists && now.Owner != m.Owner && arriving != m.Owner:
-			return nil, takenf("%s on node %s belongs to %q", a, n.Name, now.Owner)
+			return nil, takenf("%s on node %s belongs to %q", a, n.Name, Told(now.Owner, m.Owner))
 		case now.Owner == m.Owner:
 			// What never was the pod's here, it can't be running with.
 			if err := m.Fence.Keeps(n, a); err != nil {
@@ -152,9 +152,9 @@ func (m Move) Turn(n Node) ([]Edit, error) {
 		case m.From != m.Home && (!exists || now != Leaving(m.From, m.Owner)):
 			return nil, fmt.Errorf("%s on node %s is not marked as leaving node %s but as %q %q: %w", a, n.Name, m.From, now.Owner, now.Resource, ErrUndecided)
 		case m.From == m.Home && exists && !released && now.Owner != m.Owner:
-			return nil, takenf("%s on node %s belongs to %q", a, n.Name, now.Owner)
+			return nil, takenf("%s on node %s belongs to %q", a, n.Name, Told(now.Owner, m.Owner))
 		case m.From == m.Home && used && user != m.Owner:
-			return nil, takenf("%s on node %s is used by %s", a, n.Name, user)
+			return nil, takenf("%s on node %s is used by %s", a, n.Name, Told(user, m.Owner))
 		case m.From == m.Home:
 			if err := m.Fence.Keeps(n, a); err != nil {
 				return nil, err
@@ -210,9 +210,9 @@ func (n Node) Carries(owner string, addrs []netip.Addr) error {
 		case released:
 			return takenf("%s still rests on node %s", a, n.Name)
 		case exists && now.Owner != owner && arriving != owner:
-			return takenf("%s on node %s belongs to %q", a, n.Name, now.Owner)
+			return takenf("%s on node %s belongs to %q", a, n.Name, Told(now.Owner, owner))
 		case used && user != owner:
-			return takenf("%s on node %s is used by %s", a, n.Name, user)
+			return takenf("%s on node %s is used by %s", a, n.Name, Told(user, owner))
 		}
 	}
 	return nil

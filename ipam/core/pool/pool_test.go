@@ -181,3 +181,24 @@ func TestNoHijack(t *testing.T) {
 		})
 	})
 }
+
+// Who has an address is told by name within his namespace only.
+func TestTold(t *testing.T) {
+	for _, c := range [][3]string{
+		{"db/mysql-0", "db/web-0", "db/mysql-0"},
+		{"db/mysql-0", "shop/web-0", "a pod of another namespace"},
+		{"db/mysql-0", "", "db/mysql-0"},
+		{"router", "shop/web-0", "router"},
+		{"fixedip.io/away", "shop/web-0", "fixedip.io/away"},
+	} {
+		if got := pool.Told(c[0], c[1]); got != c[2] {
+			t.Errorf("%s is told of %s as %s, want %s", c[1], c[0], got, c[2])
+		}
+	}
+	n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{addr("10.0.1.3"): {Owner: "db/mysql-0"}}, Used: map[netip.Addr]string{addr("10.0.1.4"): "db/mysql-1"}}
+	for a, want := range map[string]string{"10.0.1.3": "10.0.1.3 on node n belongs to a pod of another namespace", "10.0.1.4": "10.0.1.4 on node n is used by a pod of another namespace"} {
+		if _, err := n.Claim([]netip.Addr{addr(a)}, pool.Owned("shop", "web-0", "StatefulSet", "web")); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

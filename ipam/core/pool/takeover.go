@@ -17,7 +17,7 @@ func (n Node) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]Edit, er
 		case now.Resource != entry.Resource:
 			return nil, takenf("%s on node %s is kept for %s", a, n.Name, now.Resource)
 		case used && user != entry.Owner:
-			return nil, takenf("%s on node %s is still used by %s", a, n.Name, user)
+			return nil, takenf("%s on node %s is still used by %s", a, n.Name, Told(user, entry.Owner))
 		}
 		edits = append(edits, n.Set(a, entry))
 	}

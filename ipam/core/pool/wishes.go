@@ -43,9 +43,9 @@ func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
 		case exists && now.Dynamic():
 			return nil, takenf("%s on node %s is a dynamic entry, which any pod may be using", a, n.Name)
 		case exists && !now.Reusable():
-			return nil, takenf("%s on node %s belongs to %s", a, n.Name, now.Owner)
+			return nil, takenf("%s on node %s belongs to %s", a, n.Name, Told(now.Owner, entry.Owner))
 		case used && user != entry.Owner:
-			return nil, takenf("%s on node %s is used by %s", a, n.Name, user)
+			return nil, takenf("%s on node %s is used by %s", a, n.Name, Told(user, entry.Owner))
 		case n.Withheld(a):
 			return nil, takenf("%s on node %s is being taken out of the pool, which the agent has yet to confirm", a, n.Name)
 		}
