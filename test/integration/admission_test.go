@@ -1,0 +1,185 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+// annotationReaders are what our programs read each annotation with. Key: the annotation.
+var annotationReaders = map[string]func(value string) error{
+	identity.AnnotationEnabled: ofPod(identity.AnnotationEnabled),
+	identity.AnnotationStickyMAC: func(v string) error {
+		_, err := identity.WantsMAC(annotatedPod(identity.AnnotationStickyMAC, v))
+		return err
+	},
+	identity.AnnotationWhenDeleted: ofReclaim(identity.AnnotationWhenDeleted),
+	identity.AnnotationWhenScaled:  ofReclaim(identity.AnnotationWhenScaled),
+	identity.AnnotationTTL:         ofReclaim(identity.AnnotationTTL),
+	identity.AnnotationFailover:    func(v string) error { _, err := identity.ParseFailover(v); return err },
+	identity.AnnotationOnMismatch:  func(v string) error { _, err := identity.ParseOnMismatch(v); return err },
+	request.AnnotationIPs:          func(v string) error { _, err := request.Parse(v); return err },
+	request.AnnotationBy: func(v string) error {
+		pod := annotatedPod(request.AnnotationBy, v)
+		pod.Annotations[request.AnnotationIPs] = "10.240.1.10"
+		_, _, err := request.Of(pod, identity.Workload{Name: "web"}, false)
+		return err
+	},
+}
+
+func annotatedPod(key, value string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0", Annotations: map[string]string{key: value}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "none"}}},
+	}
+}
+
+func ofPod(key string) func(string) error {
+	return func(v string) error {
+		_, _, err := identity.Of(annotatedPod(key, v), identity.NewKinds(), identity.NoControllers)
+		return err
+	}
+}
+
+func ofReclaim(key string) func(string) error {
+	return func(v string) error { _, err := identity.Reclaim(map[string]string{key: v}, nil); return err }
+}
+
+// admit applies the policies, and waits until the API server goes by them.
+func (e *env) admit() {
+	e.t.Helper()
+	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "admission.yaml")))
+	e.eventually("the API server to go by the policies", func() bool {
+		return apierrors.IsInvalid(e.tries(annotatedPod("fixedip.io/probe", "")))
+	})
+}
+
+// tries creates an object, and does not.
+func (e *env) tries(o client.Object) error {
+	return e.api.Create(within(e.t), o, client.DryRunAll)
+}
+
+// An annotation that our programs could not read is refused where it is written, with the field, the value and
+// what to write; one that they can read is let in, and so is all else, in a cluster that has the policies and
+// nothing else of ours.
+func TestAdmission(t *testing.T) {
+	t.Parallel()
+	e := startCluster(t)
+	old := statefulSet("old", 0, annotatedWith(identity.AnnotationFailover, "move"))
+	e.create(old)
+	e.admit()
+	e.part("what is read and what is refused", (*env).sameAsReaders)
+	e.part("where it is written", (*env).refusedAtAdmission)
+	e.part("what stands already", func(e *env) { e.ratchet(old) })
+	e.part("the policies themselves", (*env).policies)
+}
+
+// sameAsReaders compares the policy with our programs, value by value.
+func (e *env) sameAsReaders() {
+	values := map[string][]string{}
+	for key := range annotationReaders {
+		values[key] = []string{"", "true", "false", "True", "T", "1", "yes", "tRuE", "Delete", "Retain", "delete", "Wait", "Migrate", "Reassign", "Restart", "Report", "ordinal", "set", "Retain ", "a\nb", `"`}
+	}
+	values[identity.AnnotationTTL] = append(values[identity.AnnotationTTL], "0", "30m", "1h30m", "1.5h", ".5s", "5.s", "+5m", "-1s", "1d", "30", "1e3s", "100ns", "1µs", "1us", "h", " 1h")
+	values[request.AnnotationIPs] = append(values[request.AnnotationIPs],
+		"10.0.1.10", "10.0.1.10,fd00::a", " 10.0.1.10 ,10.0.1.12 ", "10.0.1.10-10.0.1.19", "10.0.1.10 - 10.0.1.19", "10.0.1.0/28", "10.0.1.4/32", "fd00::/64", "0.0.0.0/0", "10.0.1.10,", "10.0.1.10;10.0.1.11", "web-0",
+		"10.0.1.300", "FD00::1", "::ffff:10.0.0.1", "fe80::1%eth0", "10.0.1.5/28", "10.0.1.0/33", "FD00::/64", "::ffff:10.0.0.0/120", "10.0.1.9-", "10.0.1.9-fd00::1", "10.0.1.9-FD00::1", "1-2-3", "010.0.0.1", "10.0.1.0/028",
+		strings.TrimSuffix(strings.Repeat("10.0.0.1,", 65), ","))
+	for key, read := range annotationReaders {
+		for _, v := range values[key] {
+			said, refused := read(v), e.tries(annotatedPod(key, v))
+			if (said == nil) != (refused == nil) {
+				e.t.Errorf("%s: %q is read with %v, and admitted with %v", key, v, said, refused)
+			}
+			if refused != nil && (!apierrors.IsInvalid(refused) || !strings.Contains(refused.Error(), fmt.Sprintf("metadata.annotations[%s]: Invalid value: %q: ", key, v))) {
+				e.t.Errorf("%s: %q is refused with %v", key, v, refused)
+			}
+		}
+	}
+	// What takes more than an expression is left to the scheduler, which tells it on the pod.
+	for _, v := range []string{"10.0.1.9-10.0.1.1", "10.0.1.1,10.0.1.1"} {
+		if err := e.tries(annotatedPod(request.AnnotationIPs, v)); err != nil {
+			e.t.Errorf("%q: %v", v, err)
+		}
+	}
+}
+
+// refusedAtAdmission are the words of a refusal, wherever the annotation is.
+func (e *env) refusedAtAdmission() {
+	both := statefulSet("web", 1, annotatedWith(identity.AnnotationTTL, "1 day"), onTemplate("fixedip.io/enabled", "maybe"))
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+	deployment.Spec.Selector, deployment.Spec.Template = both.Spec.Selector, *both.Spec.Template.DeepCopy()
+	deployment.Spec.Template.Annotations = map[string]string{"fixedip.io/when-delete": "Retain"}
+	foreign := statefulSet("web", 1, onTemplate("example.com/fixedip", "x"))
+	foreign.Spec.Template.Spec.SchedulerName = "default-scheduler"
+	for name, c := range map[string]struct {
+		o    client.Object
+		want string
+	}{
+		"both places": {both, `metadata.annotations[fixedip.io/ttl]: Invalid value: "1 day": write a duration such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
+		"no such":     {deployment, `spec.template.metadata.annotations[fixedip.io/when-delete]: Invalid value: "Retain": there is no such annotation`},
+		"others'":     {foreign, ""},
+		"none":        {statefulSet("web", 1), ""},
+	} {
+		err := e.tries(c.o)
+		if c.want == "" && err != nil || c.want != "" && (!apierrors.IsInvalid(err) || !strings.HasSuffix(err.Error(), "denied request: "+c.want)) {
+			e.t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+// ratchet: an object from before the policy can be changed in every way that leaves its annotations, and mended.
+func (e *env) ratchet(old *appsv1.StatefulSet) {
+	for _, c := range []struct {
+		patch string
+		want  string
+	}{
+		{`{"metadata":{"labels":{"a":"b"}}}`, ""},
+		{`{"metadata":{"annotations":{"fixedip.io/ttl":"soon"}}}`, "fixedip.io/ttl"},
+		{`{"metadata":{"annotations":{"fixedip.io/failover":"Wait"}}}`, ""},
+	} {
+		err := e.api.Patch(within(e.t), old, client.RawPatch(types.MergePatchType, []byte(c.patch)))
+		if c.want == "" && err != nil || c.want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), c.want)) {
+			e.t.Errorf("%s: %v, want %q", c.patch, err, c.want)
+		}
+	}
+}
+
+// policies: that of annotations knows all that there are, and an error in it, which concerns all pods, stops
+// nobody.
+func (e *env) policies() {
+	for _, o := range manifest(e.t, "admission.yaml") {
+		policy, ok := o.(*admissionv1.ValidatingAdmissionPolicy)
+		if !ok || policy.Name != "annotations.fixedip.io" {
+			continue
+		}
+		if *policy.Spec.FailurePolicy != admissionv1.Ignore {
+			e.t.Errorf("an error in %s stops pods: %s", policy.Name, *policy.Spec.FailurePolicy)
+		}
+		help := policy.Spec.Variables[0].Expression
+		for _, key := range slices.Sorted(maps.Keys(annotationReaders)) {
+			if !strings.Contains(help, "'"+key+"': ") {
+				e.t.Errorf("%s has no help for %s", policy.Name, key)
+			}
+		}
+		if n := strings.Count(help, "'fixedip.io/"); n != len(annotationReaders) {
+			e.t.Errorf("%s knows %d annotations, and there are %d", policy.Name, n, len(annotationReaders))
+		}
+		return
+	}
+	e.t.Error("there is no policy of annotations")
+}

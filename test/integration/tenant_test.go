@@ -1,0 +1,170 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+// tenantSpace is the namespace in which a tenant may do all that there is to do with FixedIPs and workloads.
+const tenantSpace = "tenant"
+
+// asTenant makes that namespace, and is a client with the tenant's rights and no others.
+func (e *env) asTenant() client.Client {
+	e.t.Helper()
+	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+	e.create(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenantSpace}},
+		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: "tenant"}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"fixedip.io"}, Resources: []string{"fixedips", "fixedips/status"}, Verbs: all},
+			{APIGroups: []string{"apps"}, Resources: []string{"statefulsets"}, Verbs: all},
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: all},
+		}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: tenantSpace, Name: "tenant"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "tenant"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "tenant"}},
+		})
+	cfg, err := e.RESTConfig(cluster.Admin)
+	e.must(err)
+	cfg.Impersonate.UserName = "tenant"
+	tenant, err := client.New(cfg, client.Options{Scheme: e.api.Scheme()})
+	e.must(err)
+	return tenant
+}
+
+func tenantsRecord(name, ip string) *v1alpha1.FixedIP {
+	f := beforehand(strings.TrimSuffix(name, "-0"), name, ip)
+	f.Namespace = tenantSpace
+	return f
+}
+
+// A tenant with every right on the FixedIPs of one namespace can't see, take or free the addresses of another,
+// whatever he writes: not where his FixedIP names them, not where his pod asks for them, not by the name of his
+// pod, and not when he deletes what he has written. Nor can he have an address that is not the cluster's. What
+// expressions can't decide, the ledger does.
+func TestTenant(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
+	// The tenant's FixedIPs provoke what is told of two that name one address.
+	e.provoked = func(violation string) bool { return strings.Contains(violation, tenantSpace+"/") }
+	tenant := e.asTenant()
+	e.create(statefulSet("web", 1), statefulSet("kept", 1))
+	before := e.awaitRunning(nil, "web-0", "kept-0")
+	e.scale("kept", 0)
+	e.awaitRecord("kept-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
+	running, reserved := before["web-0"].Address, before["kept-0"].Address
+
+	// See, change, free: the API server's own business, and here it is seen to.
+	theirs := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}
+	for what, err := range map[string]error{
+		"get":         tenant.Get(within(t), client.ObjectKeyFromObject(theirs), theirs.DeepCopy()),
+		"list":        tenant.List(within(t), &v1alpha1.FixedIPList{}, client.InNamespace(namespace)),
+		"list all":    tenant.List(within(t), &v1alpha1.FixedIPList{}),
+		"create":      tenant.Create(within(t), beforehand("new", "new-0", "10.240.0.200")),
+		"patch":       tenant.Patch(within(t), theirs.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"reclaim":{"ttl":"1s"}}}`))),
+		"status":      tenant.Status().Patch(within(t), theirs.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Releasing"}}`))),
+		"delete":      tenant.Delete(within(t), theirs.DeepCopy()),
+		"delete pods": tenant.Delete(within(t), aPod("web-0")),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s in another namespace: %v", what, err)
+		}
+	}
+
+	// Take: by a FixedIP that names the address, under the same name and under another, of a pod that runs and of
+	// one that is away.
+	var named []*v1alpha1.FixedIP
+	for name, ip := range map[string]string{"web-0": running, "thief-0": running, "kept-0": reserved} {
+		f := tenantsRecord(name, ip)
+		e.must(tenant.Create(within(t), f))
+		named = append(named, f)
+	}
+	for _, f := range named {
+		e.eventually("the tenant's "+f.Name+" to be refused the address", func() bool {
+			e.must(tenant.Get(within(t), client.ObjectKeyFromObject(f), f))
+			return meta.IsStatusConditionFalse(f.Status.Conditions, v1alpha1.ConditionProjected)
+		})
+		for _, c := range f.Status.Conditions {
+			if strings.Contains(c.Message, namespace+"/") {
+				t.Errorf("%s tells the tenant of another namespace: %s", f.Name, c.Message)
+			}
+		}
+	}
+	// By a pod that asks for it, and by a pod of the same name.
+	asks := statefulSet("asks", 1, onTemplate(request.AnnotationIPs, running))
+	same := statefulSet("same", 1, onTemplate(request.AnnotationIPs, reserved))
+	for _, s := range []client.Object{asks, same} {
+		s.SetNamespace(tenantSpace)
+		e.must(tenant.Create(within(t), s))
+	}
+	for _, name := range []string{"asks-0", "same-0"} {
+		e.eventually("the tenant's "+name+" to be refused", func() bool {
+			var pod corev1.Pod
+			if err := tenant.Get(within(t), client.ObjectKey{Namespace: tenantSpace, Name: name}, &pod); err != nil {
+				return false
+			}
+			if pod.Spec.NodeName != "" {
+				t.Fatalf("%s was placed on %s", name, pod.Spec.NodeName)
+			}
+			i := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled && c.Message != "" })
+			if i >= 0 && strings.Contains(pod.Status.Conditions[i].Message, namespace+"/") {
+				t.Errorf("%s tells the tenant of another namespace: %s", name, pod.Status.Conditions[i].Message)
+			}
+			return i >= 0 && strings.Contains(pod.Status.Conditions[i].Message, "another namespace")
+		})
+	}
+
+	// Nobody has lost anything, when the tenant's are there and when they go.
+	e.deletePods("web-0")
+	again := e.awaitRunning(before, "web-0")
+	for _, f := range named {
+		e.must(tenant.Delete(within(t), f))
+	}
+	e.eventually("the tenant's FixedIPs to go", func() bool {
+		var list v1alpha1.FixedIPList
+		e.must(tenant.List(within(t), &list, client.InNamespace(tenantSpace)))
+		return !slices.ContainsFunc(list.Items, func(f v1alpha1.FixedIP) bool { return f.DeletionTimestamp != nil })
+	})
+	e.deletePods("web-0")
+	e.scale("kept", 1)
+	after := e.awaitRunning(again, "web-0", "kept-0")
+	for name, b := range before {
+		if a := after[name]; a.Address != b.Address || a.Node != b.Node || fmt.Sprint(a.Entries) != fmt.Sprint(b.Entries) {
+			t.Errorf("%s had %s by %v, and has %s by %v", name, b.Address, b.Entries, a.Address, a.Entries)
+		}
+	}
+
+	// What is not the cluster's: without the policy it takes nothing, with it it is not let in.
+	outside := tenantsRecord("outside-0", "192.0.2.7")
+	e.must(tenant.Create(within(t), outside))
+	e.eventually("the tenant's outside-0 to have no home", func() bool {
+		e.must(tenant.Get(within(t), client.ObjectKeyFromObject(outside), outside))
+		c := meta.FindStatusCondition(outside.Status.Conditions, v1alpha1.ConditionProjected)
+		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == "NoHome"
+	})
+	e.must(tenant.Delete(within(t), outside))
+	e.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "fixedip-pools"}, Data: map[string]string{"pools": "10.240.0.0/16, fd00:240::/48"}})
+	e.admit()
+	const refusal = `denied request: spec.ips: Invalid value: "192.0.2.8": is in none of the pools of the cluster, which are 10.240.0.0/16, fd00:240::/48`
+	e.eventually("the API server to know the pools", func() bool {
+		err := tenant.Create(within(t), tenantsRecord("outside-1", "192.0.2.8"), client.DryRunAll)
+		return apierrors.IsInvalid(err) && strings.HasSuffix(err.Error(), refusal)
+	})
+	e.must(tenant.Create(within(t), tenantsRecord("inside-0", "10.240.0.77"), client.DryRunAll))
+	// Who decides over pools decides over addresses.
+	e.must(e.api.Create(within(t), tenantsRecord("outside-2", "192.0.2.8"), client.DryRunAll))
+}
