@@ -22,7 +22,7 @@ import (
 )
 
 // How fixed-IP systems failed their users: each test replays public threads about one of them, as
-// the controller alone sees them.
+// the controller alone sees them. docs/field-bugs.md has all of them, and those that other tests replay.
 
 func annotatedWith(pairs ...string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) { s.Annotations = annotations(pairs) }
@@ -122,6 +122,19 @@ func TestFieldBugs(t *testing.T) {
 		e.rowsOf("f3", "wait for nothing to be left", nothingLeft)
 	})
 
+	t.Run("F4", func(t *testing.T) {
+		// Everything restarts at once, the controller too: each has its address again, and nobody another's.
+		pods := names("f4", 100)
+		e.create(statefulSet("f4", 100, byNobody))
+		before := e.awaitRunning(nil, pods...)
+		e.must(e.controller.Kill())
+		e.deletePods(pods...)
+		e.must(e.controller.Restart(within(t)))
+		e.sameAddresses(before, e.awaitRunning(before, pods...))
+		e.delete(statefulSet("f4", 100))
+		e.rowsOf("f4", "wait for nothing to be left", nothingLeft)
+	})
+
 	t.Run("F5", func(t *testing.T) {
 		// The controller is away while a StatefulSet is deleted and made anew, and while another is
 		// deleted and is not.
@@ -140,6 +153,46 @@ func TestFieldBugs(t *testing.T) {
 			t.Errorf("f5-0 had %s and has %s now", before["f5-0"].Address, after["f5-0"].Address)
 		}
 		e.rowsOf("f5gone", "wait for nothing to be left", nothingLeft)
+	})
+
+	t.Run("F6", func(t *testing.T) {
+		// The addresses of pods that are away are nobody else's, however many look for one.
+		e.create(statefulSet("f6", 2, byNobody))
+		before := e.awaitRunning(nil, names("f6", 2)...)
+		e.scale("f6", 0)
+		e.rowsOf("f6", "wait for it to be stopped", func(rows []witness.Row) bool {
+			return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.Phase != "Reserved" })
+		})
+		e.create(statefulSet("f6others", 20, byNobody))
+		for name, other := range e.awaitRunning(nil, names("f6others", 20)...) {
+			for owner, r := range before {
+				if other.Address == r.Address {
+					t.Errorf("%s has %s, which is that of %s", name, other.Address, owner)
+				}
+			}
+		}
+		e.scale("f6", 2)
+		e.sameAddresses(before, e.awaitRunning(before, names("f6", 2)...))
+	})
+
+	t.Run("F8", func(t *testing.T) {
+		// What is asked for is edited, in the record and on the workload: one address is held, as before.
+		e.create(statefulSet("f8", 1, byNobody))
+		before := e.awaitRunning(nil, "f8-0")
+		fip := e.records("f8")["f8-0"]
+		for _, ips := range []string{`["10.77.0.99"]`, `[]`, `["10.77.0.99","` + before["f8-0"].Address + `"]`, `null`} {
+			if err := e.api.Patch(within(t), fip.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"ips":`+ips+`}}`))); !apierrors.IsInvalid(err) {
+				t.Errorf("its addresses are edited to %s: %v", ips, err)
+			}
+		}
+		e.annotate(statefulSet("f8", 1), "fixedip.io/ips", "10.77.0.99")
+		e.deletePods("f8-0")
+		after := e.awaitRunning(before, "f8-0")
+		e.settled(t)
+		e.sameAddresses(before, after)
+		if got := e.witness.Entries(namespace, "f8-0"); len(got) != 1 || len(e.records("f8")) != 1 {
+			t.Errorf("it has the entries %v and %d records", got, len(e.records("f8")))
+		}
 	})
 
 	t.Run("F9", func(t *testing.T) {

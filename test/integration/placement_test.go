@@ -156,9 +156,12 @@ func TestSubnetFull(t *testing.T) {
 	}})
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic == 3 }))
 	e.create(statefulSet("web", 3))
-	e.awaitRunning(nil, names("web", 3)...)
+	before := e.awaitRunning(nil, names("web", 3)...)
 	e.create(statefulSet("late", 1))
 	e.podMessage("late-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
+	// F11: who has an address comes back to it, full or not, and before whoever waits.
+	e.deletePods("web-1")
+	e.sameAddresses(before, e.awaitRunning(map[string]witness.Row{"web-1": before["web-1"]}, names("web", 3)...))
 
 	e.delete(statefulSet("web", 3))
 	rows := e.awaitRunning(nil, "late-0")
