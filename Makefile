@@ -194,7 +194,7 @@ FUZZ     ?=
 
 .PHONY: fuzz
 fuzz: ## Fuzzes what reads what people write, each target for a while (FUZZTIME=1m FUZZ=FuzzParse)
-	@hack/fuzz.sh $(FUZZTIME) $(FUZZ)
+	@hack/fuzz.sh $(FUZZTIME) '$(FUZZ)'
 
 .PHONY: test-framework
 test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of the test's own, on a real API server
@@ -230,6 +230,12 @@ test-e2e: preflight ## Runs the tests on real nodes, as root (CILIUM=1.18 or 1.2
 generate: ## Makes deep copies and the CRD manifest anew
 	$(TOOL) controller-gen object paths=./ipam/api/... paths=./plugins/apis/...
 	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
+
+VULNDB ?= https://vuln.go.dev
+
+.PHONY: vulncheck
+vulncheck: ## Looks for known vulnerabilities in what our programs call (VULNDB=file:///folder: without the internet)
+	@hack/vulncheck.sh $(VULNDB)
 
 .PHONY: verify
 verify: generate ## Checks that generated code, go.mod, format and lint are as they should be

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Looks for known vulnerabilities in what our programs call: hack/vulncheck.sh DATABASE
+#
+# Exit 1: something was found that SECURITY.md does not judge. Exit 2: the database could not be read, so that
+# nothing is known.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+database=$1
+
+status=0
+report=$(go tool -modfile=hack/tools/go.mod govulncheck -db "$database" ./cmd/... 2>&1) || status=$?
+case $status in
+0) echo "No known vulnerability is in what our programs call, by $database." && exit ;;
+3) ;; # there are some
+*)
+  printf '%s\nNOT CHECKED: the vulnerability database %s could not be read. This says nothing about vulnerabilities.\n' "$report" "$database" >&2
+  exit 2
+  ;;
+esac
+echo "$report"
+found=$(grep -oE '^Vulnerability #[0-9]+: GO-[0-9]+-[0-9]+' <<<"$report" | grep -oE 'GO-[0-9]+-[0-9]+' | sort -u)
+unjudged=()
+for id in $found; do
+  grep -q "^| $id " SECURITY.md || unjudged+=("$id")
+done
+if [ ${#unjudged[@]} -gt 0 ]; then
+  echo "Not judged in SECURITY.md: ${unjudged[*]}" >&2
+  exit 1
+fi
+echo "All of them are judged in SECURITY.md."
