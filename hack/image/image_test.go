@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -179,5 +180,60 @@ func TestRefused(t *testing.T) {
 				t.Errorf("%v, want %s", err, c.err)
 			}
 		})
+	}
+}
+
+// In our images there is the program and nothing else: nothing that a stolen process could start, such as a shell,
+// and nothing that its user, who is not root and owns nothing, could write to.
+func TestNothingToWriteTo(t *testing.T) {
+	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	recipes, err := ReadDockerfile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range recipes {
+		dir := t.TempDir()
+		for _, f := range r.Files {
+			path := filepath.Join(dir, f.From)
+			// Whatever the modes of what was built.
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, program(t, elf.EM_X86_64, false), 0o600), os.Chmod(path, 0o777)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		img, err := Make(r, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, err := img.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		user, _, _ := strings.Cut(config.Config.User, ":")
+		if uid, err := strconv.Atoi(user); err != nil || uid == 0 {
+			t.Errorf("%s runs as %q", r.Name, config.Config.User)
+		}
+		if len(config.Config.Volumes) > 0 || len(config.Config.Cmd) > 0 || len(config.Config.Env) > 0 {
+			t.Errorf("%s has more than a program: %+v", r.Name, config.Config)
+		}
+		files := 0
+		for content := tar.NewReader(mutate.Extract(img)); ; files++ {
+			h, err := content.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h.Typeflag != tar.TypeReg || h.Mode != 0o755 || h.Uid != 0 || h.Gid != 0 || "/"+h.Name != config.Config.Entrypoint[0] {
+				t.Errorf("%s has %s of type %c, mode %o, user %d and group %d", r.Name, h.Name, h.Typeflag, h.Mode, h.Uid, h.Gid)
+			}
+		}
+		if files != 1 {
+			t.Errorf("%s has %d files", r.Name, files)
+		}
 	}
 }
