@@ -265,7 +265,8 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	workload, err := r.workload(ctx, from, gk, key, &s.Workload)
 	if workload != nil {
 		s.Asked = s.Pod != nil && request.Asks(s.Pod.Annotations, workload.Annotations)
-		s.Workload.OptsOut = s.Workload.OptsOut || s.Pod != nil && identity.OptsOut(s.Pod.Annotations)
+		// A pod on its way out says nothing of the next, which its workload may want otherwise by now.
+		s.Workload.OptsOut = s.Workload.OptsOut || s.Pod != nil && s.Pod.DeletionTimestamp == nil && identity.OptsOut(s.Pod.Annotations)
 	}
 	return s, err
 }

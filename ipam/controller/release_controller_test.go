@@ -312,6 +312,28 @@ func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 	}
 }
 
+// A pod that opted out and is on its way out takes nothing from the next of its name, which is to have a fixed
+// address again. One that stays does.
+func TestOptedOutPodOnItsWayOut(t *testing.T) {
+	for _, going := range []bool{true, false} {
+		pod := podOf(0)
+		pod.Spec.NodeName = "another"
+		pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+		if going {
+			pod.Finalizers, pod.DeletionTimestamp = []string{"test/keeps"}, &metav1.Time{Time: begin}
+		}
+		sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}}
+		s := newStage(t, nil, objects(recordOf(0, false), pod, sts))
+		situation, err := s.records.situation(t.Context(), s.cached, client.ObjectKeyFromObject(pod))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if next := plan.Decide(situation); (next.Step == plan.DeleteRecord) == going {
+			t.Errorf("going %v: %s", going, next.Step)
+		}
+	}
+}
+
 // F13: what can't be taken back is told, and the finalizer goes when it is overdue and not before.
 func TestF13FinalizerHasADeadline(t *testing.T) {
 	records := objects(recordOf(0, true))
