@@ -84,7 +84,7 @@ func FuzzMarks(f *testing.F) {
 		if at.UTC().Year() < 0 || at.UTC().Year() > 9999 {
 			return
 		}
-		for e, reusable := range map[pool.Entry]bool{pool.Released(at): true, pool.ReleasedUnlisted(at): false} {
+		for e, reusable := range map[pool.Entry]bool{pool.Released(at): true, pool.Released(at).Unlisted(): false} {
 			if got, ok := e.ReleasedAt(); !ok || !got.Equal(at) || e.Reusable() != reusable || strings.Contains(e.Owner, " ") {
 				t.Errorf("%+v was released at %v, want %v; reusable: %v", e, got, at, e.Reusable())
 			}
