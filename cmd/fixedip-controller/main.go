@@ -3,9 +3,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,19 +23,12 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// gcPercent is how much Go's heap may grow between two collections, in percent of what lives in it.
-// Most of it are watched objects, which are packed and cheap to collect, and stay; Go's own 100 would
-// have twice their memory in use. The variable GOGC comes first.
-const gcPercent = 25
-
 // cacheSyncTimeout bounds the time that a new leader's controllers take to look at all objects. Two minutes,
 // the default, are too short for 150,000 pods on a machine that is busy with other things.
 const cacheSyncTimeout = 30 * time.Minute
 
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	go paceGC(context.Background())
 	if err := cli.RunNoErrOutput(command()); err != nil {
 		fmt.Fprintf(os.Stderr, "fixedip-controller: %v\n", err)
 		os.Exit(1)
