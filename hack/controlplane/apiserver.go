@@ -36,7 +36,17 @@ type serverConfig struct {
 	keys         *pki
 	tokenFile    string
 	serviceRange string
+	// auditLog is the file for what is asked; empty: none. dir is where its policy is written.
+	auditLog, dir string
 }
+
+// auditPolicy has of each request who asked for what, once it is answered; of a watch, once it begins.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+`
 
 // listen opens the port of the API server: the one asked for, else that of the last run, else a free one.
 func listen(dir, address string, port int) (net.Listener, error) {
@@ -103,6 +113,13 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--allow-privileged=true",
 		"--profiling=false",
+	}
+	if c.auditLog != "" {
+		policy := filepath.Join(c.dir, "audit-policy.yaml")
+		if err := writePrivate(policy, []byte(auditPolicy)); err != nil {
+			return nil, fmt.Errorf("write the audit policy: %w", err)
+		}
+		args = append(args, "--audit-policy-file="+policy, "--audit-log-path="+c.auditLog)
 	}
 	if err := fs.Parse(args); err != nil {
 		return nil, fmt.Errorf("configure the API server: %w", err)

@@ -82,7 +82,7 @@ func run(ctx context.Context, o *options) error {
 	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServer()
 	server, err := startAPIServer(serverCtx, serverConfig{
-		listener: listener, etcdURL: store.url, keys: keys, tokenFile: users.file, serviceRange: o.serviceRange,
+		listener: listener, etcdURL: store.url, keys: keys, tokenFile: users.file, serviceRange: o.serviceRange, auditLog: o.auditLog, dir: o.dir,
 	})
 	if err != nil {
 		return err

@@ -62,12 +62,14 @@
 //	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
 //	Records                          TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
 //	Reclaim                          TestG3Recycle, TestG4EventsAndSweep, TestOptedOut, TestFieldBugs, and the retention policy above
+//	What went wrong elsewhere        TestFieldBugs, and docs/field-bugs.md for all others (TestFieldBugsTable)
 //	Verify, conflicts                TestFirstPlacementAdopted, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
 //	CiliumEndpoints                  TestG6CEPKeeper
 //	Pods of other schedulers         TestG9AdoptMode, TestG13Exclusion
 //	Flags, dry run, metrics          TestG14GuideDeployment, TestG15GuideScenarios, TestDryRun, TestG17ControllerMetrics
 //	Crashes, two controllers         TestKilledAtEveryWrite, TestG7HighAvailability, TestG5SubnetManagement
-//	Rights                           TestG21Security
+//	Rights                           TestG21Security, TestRightsAreUsed
+//	Tenants, admission               TestTenant, TestAdmission
 //	kubectl fixedip                  TestG16KubectlPlugin
 //	Installing, updates, drains      TestInstalled
 package integration

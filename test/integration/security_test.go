@@ -142,11 +142,11 @@ func (e *env) leastPrivilege() {
 				right("create", "coordination.k8s.io", "leases", "", system),
 				right("get", "coordination.k8s.io", "leases", "cilium-ipam-leader", system), right("update", "coordination.k8s.io", "leases", "cilium-ipam-leader", system),
 				right("get", "coordination.k8s.io", "leases", "fixedip-subnets", system), right("update", "coordination.k8s.io", "leases", "fixedip-subnets", system),
-				right("create", "", "events", "", system), right("patch", "", "events", "", system),
+				right("create", "", "events", "", system),
 			}),
 		// Beyond what every scheduler may do.
 		"fixedip-scheduler": slices.Concat(
-			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("get,list,watch", "fixedip.io", "fixedips"),
+			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("list,watch", "fixedip.io", "fixedips"),
 			each("patch", "", "pods"), each("list,watch", "apps", "deployments"),
 			[]string{
 				right("create", "coordination.k8s.io", "leases", "", system),
@@ -172,7 +172,7 @@ func (e *env) leastPrivilege() {
 		// It evicts, which a PodDisruptionBudget can refuse, and deletes no pod.
 		"fixedip-controller": slices.Concat(each("patch,delete,deletecollection", "", "pods"), each("create", "", "pods/binding"), each("patch,update", "", "pods/status"), each("update", "fixedip.io", "fixedips/finalizers")),
 		// Records are not its business.
-		"fixedip-scheduler": slices.Concat(each("create,update,patch,delete", "fixedip.io", "fixedips"), each("update,patch", "fixedip.io", "fixedips/status"),
+		"fixedip-scheduler": slices.Concat(each("get,create,update,patch,delete", "fixedip.io", "fixedips"), each("update,patch", "fixedip.io", "fixedips/status"),
 			each("patch,update", "cilium.io", "ciliumnodes/status"), each("get,patch,delete", "cilium.io", "ciliumendpoints"), each("create", "", "pods/eviction")),
 	}
 	for account, file := range map[string]string{"fixedip-controller": "controller-rbac.yaml", "fixedip-scheduler": "scheduler-rbac.yaml"} {

@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// usedElsewhere are the rights that the small cluster of TestRightsAreUsed has no use for: what each is for, and
+// the test in which that comes about. Key: the account, then the right.
+var usedElsewhere = map[string]map[string]string{
+	"fixedip-controller": {
+		right("create", "", "pods/eviction", "", ""):              "restarting a pod that runs with a wrong address: TestMismatch",
+		right("get", "", "nodes", "", ""):                         "making sure that a node is gone before its addresses are given up: TestHoldAndFree",
+		right("get", "cilium.io", "ciliumendpoints", "", ""):      "looking at one that seems to be stale or missing: TestG6CEPKeeper",
+		right("patch", "cilium.io", "ciliumendpoints", "", ""):    "handing one on to the pod that has its name now: TestG6CEPKeeper",
+		right("delete", "cilium.io", "ciliumendpoints", "", ""):   "removing one that has outlived its pod: TestG6CEPKeeper",
+		right("patch", "cilium.io", "ciliumnodes/status", "", ""): "asking an agent to give up a dynamic entry: TestShrinkAcrossRestarts",
+		right("patch", "events.k8s.io", "events", "", ""):         "counting an event that repeats: whatever test meets one, none in particular",
+	},
+	"fixedip-scheduler": {
+		right("get", "cilium.io", "ciliumnodes", "", ""): "reading a pool live, after a conflict and in a move: TestMigrate",
+	},
+}
+
+// Each right that the roles give is used: by what a small cluster has done to it here, as the API server's own
+// audit log has it, or by the test that is named for it. And nothing was asked for that the roles do not give.
+func TestRightsAreUsed(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "audit.log")
+	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--audit-log=" + log}})
+	e.startController("controller", append([]string{"--workload-kind=Deployment.apps=Slot", "--sweep-interval=5s"}, defaultPool...)...)
+	e.startScheduler("scheduler", product.SchedulerOptions{Workloads: "[{apiGroup: apps, kind: Deployment, identity: Slot}]"})
+	e.startNode("node-1")
+	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
+
+	shop := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "shop"}}
+	template := statefulSet("shop", 1, onTemplate(identity.AnnotationEnabled, "true")).Spec.Template
+	shop.Spec = appsv1.DeploymentSpec{Replicas: ptr.To[int32](1), Selector: &metav1.LabelSelector{MatchLabels: template.Labels}, Template: template}
+	e.create(shop, statefulSet("web", 2, onTemplate(identity.AnnotationStickyMAC, "true"), annotatedWith(identity.AnnotationWhenScaled, "Delete")))
+	before := e.awaitRunning(nil, names("web", 2)...)
+	e.eventually("the slot of the Deployment to be recorded", func() bool { return len(e.records("shop")) == 1 })
+	e.deletePods("web-0")
+	e.sameAddresses(before, e.awaitRunning(map[string]witness.Row{"web-0": before["web-0"]}, names("web", 2)...))
+	e.scale("web", 1)
+	e.eventually("the address of web-1 to go back", func() bool { return e.witness.Record(namespace, "web-1") == nil })
+	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
+	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
+	e.delete(shop, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	e.eventually("the slot to go", func() bool { return len(e.records("shop")) == 0 })
+
+	for account, file := range map[string]string{"fixedip-controller": "controller-rbac.yaml", "fixedip-scheduler": "scheduler-rbac.yaml"} {
+		used, refused := e.asked(log, account)
+		for _, text := range refused {
+			t.Errorf("%s was refused %s", account, text)
+		}
+		for _, text := range granted(t, file) {
+			_, elsewhere := usedElsewhere[account][text]
+			if !used[text] && !elsewhere {
+				t.Errorf("%s may %s, and nothing has used that", account, text)
+			}
+		}
+		for text, test := range usedElsewhere[account] {
+			if !slices.Contains(granted(t, file), text) {
+				t.Errorf("%s may not %s, which %s is named for", account, text, test)
+			}
+		}
+	}
+}
+
+// asked are the rights that an account has made use of, as the audit log has it, each as it is written without a
+// name, for its namespace alone and for its object alone; and what it was refused.
+func (e *env) asked(log, account string) (used map[string]bool, refused []string) {
+	e.t.Helper()
+	file, err := os.Open(log)
+	e.must(err)
+	defer file.Close()
+	used = map[string]bool{}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var event auditv1.Event
+		e.must(json.Unmarshal(lines.Bytes(), &event))
+		o := event.ObjectRef
+		if o == nil || event.User.Username != serviceaccount.MakeUsername(system, account) {
+			continue
+		}
+		resource := o.Resource
+		if o.Subresource != "" {
+			resource += "/" + o.Subresource
+		}
+		if event.Annotations["authorization.k8s.io/decision"] == "forbid" {
+			refused = append(refused, right(event.Verb, o.APIGroup, resource, o.Name, o.Namespace))
+			continue
+		}
+		used[right(event.Verb, o.APIGroup, resource, "", "")] = true
+		used[right(event.Verb, o.APIGroup, resource, "", o.Namespace)] = true
+		used[right(event.Verb, o.APIGroup, resource, o.Name, o.Namespace)] = true
+	}
+	e.must(lines.Err())
+	return used, refused
+}
