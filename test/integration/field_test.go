@@ -124,14 +124,14 @@ func TestFieldBugs(t *testing.T) {
 
 	t.Run("F4", func(t *testing.T) {
 		// Everything restarts at once, the controller too: each has its address again, and nobody another's.
-		pods := names("f4", 100)
-		e.create(statefulSet("f4", 100, byNobody))
+		pods := names("f4", 60)
+		e.create(statefulSet("f4", 60, byNobody))
 		before := e.awaitRunning(nil, pods...)
 		e.must(e.controller.Kill())
 		e.deletePods(pods...)
 		e.must(e.controller.Restart(within(t)))
 		e.sameAddresses(before, e.awaitRunning(before, pods...))
-		e.delete(statefulSet("f4", 100))
+		e.delete(statefulSet("f4", 60))
 		e.rowsOf("f4", "wait for nothing to be left", nothingLeft)
 	})
 
