@@ -126,7 +126,7 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 
 // actions are the actions and faults that have to be drawn in enough steps, each at least once.
 var actions = []string{
-	"agent restart", "bound to an entry that was gone", "call", "call carried out late", "call lost on its way", "cordon", "crash", "create", "cycle", "delete", "delete pod", "edit",
+	"agent restart", "call", "call carried out late", "call lost on its way", "cordon", "crash", "create", "cycle", "delete", "delete pod", "edit",
 	"edit FixedIP", "elected", "end job", "fault: 409 instead of", "fault: 429 instead of", "fault: 500 instead of", "fault: answer lost after",
 	"fault: connection lost before", "force-delete pod", "force-delete young pod", "foreign write", "hand-written entry", "heal", "lease stolen", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",

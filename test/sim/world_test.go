@@ -428,6 +428,10 @@ func (w *world) progress(n int, s step) {
 	w.time(time.Second)
 }
 
+// telling are deeds that can seldom be done, and are then more often than others: each makes of few steps what
+// chance makes of many.
+var telling = []string{"force-delete young pod", "release behind the scheduler"}
+
 // happen does one of the things that somebody or chance may do.
 func (w *world) happen(d []deed, s step) {
 	if len(d) == 0 {
@@ -444,6 +448,9 @@ func (w *world) happen(d []deed, s step) {
 		return
 	}
 	name := names[int(s.which)%len(names)]
+	if rare := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(telling, n) }); len(rare) > 0 && s.seed%8 == 0 {
+		name = rare[int(s.which)%len(rare)]
+	}
 	d = slices.DeleteFunc(d, func(x deed) bool { n, _, _ := strings.Cut(x.name, ":"); return n != name })
 	chosen := d[int(s.how)%len(d)]
 	w.count(chosen)

@@ -16,7 +16,8 @@ import (
 // for. It counts where it names a StatefulSet whose pod can have this name. Otherwise the pod tells
 // by its controller, or, while there is none, by its name: then the StatefulSet has to be there.
 //
-// A pod without a controller is its own workload. ok is false where nothing is to be recorded: the
+// A pod without a controller is its own workload, and an entry that was claimed for one is for nobody else:
+// while the pod is not there it is gone. ok is false where nothing is to be recorded: the
 // pods of other controllers never come back under their name, and an entry that is for a Pod in so
 // many words is for that one pod. Their entries are respected as they stand.
 func Claimant(podName, resource string, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
@@ -26,7 +27,11 @@ func Claimant(podName, resource string, pod *corev1.Pod) (owner v1alpha1.OwnerRe
 	case kind == "Pod":
 		return v1alpha1.OwnerReference{}, false
 	}
+	alone := v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: podName}
 	if pod == nil {
+		if (pool.Entry{Resource: resource}).Alone() {
+			return alone, true
+		}
 		if i := strings.LastIndex(podName, "-"); i > 0 && numbers(podName, podName[:i]) {
 			return statefulSet(podName[:i]), true
 		}
@@ -34,7 +39,7 @@ func Claimant(podName, resource string, pod *corev1.Pod) (owner v1alpha1.OwnerRe
 	}
 	switch controller := metav1.GetControllerOfNoCopy(pod); {
 	case controller == nil:
-		return v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: podName}, true
+		return alone, true
 	case controller.Kind == "StatefulSet" && strings.HasPrefix(controller.APIVersion, "apps/"):
 		return statefulSet(controller.Name), true
 	}
@@ -44,7 +49,11 @@ func Claimant(podName, resource string, pod *corev1.Pod) (owner v1alpha1.OwnerRe
 // Names tells whether the resource of an entry names a workload: what it does not name was found out
 // from the pod, and is a guess while there is none.
 func Names(resource string, owner v1alpha1.OwnerReference) bool {
-	kind, name, ok := (pool.Entry{Resource: resource}).Workload()
+	e := pool.Entry{Resource: resource}
+	if e.Alone() {
+		return owner.Kind == "Pod"
+	}
+	kind, name, ok := e.Workload()
 	return ok && kind == owner.Kind && name == owner.Name
 }
 

@@ -40,6 +40,9 @@ func TestClaimant(t *testing.T) {
 		"by hand, for a name without a number":      {"mysql", "", nil, v1alpha1.OwnerReference{}, true, false},
 		"by hand, for a number alone":               {"-0", "", nil, v1alpha1.OwnerReference{}, true, false},
 		"a pod of its own":                          {"mysql-0", "", of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, true},
+		"claimed for a pod of its own":              {"mysql-0", "itself", of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
+		"claimed for a pod of its own that is gone": {"mysql-0", "itself", nil, v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
+		"claimed for one, and another has the name": {"mysql-0", "itself", mysqlPod, sts("mysql"), false, true},
 		"a pod of a ReplicaSet":                     {"mysql-0", "", of("apps/v1", "ReplicaSet", "mysql"), v1alpha1.OwnerReference{}, true, false},
 		"for one pod, in so many words":             {"mysql-0", "db/Pod/mysql-0", of("", "", ""), v1alpha1.OwnerReference{}, true, false},
 	} {
@@ -50,6 +53,26 @@ func TestClaimant(t *testing.T) {
 		if ok && plan.Names(c.resource, got) == c.guessed {
 			t.Errorf("%s: %q names %+v: %v", name, c.resource, got, !c.guessed)
 		}
+	}
+}
+
+// A claim for a pod without a workload goes with the pod, where that went before there was a record.
+func TestClaimOfAPodThatIsGone(t *testing.T) {
+	alone := plan.Workload{OwnerReference: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}}
+	s := plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: alone}
+	if next := plan.Decide(at(s)); next.Step != plan.ReleaseEntries || next.Node != "node-1" {
+		t.Errorf("it is gone: %+v", next)
+	}
+	s.Workload.Exists, s.Workload.UID = true, "pod-1"
+	for _, pod := range []*corev1.Pod{podOn(""), podOn("node-1")} {
+		s.Pod = pod
+		if next := plan.Decide(at(s)); next.Step != plan.Nothing {
+			t.Errorf("it is yet to run: %+v", next)
+		}
+	}
+	s.Pod = podOn("node-1", "10.0.1.6")
+	if next := plan.Decide(at(s)); next.Step != plan.CreateRecord || next.Spec.Owner.Kind != "Pod" {
+		t.Errorf("it runs: %+v", next)
 	}
 }
 

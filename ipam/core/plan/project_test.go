@@ -187,7 +187,7 @@ func TestEntryOf(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	r.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}
-	if got, want := plan.EntryOf(r), (pool.Entry{Owner: "db/mysql-0"}); got != want {
+	if got, want := plan.EntryOf(r), pool.Alone("db", "mysql-0"); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

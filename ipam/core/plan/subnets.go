@@ -45,10 +45,10 @@ type Kept struct {
 }
 
 // EntryOf is the pool entry that gives its addresses to the pod of a record. That of a pod without a
-// workload says nothing about one: there is nobody else that it could be for.
+// workload names none: see identity.Identity.Entry.
 func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
 	if r.Spec.Owner.Kind == "Pod" {
-		return pool.Entry{Owner: pool.OwnerKey(r.Namespace, r.Spec.PodName)}
+		return pool.Alone(r.Namespace, r.Spec.PodName)
 	}
 	return pool.Owned(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
 }

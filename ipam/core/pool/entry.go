@@ -31,6 +31,18 @@ func Owned(namespace, podName, kind, ownerName string) Entry {
 	return Entry{Owner: OwnerKey(namespace, podName), Resource: namespace + "/" + kind + "/" + ownerName}
 }
 
+// itself is the resource of an entry that was claimed for a pod without a workload. It names no workload,
+// since there is none, and tells the entry from one that a person wrote beforehand, for whoever comes.
+const itself = "itself"
+
+// Alone is the entry that gives an address to a pod that is its own workload.
+func Alone(namespace, podName string) Entry {
+	return Entry{Owner: OwnerKey(namespace, podName), Resource: itself}
+}
+
+// Alone tells whether the entry was claimed for a pod that is its own workload.
+func (e Entry) Alone() bool { return e.Resource == itself }
+
 // Ordinary is the entry that gives an address to a pod that keeps none: a strict node gives to
 // nobody what is not his.
 func Ordinary(namespace, podName string) Entry {
