@@ -43,7 +43,7 @@ var mutations = []mutation{
 	{"trust the silence of an agent that has had no time to speak", "plugins/fixedip/silence.go",
 		"if proven || !now.Before(at) {", "if true {"},
 	{"leave pods alone that have lost their entry", "ipam/core/identity/adopt.go",
-		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if true {"},
+		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
 	{"let an address rest no longer than the pod waits that counts on it", "ipam/controller/duty.go",
 		"return d.held(a) || ok && slices.Contains(d.waiting, from)", "return d.held(a) || ok && false"},
 	{"settle an address without a look at its home", "plugins/fixedip/move.go",
