@@ -59,15 +59,16 @@ func removeTraces(dir string) error {
 	if err := release(dir); err != nil {
 		return err
 	}
-	return removeCgroups(dir)
+	return removeCgroups(filepath.Join(dir, nodesDir, "*", diskDir))
 }
 
-// removeCgroups removes the cgroups of the nodes' containers, which are empty once their processes are killed. In
-// each hierarchy they are in k8s.io, by the id of the container, of which containerd keeps folders.
-func removeCgroups(dir string) error {
+// removeCgroups removes the cgroups of the containers of nodes, which are empty once their processes are killed. In
+// each hierarchy they are in k8s.io, by the id of the container, of which containerd keeps folders. Disks is a
+// pattern of the nodes' disks.
+func removeCgroups(disks string) error {
 	var containers []string
 	for _, kept := range []string{"io.containerd.runtime.v2.task/k8s.io", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.grpc.v1.cri/containers"} {
-		found, err := filepath.Glob(filepath.Join(dir, nodesDir, "*", "disk", "lib", "containerd", kept, "*"))
+		found, err := filepath.Glob(filepath.Join(disks, "lib", "containerd", kept, "*"))
 		if err != nil {
 			return fmt.Errorf("look for containers: %w", err)
 		}

@@ -162,6 +162,10 @@ func (n *Node) Reboot(ctx context.Context, keepState bool) error {
 		return err
 	}
 	if !keepState {
+		// Nothing else knows of them.
+		if err := removeCgroups(n.disk()); err != nil {
+			return err
+		}
 		if err := os.RemoveAll(n.disk()); err != nil {
 			return fmt.Errorf("empty the disk of node %s: %w", n.Name, err)
 		}
@@ -246,7 +250,7 @@ func (n *Node) start(cmd *exec.Cmd) error {
 	return starter.Start(cmd)
 }
 
-func (n *Node) disk() string { return filepath.Join(n.dir, "disk") }
+func (n *Node) disk() string { return filepath.Join(n.dir, diskDir) }
 
 func (n *Node) config(name string) string { return filepath.Join(n.dir, "config", name) }
 

@@ -49,6 +49,7 @@ const (
 	productScheduler   = "fixedip-scheduler"
 	productController  = "fixedip-controller"
 	nodesDir, toolsDir = "nodes", "tools"
+	diskDir            = "disk"
 	cniDir             = "cni"
 )
 

@@ -184,41 +184,71 @@ type murder struct {
 	trial *trial
 	end   context.CancelFunc
 	done  chan struct{}
-	kills int
-	err   error
+
+	mu sync.Mutex
+	// soon is closed shortly before the next kill, and made anew.
+	soon chan struct{}
+	errs []error
 }
 
-// killEvery leaves a program the time to start, to become the leader and to be in the middle of something.
-const killEvery = 12 * time.Second
+const (
+	// killEvery leaves a program the time to start, to become the leader and to be in the middle of something.
+	killEvery = 12 * time.Second
+	// killAfter is how long a scenario has run when they are killed first.
+	killAfter = time.Second
+)
 
 func (t *trial) startMurder(ctx context.Context) *murder {
 	ctx, cancel := context.WithCancel(ctx)
-	m := &murder{trial: t, end: cancel, done: make(chan struct{})}
+	m := &murder{trial: t, end: cancel, done: make(chan struct{}), soon: make(chan struct{})}
 	go func() {
 		defer close(m.done)
-		wait := time.Second // soon after the scenario has begun
-		for {
-			select {
-			case <-ctx.Done():
+		for wait(ctx, killEvery-killAfter) {
+			m.mu.Lock()
+			close(m.soon)
+			m.soon = make(chan struct{})
+			m.mu.Unlock()
+			if !wait(ctx, killAfter) {
 				return
-			case <-time.After(wait):
 			}
 			if err := t.killProduct(ctx); err != nil && ctx.Err() == nil {
-				m.err = errors.Join(m.err, err)
+				m.mu.Lock()
+				m.errs = append(m.errs, err)
+				m.mu.Unlock()
 			}
-			m.kills++
-			wait = killEvery
 		}
 	}()
 	return m
+}
+
+// wait is false if ctx ends first.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// next returns shortly before the next kill, so that no scenario is over before there was one.
+func (m *murder) next(ctx context.Context) error {
+	m.mu.Lock()
+	soon := m.soon
+	m.mu.Unlock()
+	select {
+	case <-soon:
+		return nil
+	case <-m.done:
+		return errors.New("nobody kills any more")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // stop ends the killing and returns when our programs run again.
 func (m *murder) stop(ctx context.Context) error {
 	m.end()
 	<-m.done
-	if m.kills == 0 {
-		m.err = errors.Join(m.err, errors.New("the scenario was over before anything was killed"))
-	}
-	return errors.Join(m.err, m.trial.productReady(ctx))
+	return errors.Join(errors.Join(m.errs...), m.trial.productReady(ctx))
 }

@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// throughout is the name of what is watched all the time.
+const throughout = "throughout"
+
 // outcome is what came of one scenario.
 type outcome struct {
 	name, detail string
@@ -85,9 +88,16 @@ func writeTable(path string, all []results) error {
 	}
 	b.WriteString(line + "\n")
 	var names []string
+	for _, s := range scenarios {
+		names = append(names, s.name)
+		if s.kills {
+			names = append(names, killed(s.name))
+		}
+	}
+	// What was to have no result of its own has one if it failed.
 	for _, r := range all {
 		for _, o := range r.outcomes {
-			if !slices.Contains(names, o.name) && o.name != "throughout" {
+			if !slices.Contains(names, o.name) {
 				names = append(names, o.name)
 			}
 		}

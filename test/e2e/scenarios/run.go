@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,8 +32,6 @@ var calmNodes = []string{calmNode, otherNode}
 const (
 	// setUpPatience is for what comes before the first scenario.
 	setUpPatience = 10 * time.Minute
-	// scenarioPatience is for a whole scenario; what it waits for has less.
-	scenarioPatience = 10 * time.Minute
 )
 
 // trial is a run of the scenarios on one cluster.
@@ -47,6 +45,8 @@ type trial struct {
 	witness *witness.Witness
 	wire    *wire
 	watch   *watch
+	// mu guards results, which all lanes add to, and the lines of the report.
+	mu      sync.Mutex
 	results results
 	// running says that scenarios do: what the cluster tells of itself is not shown between their lines.
 	running atomic.Bool
@@ -111,93 +111,13 @@ func (t *trial) setUp(ctx context.Context) error {
 	return nil
 }
 
-// runAll runs the scenarios one after the other. One that fails does not end the run.
-func (t *trial) runAll(ctx context.Context) {
-	for _, s := range scenarios {
-		if ctx.Err() != nil {
-			return
-		}
-		if !t.options.only.MatchString(s.name) {
-			continue
-		}
-		t.runOne(ctx, s, false)
-		if s.kills && ctx.Err() == nil {
-			t.runOne(ctx, s, true)
-		}
-	}
-	end, err := t.watch.finish(ctx)
-	t.results.watch = end
-	t.record(outcome{name: "throughout", detail: end.String(), err: err}, "throughout")
-}
-
-// runOne runs a scenario in a namespace of its own; with kills, while our programs are killed again and again.
-func (t *trial) runOne(parent context.Context, s scenario, kills bool) {
-	ctx, cancel := context.WithTimeoutCause(parent, scenarioPatience, fmt.Errorf("not done after %s", scenarioPatience))
-	defer cancel()
-	o := outcome{name: s.name, began: time.Now()}
-	namespace := notInNames.ReplaceAllString(strings.ToLower(s.name), "-")
-	if kills {
-		o.name += ", our programs killed"
-		namespace += "-killed"
-	}
-	t.watch.enter(o.name)
-	if err := t.supervise(ctx); err != nil {
-		t.record(outcome{name: "before " + o.name, err: err}, namespace)
-	}
-	sc := &scene{trial: t, namespace: namespace}
-	err := sc.open(ctx)
-	if err == nil {
-		var murder *murder
-		if kills {
-			murder = t.startMurder(ctx)
-		}
-		err = s.run(ctx, sc)
-		if kills {
-			err = errors.Join(err, murder.stop(ctx))
-		}
-	}
-	o.took = time.Since(o.began)
-	o.detail = sc.note
-	// What was seen beside it is part of the result.
-	if broken := t.newViolations(); len(broken) > 0 {
-		err = errors.Join(err, fmt.Errorf("a promise was broken:\n%s", strings.Join(broken, "\n")))
-	}
-	o.err = err
-	t.record(o, namespace)
-	if parent.Err() != nil {
-		return // the cluster is about to end
-	}
-	if err := sc.close(context.WithoutCancel(ctx)); err != nil && o.err == nil {
-		t.record(outcome{name: o.name + ": tidying up", err: err}, namespace)
-	}
-}
-
-// supervise starts programs of nodes that have ended by themselves, so that the next scenario has what it needs. That
-// they have is an error.
-func (t *trial) supervise(ctx context.Context) error {
-	var errs []error
-	for _, name := range []string{calmNode, otherNode, victimNode, spareNode} {
-		if init := t.cluster.Process(name); init == nil || !init.Running() {
-			continue
-		}
-		node := t.cluster.Node(name)
-		for _, part := range []realcluster.Part{realcluster.Containerd, realcluster.Kubelet, realcluster.Agent} {
-			if p := node.Process(part); p != nil && !p.Running() {
-				errs = append(errs, fmt.Errorf("the %s of node %s has ended: %w; the end of its log:\n%s", part, name, p.ExitError(), p.LogTail()), node.Start(ctx, part))
-			}
-		}
-		if len(errs) > 0 {
-			errs = append(errs, t.nodeReady(ctx, name, true))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // notInNames is what the name of a namespace can't have in it.
 var notInNames = regexp.MustCompile("[^a-z0-9]+")
 
 // newViolations are those that were not told of before.
 func (t *trial) newViolations() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var list []string
 	for _, v := range append(t.witness.Violations(), t.watch.violations()...) {
 		if !t.results.told[v] {
@@ -210,6 +130,8 @@ func (t *trial) newViolations() []string {
 
 // record prints an outcome and keeps it. A failed one leaves an archive.
 func (t *trial) record(o outcome, archive string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if o.err != nil {
 		o.archive = t.saveArchive(archive)
 	}

@@ -21,6 +21,7 @@ type scenario struct {
 	// proves is what is true if it passes.
 	proves string
 	run    func(context.Context, *scene) error
+	needs  need
 	// kills says that it runs a second time, while our programs are killed.
 	kills bool
 }
@@ -29,6 +30,8 @@ type scenario struct {
 type scene struct {
 	*trial
 	namespace string
+	// cordoned are the nodes that it has cordoned.
+	cordoned []string
 	// note is what the report says of it.
 	note string
 }
@@ -69,7 +72,7 @@ func (s *scene) open(ctx context.Context) error {
 // close deletes the namespace and waits until nothing of it is left: the next scenario is to find free addresses.
 func (s *scene) close(ctx context.Context) error {
 	// Nodes are as they were, whatever the scenario did to them before it failed.
-	for _, name := range append(calmNodes, victimNode, spareNode) {
+	for _, name := range s.cordoned {
 		if err := s.uncordon(ctx, name); client.IgnoreNotFound(err) != nil {
 			return err
 		}
@@ -150,7 +153,10 @@ func (s *scene) evict(ctx context.Context, name string) error {
 	return nil
 }
 
-func (t *trial) cordon(ctx context.Context, node string) error { return t.setCordon(ctx, node, true) }
+func (s *scene) cordon(ctx context.Context, node string) error {
+	s.cordoned = append(s.cordoned, node)
+	return s.setCordon(ctx, node, true)
+}
 
 func (t *trial) uncordon(ctx context.Context, node string) error {
 	return t.setCordon(ctx, node, false)

@@ -45,10 +45,10 @@ type watch struct {
 	done       sync.WaitGroup
 
 	mu sync.Mutex
-	// scenario is the one that runs.
-	scenario string
-	sums     sums
-	found    []string
+	// scenarios are those that run.
+	scenarios []string
+	sums      sums
+	found     []string
 	// differs are pods whose addresses are not the same everywhere. Key: their UID and what differs. Value: since when.
 	differs map[string]time.Time
 }
@@ -56,7 +56,7 @@ type watch struct {
 // startWatch makes the bystanders and begins to watch.
 func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &watch{trial: t, end: cancel, differs: map[string]time.Time{}, scenario: "set-up"}
+	w := &watch{trial: t, end: cancel, differs: map[string]time.Time{}}
 	t.watch = w
 	var err error
 	if w.bystanders, err = startBystanders(ctx, t); err != nil {
@@ -81,11 +81,17 @@ func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	return w, nil
 }
 
-// enter notes which scenario runs, for whatever is found.
+// enter notes that a scenario runs, and leave that it does no longer, for whatever is found.
 func (w *watch) enter(scenario string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.scenario = scenario
+	w.scenarios = append(w.scenarios, scenario)
+}
+
+func (w *watch) leave(scenario string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.scenarios = slices.DeleteFunc(w.scenarios, func(s string) bool { return s == scenario })
 }
 
 func (w *watch) violations() []string {
@@ -98,7 +104,7 @@ func (w *watch) violate(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text := fmt.Sprintf(format, args...)
-	w.found = append(w.found, fmt.Sprintf("%s, during %q: %s", time.Now().Format("15:04:05.000"), w.scenario, text))
+	w.found = append(w.found, fmt.Sprintf("%s, during %q: %s", time.Now().Format("15:04:05.000"), w.scenarios, text))
 }
 
 // askers are pods that ask others, one on each of the calm nodes.

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"fixedip.io/fixedip/hack/realcluster"
+)
+
+// podLanes is how many scenarios that need nothing but pods run beside one another. One more has the third node.
+const podLanes = 2
+
+// scenarioPatience is for a whole scenario; what it waits for has less.
+const scenarioPatience = 10 * time.Minute
+
+// runAll runs all scenarios: those that can beside one another, then each of the others by itself; then both again
+// while our programs are killed. One that fails does not end the run.
+func (t *trial) runAll(ctx context.Context) {
+	for _, kills := range []bool{false, true} {
+		var m *murder
+		if kills && len(t.chosen(true, itsPods, theVictim, everything)) > 0 {
+			m = t.startMurder(ctx)
+		}
+		t.runBeside(ctx, kills, m)
+		t.runLane(ctx, kills, m, everything)
+		if m != nil {
+			if err := m.stop(ctx); err != nil && ctx.Err() == nil {
+				t.record(outcome{name: "killing our programs", err: err}, "killing")
+			}
+		}
+	}
+	t.runLane(ctx, false, nil, everythingForGood)
+	end, err := t.watch.finish(ctx)
+	t.results.watch = end
+	t.record(outcome{name: throughout, detail: end.String(), err: err}, throughout)
+}
+
+// chosen are the scenarios of some needs that are to run.
+func (t *trial) chosen(kills bool, needs ...need) []scenario {
+	var list []scenario
+	for _, n := range needs {
+		for _, s := range scenarios {
+			if s.needs == n && (s.kills || !kills) && t.options.only.MatchString(s.name) {
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
+// runBeside runs the scenarios that stand others beside them.
+func (t *trial) runBeside(ctx context.Context, kills bool, m *murder) {
+	queue := make(chan scenario)
+	var lanes sync.WaitGroup
+	for range podLanes {
+		lanes.Go(func() {
+			for s := range queue {
+				t.runOne(ctx, s, m, calmNodes)
+			}
+		})
+	}
+	lanes.Go(func() { t.runLane(ctx, kills, m, theVictim) })
+	for _, s := range t.chosen(kills, itsPods) {
+		queue <- s
+	}
+	close(queue)
+	lanes.Wait()
+}
+
+// runLane runs the scenarios of a need, one after the other.
+func (t *trial) runLane(ctx context.Context, kills bool, m *murder, n need) {
+	nodes := []string{calmNode, otherNode, victimNode, spareNode}
+	if n == theVictim {
+		nodes = []string{victimNode}
+	}
+	for _, s := range t.chosen(kills, n) {
+		t.runOne(ctx, s, m, nodes)
+	}
+}
+
+// runOne runs a scenario in a namespace of its own; with a murder, while our programs are killed again and again.
+// The programs of these nodes have to run when it begins.
+func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []string) {
+	if parent.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(parent, scenarioPatience, fmt.Errorf("not done after %s", scenarioPatience))
+	defer cancel()
+	name := s.name
+	if m != nil {
+		name = killed(name)
+	}
+	namespace := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(name), "-"), "-")
+	if err := t.supervise(ctx, nodes); err != nil {
+		t.record(outcome{name: "before " + name, err: err}, namespace)
+	}
+	sc := &scene{trial: t, namespace: namespace}
+	err := sc.open(ctx)
+	if err == nil && m != nil {
+		err = m.next(ctx)
+	}
+	t.watch.enter(name)
+	o := outcome{name: name, began: time.Now()}
+	if err == nil {
+		err = s.run(ctx, sc)
+	}
+	o.took = time.Since(o.began)
+	o.detail = sc.note
+	// What was seen beside it is part of the result.
+	if broken := t.newViolations(); len(broken) > 0 {
+		err = errors.Join(err, fmt.Errorf("a promise was broken:\n%s", strings.Join(broken, "\n")))
+	}
+	t.watch.leave(name)
+	o.err = err
+	t.record(o, namespace)
+	if parent.Err() != nil {
+		return // the cluster is about to end
+	}
+	if err := sc.close(context.WithoutCancel(ctx)); err != nil && o.err == nil {
+		t.record(outcome{name: name + ": tidying up", err: err}, namespace)
+	}
+}
+
+// killed is the name of a scenario that runs while our programs are killed.
+func killed(name string) string { return name + ", our programs killed" }
+
+// supervise starts programs of nodes that have ended by themselves, so that the next scenario has what it needs. That
+// they have is an error.
+func (t *trial) supervise(ctx context.Context, nodes []string) error {
+	var errs []error
+	for _, name := range nodes {
+		if init := t.cluster.Process(name); init == nil || !init.Running() {
+			continue
+		}
+		node := t.cluster.Node(name)
+		ended := false
+		for _, part := range []realcluster.Part{realcluster.Containerd, realcluster.Kubelet, realcluster.Agent} {
+			if p := node.Process(part); p != nil && !p.Running() {
+				ended = true
+				errs = append(errs, fmt.Errorf("the %s of node %s has ended: %w; the end of its log:\n%s", part, name, p.ExitError(), p.LogTail()), node.Start(ctx, part))
+			}
+		}
+		if ended {
+			errs = append(errs, t.nodeReady(ctx, name, true))
+		}
+	}
+	return errors.Join(errs...)
+}
