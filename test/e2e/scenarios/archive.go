@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -138,7 +139,7 @@ func (t *trial) addObjects(a *archive) error {
 	return errors.Join(errs...)
 }
 
-// addKernels adds what the kernels of the nodes know.
+// addKernels adds what the kernels of the nodes know, and the machine's log, which tells when it stood still.
 func (t *trial) addKernels(a *archive) error {
 	if t.cluster == nil || t.wire == nil {
 		return nil
@@ -162,5 +163,8 @@ func (t *trial) addKernels(a *archive) error {
 		}
 		a.add("kernel/"+name+".txt", []byte(text.String()))
 	}
+	log, err := exec.CommandContext(ctx, "dmesg", "--time-format=iso").Output()
+	errs = append(errs, err)
+	a.add("kernel/log.txt", log)
 	return errors.Join(errs...)
 }
