@@ -144,11 +144,14 @@ e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, RUN='r
 	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
 	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -update-rate $(E2E_RATE) -run '$(RUN)'
 
+# How many versions run at the same time.
+BESIDE ?= 1
+
 .PHONY: e2e-matrix
-e2e-matrix: preflight ## Runs them on all versions of Cilium, and writes docs/end-to-end.md
+e2e-matrix: preflight ## Runs them on all versions of Cilium, and writes docs/end-to-end.md (BESIDE=3: all at the same time)
 	@for line in 1.18 1.19 1.20; do $(MAKE) --no-print-directory cluster-programs CILIUM=$$line || exit; done
 	@$(MAKE) --no-print-directory images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium 1.18,1.19,1.20 -update-rate $(E2E_RATE) -table docs/end-to-end.md
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium 1.18,1.19,1.20 -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/end-to-end.md
 
 $(BIN)/e2e: FORCE
 	@hack/build.sh $@ ./test/e2e/scenarios

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"fixedip.io/fixedip/hack/realcluster/preflight"
@@ -20,8 +21,13 @@ const searchPath = "/usr/sbin:/usr/bin:/sbin:/bin"
 // loopbackPlugin is where Debian has it. containerd asks for it beside the plugin of the network.
 const loopbackPlugin = preflight.LoopbackPlugin
 
+// installing is held while packages are installed: apt-get does not wait for another one.
+var installing sync.Mutex
+
 // installPackages installs the Debian packages whose programs are missing.
 func installPackages(ctx context.Context, log func(string, ...any)) error {
+	installing.Lock()
+	defer installing.Unlock()
 	missing := preflight.MissingPackages()
 	if len(missing) == 0 {
 		return nil

@@ -8,6 +8,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/witness"
 )
 
 // What befalls pods and their workloads on nodes to which nothing happens.
@@ -195,38 +197,72 @@ func stickyMAC(ctx context.Context, s *scene) error {
 // deploymentSlots replaces all pods of a Deployment, whose set of addresses grows to the most pods that lived at
 // once and no further.
 func deploymentSlots(ctx context.Context, s *scene) error {
-	d := s.deployment(workload{name: "web", replicas: 3, podAnnotations: map[string]string{"fixedip.io/enabled": "true"}})
+	const replicas, rollouts = 3, 3
+	counting, end := context.WithCancel(ctx)
+	defer end()
+	most := s.mostAtOnce(counting)
+	d := s.deployment(workload{name: "web", replicas: replicas, podAnnotations: map[string]string{"fixedip.io/enabled": "true"}})
 	if err := s.create(ctx, d); err != nil {
 		return err
 	}
-	if _, err := s.rolledOut(ctx, "web", 3, nil); err != nil {
+	if _, err := s.rolledOut(ctx, "web", replicas); err != nil {
 		return err
 	}
-	var slots map[string]bool
-	for revision := range 3 {
+	slots := 0
+	for revision := range rollouts {
 		if err := change(ctx, s, d, func(o *appsv1.Deployment) {
 			o.Spec.Template.Annotations["revision"] = fmt.Sprint(revision)
 		}); err != nil {
 			return err
 		}
 		var err error
-		// Two rollouts may add the places of the surge; after that there are enough.
-		known := slots
-		if revision < 2 {
-			known = nil
-		}
-		if slots, err = s.rolledOut(ctx, "web", 3, known); err != nil {
+		if slots, err = s.rolledOut(ctx, "web", replicas); err != nil {
 			return err
 		}
 	}
-	s.note = fmt.Sprintf("3 pods, %d slots after 3 rollouts", len(slots))
+	end()
+	n := <-most
+	s.note = fmt.Sprintf("%d slots after %d rollouts, %d pods at once at most", slots, rollouts, n)
+	if slots > n {
+		return fmt.Errorf("the Deployment has %d addresses, and never had more than %d pods at once", slots, n)
+	}
 	return nil
 }
 
-// rolledOut returns when all pods of a Deployment are of its last revision and whole, with the addresses that are
-// kept for it. Where they are known, it fails if there are more.
-func (s *scene) rolledOut(ctx context.Context, name string, replicas int, known map[string]bool) (map[string]bool, error) {
-	slots := map[string]bool{}
+// goneFor is how long after a pod's end a scheduler may not have heard of it.
+const goneFor = 2 * time.Second
+
+// mostAtOnce counts the pods of the namespace until ctx ends, and then tells how many there were at once. Those that
+// are being deleted count too: they have their addresses still.
+func (s *scene) mostAtOnce(ctx context.Context) <-chan int {
+	most := make(chan int, 1)
+	go func() {
+		n, seen := 0, map[string]time.Time{} // seen: by UID of the pod, when it was there last
+		// It ends with ctx alone, and what stands then does not matter.
+		_, _ = s.witness.Await(ctx, s.namespace, func(rows []witness.Row) bool {
+			now := time.Now()
+			for _, row := range rows {
+				if row.UID != "" {
+					seen[row.UID] = now
+				}
+			}
+			at := 0
+			for _, last := range seen {
+				if now.Sub(last) < goneFor {
+					at++
+				}
+			}
+			n = max(n, at)
+			return false
+		})
+		most <- n
+	}()
+	return most
+}
+
+// rolledOut returns when all pods of a Deployment are of its last revision and whole, with the number of addresses
+// that are kept for it.
+func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, error) {
 	err := eventually(ctx, func() error {
 		d := &appsv1.Deployment{ObjectMeta: s.meta(name)}
 		if err := s.api.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
@@ -248,21 +284,9 @@ func (s *scene) rolledOut(ctx context.Context, name string, replicas int, known 
 		if pods != replicas {
 			return fmt.Errorf("the Deployment %s has %d pods, not %d", name, pods, replicas)
 		}
-		clear(slots)
-		for _, r := range s.witness.Records(s.namespace) {
-			slots[r.Name] = true
-		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	for slot := range slots {
-		if known != nil && !known[slot] {
-			return nil, fmt.Errorf("the rollout took another address: %s is not among %v", slot, known)
-		}
-	}
-	return slots, nil
+	return len(s.witness.Records(s.namespace)), err
 }
 
 // soon is a wait for something that must not happen: long enough that it would have.

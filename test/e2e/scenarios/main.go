@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -38,6 +39,8 @@ type options struct {
 	updateRate            time.Duration
 	only                  *regexp.Regexp
 	table                 string
+	// beside is how many versions run at the same time.
+	beside int
 }
 
 func main() {
@@ -61,6 +64,7 @@ func run() error {
 	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "how often agents report the addresses that they use, at most")
 	only := flag.String("run", "", "run those scenarios only whose name this regular expression matches")
+	flag.IntVar(&o.beside, "beside", 1, "how many versions run at the same time; each takes 3 GB of memory, and half of two cores")
 	flag.StringVar(&o.table, "table", "", "file that gets a table of the results")
 	flag.Parse()
 	o.cilium = strings.Split(*cilium, ",")
@@ -70,6 +74,9 @@ func run() error {
 			return fmt.Errorf("find the folder %q: %w", *path, err)
 		}
 		*path = absolute
+	}
+	if o.beside < 1 {
+		return fmt.Errorf("-beside %d: at least one version has to run", o.beside)
 	}
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
@@ -82,17 +89,14 @@ func run() error {
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	var all []results
+	all, err := runVersions(ctx, o)
+	if err != nil {
+		return err
+	}
 	var failed []string
-	for _, line := range o.cilium {
-		r, err := runVersion(ctx, o, line)
-		if err != nil {
-			return err
-		}
-		r.print(os.Stdout)
-		all = append(all, r)
+	for _, r := range all {
 		if !r.passed() {
-			failed = append(failed, "Cilium "+line)
+			failed = append(failed, "Cilium "+r.line)
 		}
 	}
 	if o.table != "" {
@@ -104,4 +108,23 @@ func run() error {
 		return fmt.Errorf("not everything came true on %s", strings.Join(failed, ", "))
 	}
 	return nil
+}
+
+// runVersions runs the scenarios on all versions and returns the results in their order. A version without results
+// ends the others.
+func runVersions(ctx context.Context, o options) ([]results, error) {
+	all := make([]results, len(o.cilium))
+	running, ctx := errgroup.WithContext(ctx)
+	running.SetLimit(o.beside)
+	for i, line := range o.cilium {
+		running.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			var err error
+			all[i], err = runVersion(ctx, o, line)
+			return err
+		})
+	}
+	return all, running.Wait()
 }

@@ -192,8 +192,9 @@ type murder struct {
 }
 
 const (
-	// killEvery leaves a program the time to start, to become the leader and to be in the middle of something.
-	killEvery = 12 * time.Second
+	// killWhenReady is how long they run between kills: time to become the leader and to be in the middle of something.
+	// On a busy machine their start alone may take longer.
+	killWhenReady = 8 * time.Second
 	// killAfter is how long a scenario has run when they are killed first.
 	killAfter = time.Second
 )
@@ -203,7 +204,14 @@ func (t *trial) startMurder(ctx context.Context) *murder {
 	m := &murder{trial: t, end: cancel, done: make(chan struct{}), soon: make(chan struct{})}
 	go func() {
 		defer close(m.done)
-		for wait(ctx, killEvery-killAfter) {
+		for {
+			// If they are not ready in the end, the scenarios tell what that does to pods.
+			if err := t.productReady(ctx); err != nil && ctx.Err() == nil {
+				m.fail(err)
+			}
+			if !wait(ctx, killWhenReady-killAfter) {
+				return
+			}
 			m.mu.Lock()
 			close(m.soon)
 			m.soon = make(chan struct{})
@@ -212,13 +220,17 @@ func (t *trial) startMurder(ctx context.Context) *murder {
 				return
 			}
 			if err := t.killProduct(ctx); err != nil && ctx.Err() == nil {
-				m.mu.Lock()
-				m.errs = append(m.errs, err)
-				m.mu.Unlock()
+				m.fail(err)
 			}
 		}
 	}()
 	return m
+}
+
+func (m *murder) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.errs = append(m.errs, err)
 }
 
 // wait is false if ctx ends first.

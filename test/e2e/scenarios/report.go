@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -54,26 +53,28 @@ func (r results) failures() int {
 // passed is false where nothing ran: a misspelt -run proves nothing.
 func (r results) passed() bool { return r.failures() == 0 && len(r.outcomes) > 1 }
 
-func (o outcome) print(w io.Writer) {
+func (o outcome) String() string {
+	var b strings.Builder
 	word := "ok  "
 	if o.err != nil {
 		word = "FAIL"
 	}
-	fmt.Fprintf(w, "%s %6.1fs  %s", word, o.took.Seconds(), o.name)
+	fmt.Fprintf(&b, "%s %6.1fs  %s", word, o.took.Seconds(), o.name)
 	if o.detail != "" {
-		fmt.Fprintf(w, ": %s", o.detail)
+		fmt.Fprintf(&b, ": %s", o.detail)
 	}
-	fmt.Fprintln(w)
+	fmt.Fprintln(&b)
 	if o.err != nil {
-		fmt.Fprintf(w, "     %s\n", strings.ReplaceAll(o.err.Error(), "\n", "\n     "))
+		fmt.Fprintf(&b, "     %s\n", strings.ReplaceAll(o.err.Error(), "\n", "\n     "))
 		if o.archive != "" {
-			fmt.Fprintf(w, "     logs and objects: %s\n", o.archive)
+			fmt.Fprintf(&b, "     logs and objects: %s\n", o.archive)
 		}
 	}
+	return b.String()
 }
 
-func (r results) print(w io.Writer) {
-	fmt.Fprintf(w, "\nCilium %s: %d of %d passed in %s\n", r.cilium, len(r.outcomes)-r.failures(), len(r.outcomes), r.took.Round(time.Second))
+func (r results) String() string {
+	return fmt.Sprintf("Cilium %s: %d of %d passed in %s\n", r.cilium, len(r.outcomes)-r.failures(), len(r.outcomes), r.took.Round(time.Second))
 }
 
 // writeTable writes the results of several versions as a page of the documentation.

@@ -55,7 +55,7 @@ type trial struct {
 // runVersion starts a cluster, runs all scenarios on it and ends it. An error means that there are no results.
 func runVersion(ctx context.Context, o options, line string) (results, error) {
 	t := &trial{options: o, line: line, dir: filepath.Join(o.dir, "cilium-"+line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
-	fmt.Printf("\nCilium %s, agents report every %s\n", line, o.updateRate)
+	t.say(fmt.Sprintf("Cilium %s, agents report every %s\n", line, o.updateRate))
 	if err := t.setUp(ctx); err != nil {
 		if t.cluster != nil {
 			t.saveArchive("set-up")
@@ -66,6 +66,7 @@ func runVersion(ctx context.Context, o options, line string) (results, error) {
 	defer t.cluster.Stop()
 	t.runAll(ctx)
 	t.results.took = time.Since(t.results.began)
+	t.say(t.results.String())
 	return t.results, ctx.Err()
 }
 
@@ -136,7 +137,7 @@ func (t *trial) record(o outcome, archive string) {
 		o.archive = t.saveArchive(archive)
 	}
 	t.results.outcomes = append(t.results.outcomes, o)
-	o.print(os.Stdout)
+	t.say(o.String())
 }
 
 // progress tells what the cluster does, until the first scenario.
@@ -145,5 +146,13 @@ func (t *trial) progress(format string, args ...any) {
 		return
 	}
 	line := strings.ReplaceAll(fmt.Sprintf(format, args...), t.options.source+string(filepath.Separator), "")
-	fmt.Printf("%6.1fs  %s\n", time.Since(t.results.began).Seconds(), line)
+	t.say(fmt.Sprintf("%6.1fs  %s\n", time.Since(t.results.began).Seconds(), line))
+}
+
+// say prints lines of the report. Where versions run beside one another, each line tells whose it is.
+func (t *trial) say(text string) {
+	if t.options.beside > 1 {
+		text = t.line + "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+t.line+"  ") + "\n"
+	}
+	_, _ = os.Stdout.WriteString(text) // whoever reads it may have gone
 }

@@ -15,11 +15,13 @@ const (
 	everythingForGood
 )
 
-// scenarios are all of them. Those of one need run in this order.
+// scenarios are all of them. Those of one need run in this order: what takes long comes early, so that it has something
+// beside it until its end; and who leaves a node without an address for a while comes last on it.
 var scenarios = []scenario{
 	{"first placement", "pods get an address of each family, claimed before they are bound", firstPlacement, itsPods, true},
-	{"pod deleted", "it comes back with its addresses", podDeleted, itsPods, true},
+	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, itsPods, true},
 	{"pod deleted by force", "its addresses wait until nobody can have them any more", podForceDeleted, itsPods, true},
+	{"pod deleted", "it comes back with its addresses", podDeleted, itsPods, true},
 	{"rolling update", "all pods are replaced, all keep their addresses", rollingUpdate, itsPods, true},
 	{"scaled down and up", "the addresses of pods that are left out wait for them", scaledDownAndUp, itsPods, true},
 	{"deleted and recreated within the TTL", "the new StatefulSet has the addresses of the old one", recreatedWithinTTL, itsPods, true},
@@ -28,15 +30,14 @@ var scenarios = []scenario{
 	{"pool written by hand", "an entry that an administrator wrote is respected, and recorded", handWritten, itsPods, true},
 	{"sticky MAC", "the interface has the MAC address that it had before", stickyMAC, itsPods, false},
 	{"sandbox killed", "the pod runs on in a new sandbox with the addresses of the old one", sandboxKilled, itsPods, true},
-	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, itsPods, true},
 
-	{"two want the last address", "one has it, the other waits and is told why, and has its turn", lastAddress, theVictim, true},
 	{"node drained", "the pod waits for its node and has its addresses there again", nodeDrained, theVictim, true},
 	{"agent cut off", "who had an address has it again; who gets a first one keeps what it got", agentCutOff, theVictim, false},
 	{"agent cut off, strict", "no pod ever has another address than its own", agentCutOffStrict, theVictim, false},
 	{"kubelet stopped", "a node that is silent keeps its pods' addresses", kubeletStopped, theVictim, false},
 	{"node rebooted", "its pods have their addresses again", nodeRebooted, theVictim, false},
 	{"node rebooted, its disk lost", "so they have on a machine that knows nothing", nodeReinstalled, theVictim, false},
+	{"two want the last address", "one has it, the other waits and is told why, and has its turn", lastAddress, theVictim, true},
 
 	{ratioScenario, "a fixed address costs no time", ratio, everything, false},
 	{"burst of 60", "60 ordinary pods on one node start, and pods with fixed addresses between them keep theirs", burst, everything, false},
