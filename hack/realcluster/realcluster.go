@@ -23,6 +23,7 @@ package realcluster
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -229,6 +230,15 @@ func (c *Cluster) Node(name string) *Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes[name]
+}
+
+// NodeAddress is that of a node in the network of the nodes, in the preferred family.
+func (c *Cluster) NodeAddress(name string) (netip.Addr, error) {
+	addresses, err := c.options.NodeAddresses(name)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return addresses[0].Addr(), nil
 }
 
 // AddNode starts a node and returns when it is ready.

@@ -153,7 +153,7 @@ func (w *watch) ping(ctx context.Context, p pair) {
 	defer tick.Stop()
 	for {
 		stalled := make(chan bool, 1)
-		late := time.AfterFunc(lateAfter, func() { stalled <- w.stalled(ctx, p.to) })
+		late := time.AfterFunc(lateAfter, func() { stalled <- w.stalled(ctx, p) })
 		began := time.Now()
 		a, err := p.from.fetch(ctx, p.address)
 		took := time.Since(began)
@@ -195,12 +195,21 @@ const (
 	stallAfter = 2 * time.Second
 )
 
-// stalled is the control of a ping that is late: a pod is asked from its own network, where no packet can be lost.
-// If that takes long too, it is the machine that stands still, and not the network.
-func (w *watch) stalled(ctx context.Context, pod string) bool {
+// stalled are the controls of a ping that is late: the pod is asked from its own network, where no packet can be lost,
+// and the kubelet of its node from the node that asks, which takes no tunnel. If one of them takes long
+// too, it is the machine that stands still, and not the network of the pods.
+func (w *watch) stalled(ctx context.Context, p pair) bool {
+	late := make(chan bool, 2)
 	began := time.Now()
-	_, err := w.bystanders.boxes[pod].fetch(ctx, "127.0.0.1")
-	return err != nil || time.Since(began) > stallAfter
+	go func() {
+		_, err := w.bystanders.boxes[p.to].fetch(ctx, "127.0.0.1")
+		late <- err != nil || time.Since(began) > stallAfter
+	}()
+	go func() {
+		err := w.trial.wire.reach(ctx, p.from.node, w.bystanders.boxes[p.to].node)
+		late <- err != nil || time.Since(began) > stallAfter
+	}()
+	return <-late || <-late
 }
 
 func (w *watch) count(f func(*sums)) {

@@ -231,7 +231,27 @@ func (s sandbox) dial(ctx context.Context, network, address string) (net.Conn, e
 	return r.conn, nil
 }
 
-// show is the sandbox in words.
+// reach connects from one node to the kubelet of another.
+func (w *wire) reach(ctx context.Context, from, to string) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	address, err := w.cluster.NodeAddress(to)
+	if err != nil {
+		return err
+	}
+	init := w.cluster.Process(from)
+	if init == nil {
+		return fmt.Errorf("there is no node %s", from)
+	}
+	node := sandbox{node: from, pod: "the kubelet", path: fmt.Sprintf("/proc/%d/ns/net", init.PID())}
+	conn, err := node.dial(ctx, "tcp", net.JoinHostPort(address.String(), "10250"))
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// String is the sandbox in words.
 func (s sandbox) String() string {
 	return fmt.Sprintf("%s (%s, sandbox %.12s) with %s", s.key(), s.node, s.id, strings.Join(s.addresses, ","))
 }
