@@ -4,6 +4,8 @@
 //
 //	e2e -cilium 1.19                          one version
 //	e2e -cilium 1.18,1.19,1.20 -table FILE    one after the other, and a table of the results
+//	e2e -cilium 1.18,1.19,1.20 -beside 3      all at the same time
+//	e2e -cilium 1.18,1.19 -last -table FILE   the table, of the last whole runs
 //	e2e -run 'drained|rebooted'               some scenarios only
 //
 // Exit code 1: something did not come true, and an archive of logs and objects is in the work folder. Exit code 2:
@@ -65,7 +67,8 @@ func run() error {
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "how often agents report the addresses that they use, at most")
 	only := flag.String("run", "", "run those scenarios only whose name this regular expression matches")
 	flag.IntVar(&o.beside, "beside", 1, "how many versions run at the same time; each takes 3 GB of memory, and half of two cores")
-	flag.StringVar(&o.table, "table", "", "file that gets a table of the results")
+	flag.StringVar(&o.table, "table", "", "file that gets a table of the last whole runs on these versions")
+	last := flag.Bool("last", false, "run nothing, write the table only")
 	flag.Parse()
 	o.cilium = strings.Split(*cilium, ",")
 	for _, path := range []*string{&o.bin, &o.dir, &o.source} {
@@ -89,6 +92,9 @@ func run() error {
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	if *last {
+		return writeTable(o)
+	}
 	all, err := runVersions(ctx, o)
 	if err != nil {
 		return err
@@ -100,7 +106,7 @@ func run() error {
 		}
 	}
 	if o.table != "" {
-		if err := writeTable(o.table, all); err != nil {
+		if err := writeTable(o); err != nil {
 			return err
 		}
 	}

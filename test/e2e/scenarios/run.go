@@ -67,7 +67,10 @@ func runVersion(ctx context.Context, o options, line string) (results, error) {
 	t.runAll(ctx)
 	t.results.took = time.Since(t.results.began)
 	t.say(t.results.String())
-	return t.results, ctx.Err()
+	if ctx.Err() != nil || o.only.String() != "" {
+		return t.results, ctx.Err()
+	}
+	return t.results, t.results.keep(o)
 }
 
 func (t *trial) setUp(ctx context.Context) error {

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// summary is what the table needs of a whole run. It is kept in the work folder, so that versions can run at
+// different times.
+type summary struct {
+	Cilium string
+	// Commit is that of this repository, as git describes it.
+	Commit     string
+	UpdateRate time.Duration
+	Began      time.Time
+	Took       time.Duration
+	Scenarios  []line
+	// Watch is what was watched all the time, in words.
+	Watch string
+}
+
+// line is a scenario of a summary.
+type line struct {
+	Name, Detail string
+	Took         time.Duration
+	Failed       bool
+}
+
+func (o options) summaryFile(version string) string {
+	return filepath.Join(o.dir, "cilium-"+version+".json")
+}
+
+// keep writes the summary of a run.
+func (r results) keep(o options) error {
+	s := summary{Cilium: r.cilium, Commit: o.tag, UpdateRate: r.updateRate, Began: r.began, Took: r.took, Watch: r.watch.String()}
+	for _, x := range r.outcomes {
+		s.Scenarios = append(s.Scenarios, line{Name: x.name, Detail: x.detail, Took: x.took, Failed: x.err != nil})
+	}
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err == nil {
+		err = os.WriteFile(o.summaryFile(r.line), data, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the results of Cilium %s: %w", r.line, err)
+	}
+	return nil
+}
+
+// lastRuns are the summaries of the last whole run on each version.
+func lastRuns(o options) ([]summary, error) {
+	var all []summary
+	for _, version := range o.cilium {
+		data, err := os.ReadFile(o.summaryFile(version))
+		var s summary
+		if err == nil {
+			err = json.Unmarshal(data, &s)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the results of the last whole run on Cilium %s: %w", version, err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// writeTable writes the last whole run on each version as a page of the documentation.
+func writeTable(o options) error {
+	all, err := lastRuns(o)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	b.WriteString("# End to end on real Cilium\n\nWritten by `make e2e-matrix`: seconds that each scenario took, on clusters of real nodes (kubelet, containerd,\n" +
+		"Cilium's agent and CNI plugin, unmodified), with both families of addresses. Many run beside one another; what they\n" +
+		"do is in `test/e2e/scenarios`.\n\n| Scenario |")
+	rule := "\n| --- |"
+	for _, s := range all {
+		fmt.Fprintf(&b, " Cilium %s |", s.Cilium)
+		rule += " --- |"
+	}
+	b.WriteString(rule + "\n")
+	for _, name := range rows(all) {
+		fmt.Fprintf(&b, "| %s |", name)
+		for _, s := range all {
+			fmt.Fprintf(&b, " %s |", s.cell(name))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString("| all of them, with the start of the cluster |")
+	for _, s := range all {
+		fmt.Fprintf(&b, " %.0f |", s.Took.Seconds())
+	}
+	b.WriteString("\n\n")
+	for _, s := range all {
+		fmt.Fprintf(&b, "## Cilium %s\n\nOn %s, of commit %s. Agents report every %s.\n\nThroughout: %s.\n\n", s.Cilium, s.Began.UTC().Format(time.DateOnly),
+			s.Commit, s.UpdateRate, strings.ReplaceAll(s.Watch, "; ", ";\n"))
+		for _, l := range s.Scenarios {
+			if l.Name == ratioScenario {
+				fmt.Fprintf(&b, "From deleted to ready again: %s.\n\n", l.Detail)
+			}
+		}
+	}
+	if err := os.WriteFile(o.table, []byte(strings.TrimRight(b.String(), "\n")+"\n"), 0o644); err != nil {
+		return fmt.Errorf("write the table of results: %w", err)
+	}
+	return nil
+}
+
+// rows are the names of all scenarios, and of what was to have no result of its own and failed.
+func rows(all []summary) []string {
+	var names []string
+	for _, s := range scenarios {
+		names = append(names, s.name)
+		if s.kills {
+			names = append(names, killed(s.name))
+		}
+	}
+	for _, s := range all {
+		for _, l := range s.Scenarios {
+			if l.Failed && !slices.Contains(names, l.Name) {
+				names = append(names, l.Name)
+			}
+		}
+	}
+	return names
+}
+
+func (s summary) cell(name string) string {
+	for _, l := range s.Scenarios {
+		switch {
+		case l.Name != name:
+		case l.Failed:
+			return "**failed**"
+		default:
+			return fmt.Sprintf("%.0f", l.Took.Seconds())
+		}
+	}
+	return "-"
+}
