@@ -7,7 +7,12 @@
 
 BIN      := bin
 DEMO_DIR ?= $(CURDIR)/.demo
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# Read once: images are found under the name that they were given, whatever is committed meanwhile.
+ifndef VERSION
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+endif
+export VERSION
 
 # One set of flags for everything, so that everything shares one build cache. The race detector is
 # the one that needs cgo.
@@ -22,7 +27,7 @@ TOOL := go tool -modfile=hack/tools/go.mod
 
 .PHONY: help
 help: ## Shows this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## Downloads all modules
