@@ -27,6 +27,8 @@ type bystanders struct {
 const (
 	bystanderNamespace = "bystanders"
 	pingEvery          = 500 * time.Millisecond
+	// bystanderCPU is theirs whatever else the machine has to do: who has none answers no ping.
+	bystanderCPU = "300m"
 )
 
 func startBystanders(ctx context.Context, t *trial) (*bystanders, error) {
@@ -35,9 +37,9 @@ func startBystanders(ctx context.Context, t *trial) (*bystanders, error) {
 		return nil, err
 	}
 	for _, obj := range []client.Object{
-		s.statefulSet(workload{name: "fixed", replicas: 2}),
-		s.deployment(workload{name: "ordinary", replicas: 2, scheduler: stockScheduler}),
-		s.daemonSet(workload{name: "everywhere", scheduler: stockScheduler}),
+		s.statefulSet(workload{name: "fixed", replicas: 2, cpu: bystanderCPU}),
+		s.deployment(workload{name: "ordinary", replicas: 2, cpu: bystanderCPU, scheduler: stockScheduler}),
+		s.daemonSet(workload{name: "everywhere", cpu: bystanderCPU, scheduler: stockScheduler}),
 	} {
 		if err := s.create(ctx, obj); err != nil {
 			return nil, err

@@ -5,6 +5,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/hack/realcluster/layout"
@@ -27,6 +28,9 @@ type workload struct {
 	annotations, podAnnotations map[string]string
 	// labels of the pods.
 	labels map[string]string
+	// cpu is what its pods ask for; next to nothing if empty. One that asks for nothing at all has a 500th of the share of
+	// any other program of the machine, and answers nobody while there are many.
+	cpu string
 	// leaves says that its pods leave a node that is not ready at once, and not after the usual 5 minutes.
 	leaves bool
 }
@@ -70,6 +74,9 @@ func (w workload) template() corev1.PodTemplateSpec {
 	if w.scheduler == "" {
 		w.scheduler = ourScheduler
 	}
+	if w.cpu == "" {
+		w.cpu = "10m"
+	}
 	labels := map[string]string{"app": w.name}
 	for k, v := range w.labels {
 		labels[k] = v
@@ -83,6 +90,7 @@ func (w workload) template() corev1.PodTemplateSpec {
 		DNSPolicy:                     corev1.DNSDefault, // there is no DNS
 		Containers: []corev1.Container{{
 			Name: "web", Image: layout.WebImage, ImagePullPolicy: corev1.PullNever,
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(w.cpu)}},
 		}},
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
