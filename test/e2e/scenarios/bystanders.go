@@ -155,19 +155,21 @@ func (w *watch) ping(ctx context.Context, p pair) {
 	defer tick.Stop()
 	for {
 		stalled := make(chan bool, 1)
-		late := time.AfterFunc(lateAfter, func() { stalled <- w.stalled(ctx, p) })
+		asking, answered := context.WithCancel(ctx)
+		late := time.AfterFunc(lateAfter, func() { stalled <- w.stalled(asking, ctx, p) })
 		began := time.Now()
 		a, err := p.from.fetch(ctx, p.address)
 		took := time.Since(began)
+		answered()
 		if ctx.Err() != nil {
 			late.Stop()
 			return
 		}
-		if err == nil && a.Hostname != p.to {
-			err = fmt.Errorf("there answers %s", a.Hostname)
-		}
 		// One that was late and came all the same was no loss, whatever the reason.
 		lost := err != nil
+		if err == nil && a.Hostname != p.to {
+			w.violate("%s asked %s at %s, and there answers %s", p.from.key(), p.to, p.address, a.Hostname)
+		}
 		if !late.Stop() && <-stalled && lost {
 			lost = false
 			w.count(func(s *sums) { s.stalled++ })
@@ -197,10 +199,23 @@ const (
 	stallAfter = 2 * time.Second
 )
 
-// stalled are the controls of a ping that is late: the pod is asked from its own network, where no packet can be lost,
-// and the kubelet of its node from the node that asks, which takes no tunnel. If one of them takes long
-// too, it is the machine that stands still, and not the network of the pods.
-func (w *watch) stalled(ctx context.Context, p pair) bool {
+// stalled runs the controls of a ping that is late, again and again until asking ends: a process that had little to do
+// may be served once, and then wait for its turn.
+func (w *watch) stalled(asking, ctx context.Context, p pair) bool {
+	for {
+		if w.standsStill(ctx, p) {
+			return true
+		}
+		if !wait(asking, lateAfter) {
+			return false
+		}
+	}
+}
+
+// standsStill is true if it is the machine that stands still, and not the network of the pods: if the pod takes long to
+// answer in its own network, where no packet can be lost, or the kubelet of its node to the node that asks, which takes
+// no tunnel.
+func (w *watch) standsStill(ctx context.Context, p pair) bool {
 	late := make(chan bool, 2)
 	began := time.Now()
 	go func() {
