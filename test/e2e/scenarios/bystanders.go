@@ -226,7 +226,10 @@ func (w *watch) standsStill(ctx context.Context, p pair) bool {
 		err := w.trial.wire.reach(ctx, p.from.node, w.bystanders.boxes[p.to].node)
 		late <- err != nil || time.Since(began) > stallAfter
 	}()
-	return <-late || <-late
+	if <-late {
+		return true
+	}
+	return <-late
 }
 
 func (w *watch) count(f func(*sums)) {

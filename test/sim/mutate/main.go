@@ -53,7 +53,7 @@ var mutations = []mutation{
 	{"delete records of pods that are there", "ipam/core/plan/record.go",
 		"case s.Pod != nil:\n\t\treturn false\n\tcase !s.Workload.Exists:", "case !s.Workload.Exists:"},
 	{"record an address that another record holds", "ipam/controller/record_controller.go",
-		"if len(holders.Items) > 0 {", "if false {"},
+		"if len(holders) > 0 {", "if false {"},
 	{"publish a subnet without what is kept in it", "ipam/store/subnets/publish.go",
 		"if len(given.Kept) == 0 {", "if true {"},
 	{"fill pools past what FixedIPs keep", "ipam/controller/duty.go",
