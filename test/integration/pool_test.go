@@ -21,6 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
@@ -238,11 +239,20 @@ func (e *env) replacedNode(t *testing.T) {
 
 var smallPool = []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.6.0.0/24"), MaskSize: 28}}
 
-// allocator makes an allocator whose view is never brought up to date, over the small pool. Orphans
-// are not held for their node.
+// allocator makes an allocator over the small pool whose view is never brought up to date: of FixedIPs it
+// knows those there are now, and of nodes none. Orphans are not held for their node.
 func (e *env) allocator(t *testing.T, pools *ciliumpool.Pools, policy plan.Policy) *subnets.Allocator {
+	t.Helper()
+	var records v1alpha1.FixedIPList
+	if err := e.api.List(within(t), &records); err != nil {
+		t.Fatal(err)
+	}
+	l := ledger.New()
+	for i := range records.Items {
+		l.SetRecord(fixedips.Keeping(&records.Items[i]))
+	}
 	return subnets.NewAllocator(subnets.Options{
-		API: e.api, Cached: e.api, Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: ledger.New(),
+		API: e.api, Cached: e.api, Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: l,
 		Rules: plan.SubnetRules{Pools: smallPool, Policy: policy}, Namespace: "fixedip-system", Clock: clock.RealClock{},
 	})
 }
