@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	appsv1 "k8s.io/api/apps/v1"
@@ -15,6 +16,7 @@ import (
 
 	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // G24: a fresh address is not used again at once. Addresses are taken from the top; one that was given
@@ -57,7 +59,15 @@ func TestG24Rotation(t *testing.T) {
 	var cn ciliumv2.CiliumNode
 	e.must(e.api.Get(within(t), client.ObjectKey{Name: "node-1"}, &cn))
 	// Of two that were released within one second, which is all that the marks tell, the lower goes first.
-	if cn.Spec.IPAM.Pool[resting[0]].Resource == cn.Spec.IPAM.Pool[resting[1]].Resource {
+	released := func(ip string) time.Time {
+		e := cn.Spec.IPAM.Pool[ip]
+		at, ok := pool.Entry{Owner: e.Owner, Resource: e.Resource}.ReleasedAt()
+		if !ok {
+			t.Fatalf("%s does not rest: %+v", ip, e)
+		}
+		return at
+	}
+	if released(resting[0]).Equal(released(resting[1])) {
 		slices.Sort(resting)
 	}
 	place("d", resting[0])
