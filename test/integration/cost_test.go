@@ -202,7 +202,9 @@ func (c *claims) size() int {
 func (c *claims) round(round int) time.Duration {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(within(c.t))
-	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.Node, bool) { n, ok := c.nodes[node]; return n, ok })
+	// A writer looks once more when a write is done.
+	known := maps.Clone(c.nodes)
+	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.Node, bool) { n, ok := known[node]; return n, ok })
 	defer w.Wait()
 	defer cancel()
 	began := time.Now()
