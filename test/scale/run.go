@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
@@ -214,6 +215,12 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 				if err := api.Delete(deleting, o, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
 					return fmt.Errorf("delete %T %s/%s: %w", o, p.namespace, p.name, err)
 				}
+			}
+			// As its agent does. An address that is listed does not end its rest, and is written of once a minute.
+			unused := client.RawPatch(types.JSONPatchType, fmt.Appendf(nil, `[{"op":"remove","path":"/status/ipam/used/%s"}]`, p.addr))
+			node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: nodeName(p.node)}}
+			if err := api.Status().Patch(deleting, node, unused); err != nil {
+				return fmt.Errorf("take %s out of what the agent of %s lists: %w", p.addr, node.Name, err)
 			}
 			return nil
 		})
