@@ -157,6 +157,8 @@ func FuzzAsked(f *testing.F) {
 		{calico: `["10.0.1.10"]`, by: "ordinal", pod: "web-1", onPod: true, first: 1},
 		{ips: "10.0.1.10", pod: "web-00"},
 		{ips: "10.0.1.10", pod: "web--1"},
+		{ips: strings.Repeat("\x97", 80) + "-", pod: "web-0"},
+		{ips: strings.Repeat("a", 88) + "-", pod: "web-0"},
 	} {
 		f.Add(s.ips, s.by, s.calico, s.pod, s.onPod, s.first, false)
 		f.Add(s.ips, s.by, s.calico, s.pod, s.onPod, s.first, true)

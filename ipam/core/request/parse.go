@@ -19,7 +19,7 @@ const (
 	maxElements = 64
 	// maxElementLength is more than two IPv6 addresses with a dash between them need. What is longer
 	// is not repeated in a message.
-	maxElementLength = 100
+	maxElementLength = 90
 )
 
 // Parse reads a list of single addresses, ranges and CIDRs, with commas between them. Of a CIDR it
@@ -59,6 +59,10 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 		if len(e) > maxElementLength {
 			return Addresses{}, fmt.Errorf("element %d is %d characters long; %s", i+1, len(e), allowed)
 		}
+		// Quoted, such a character is up to four times as long, and hard to read.
+		if at := strings.IndexFunc(e, foreign); at >= 0 {
+			return Addresses{}, fmt.Errorf("element %d has %q in it; %s", i+1, []rune(e[at:])[0], allowed)
+		}
 		r, err := read(e)
 		if err != nil {
 			return Addresses{}, err
@@ -70,6 +74,15 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 		out.add(r)
 	}
 	return out, nil
+}
+
+// foreign tells whether a character has no place in a list of addresses, and would be escaped in a message.
+func foreign(r rune) bool {
+	switch r {
+	case '\t', '\n':
+		return false // beside the dash of a range, which YAML may have broken
+	}
+	return r < ' ' || r > '~' || r == '"' || r == '\\'
 }
 
 const allowed = "write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)"
