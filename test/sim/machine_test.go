@@ -20,6 +20,8 @@ const (
 	updateRate = 15 * time.Second
 	// addRetry is how long a kubelet waits after a CNI ADD that failed.
 	addRetry = 3 * time.Second
+	// restartAfter is how long it waits before it starts an agent again that has ended itself.
+	restartAfter = 10 * time.Second
 	// minPool is the smallest pool that an agent starts with.
 	minPool = 2
 )
@@ -41,6 +43,8 @@ type machine struct {
 	boxes map[types.UID]*sandbox
 	// retryAt is when the next CNI ADD of a pod may come.
 	retryAt map[types.UID]time.Time
+	// restartAt is when an agent may start again that has ended itself.
+	restartAt time.Time
 
 	// ipam is nil while the agent is down.
 	ipam *agent.Allocator
@@ -123,7 +127,7 @@ func (m *machine) agentStarted() bool {
 		ip, err := m.ipam.Next(owner)
 		if err != nil {
 			// It exits and is started again.
-			m.ipam = nil
+			m.ipam, m.restartAt = nil, time.Now().Add(restartAfter)
 			return true
 		}
 		m.own[owner] = ip
@@ -178,7 +182,9 @@ func (m *machine) deeds(now time.Time) []deed {
 		}
 		switch {
 		case m.ipam == nil:
-			add("agent starts", m.agentUp)
+			if !now.Before(m.restartAt) {
+				add("agent starts", m.agentUp)
+			}
 		default:
 			if m.seesNode() {
 				add("agent sees", m.seeNode)
