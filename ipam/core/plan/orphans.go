@@ -148,7 +148,9 @@ type Heir struct {
 
 // Adopter chooses the living node that takes over an orphan in addition to what it has: the one
 // that names itself the successor, at once; any that is ready where an address may migrate, soon;
-// and, where orphans are inherited, one that joined while the orphan was being held for its node.
+// and, where orphans are inherited, one that joined while the orphan was being held for its node, or
+// at most as long before. It may have come in place of the node while nobody looked, as while another
+// controller takes the lead, and replacements often join before what they replace is deleted.
 // No heir: none may have it now. at is when to ask again; zero: not before something changes.
 func (r SubnetRules) Adopter(o Orphan, heirs []Heir, now time.Time) (heir string, at time.Time) {
 	if len(o.Subnets) == 0 {
@@ -169,7 +171,7 @@ func (r SubnetRules) Adopter(o Orphan, heirs []Heir, now time.Time) (heir string
 		ways = append(ways, way{min(r.Hold, migrateHold), func(h Heir) bool { return h.Ready }})
 	}
 	if r.Policy == Inherit {
-		ways = append(ways, way{r.Hold, func(h Heir) bool { return h.Ready && !h.Joined.Before(o.Since) }})
+		ways = append(ways, way{r.Hold, func(h Heir) bool { return h.Ready && !h.Joined.Before(o.Since.Add(-r.Hold)) }})
 	}
 	for _, w := range ways {
 		due := o.Since.Add(w.hold)

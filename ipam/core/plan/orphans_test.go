@@ -71,6 +71,8 @@ func TestAdopter(t *testing.T) {
 		"the successor before others": {plan.Inherit, gone(time.Hour, follows),
 			[]plan.Heir{{Name: "a", Ready: true}, {Name: "b", SuccessorOf: "node-1", Subnets: 3}}, "b", time.Time{}},
 		"who joined since":                     {plan.Inherit, gone(time.Minute, waits), []plan.Heir{{Name: "a", Ready: true, Joined: old}, {Name: "b", Ready: true, Joined: newer}}, "b", time.Time{}},
+		"who joined a little before":           {plan.Inherit, gone(time.Minute, waits), []plan.Heir{{Name: "a", Ready: true, Joined: old}, {Name: "b", Ready: true, Joined: at(-90 * time.Second)}}, "b", time.Time{}},
+		"who joined too long before":           {plan.Inherit, gone(time.Minute, waits), []plan.Heir{{Name: "b", Ready: true, Joined: at(-91 * time.Second)}}, "", time.Time{}},
 		"nobody joined since":                  {plan.Inherit, gone(time.Minute, waits), []plan.Heir{{Name: "a", Ready: true, Joined: old}}, "", time.Time{}},
 		"who joined since is not ready yet":    {plan.Inherit, gone(time.Minute, waits), []plan.Heir{{Name: "b", Joined: newer}}, "", time.Time{}},
 		"who joined since has to wait":         {plan.Inherit, gone(20*time.Second, waits), []plan.Heir{{Name: "b", Ready: true, Joined: newer}}, "", at(10 * time.Second)},

@@ -51,7 +51,7 @@ cluster-pool-ipv6-cidr: ["` + layout.PodCIDR(layout.IPv6) + `"]
 workload-kind: [Deployment.apps=Slot]
 label-selector: {matchLabels: {fixed: by-label}}
 cool-down: ` + coolDown.String() + `
-subnet-hold-time: 5s
+subnet-hold-time: 15s
 leader-election-lease-duration: 4s
 leader-election-renew-deadline: 3s
 leader-election-retry-period: 500ms
