@@ -43,19 +43,31 @@ func (r *nodeReconciler) podEvents() handler.Funcs {
 			before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
 			switch {
 			case before.UID != after.UID, identity.Ended(before) != identity.Ended(after):
-				podWent(before, q)
-				podWent(after, q)
+				r.podWent(before, q)
+				r.podWent(after, q)
 			case identity.Place(before) != identity.Place(after), !slices.Equal(before.Status.PodIPs, after.Status.PodIPs):
 				r.podCame(ctx, after, q)
+				r.elsewhere(after, q)
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { podWent(e.Object.(*corev1.Pod), q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { r.podWent(e.Object.(*corev1.Pod), q) },
 	}
 }
 
-func podWent(pod *corev1.Pod, q queue) {
+func (r *nodeReconciler) podWent(pod *corev1.Pod, q queue) {
 	if place := identity.Place(pod); place != "" {
 		q.Add(nodeRequest(place))
+	}
+	r.elsewhere(pod, q)
+}
+
+// elsewhere asks for the pools of other nodes that have an entry of a pod's name: one that was claimed on a
+// strict node for a pod that was bound to another afterwards, or never, is vacant by that alone.
+func (r *nodeReconciler) elsewhere(pod *corev1.Pod, q queue) {
+	for _, h := range r.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
+		if h.Node != identity.Place(pod) {
+			q.Add(nodeRequest(h.Node))
+		}
 	}
 }
 

@@ -1,0 +1,55 @@
+package controller
+
+import (
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// A scheduler that claimed an entry on a strict node for a pod and could not bind it there leaves the entry
+// behind. Nothing else happens on that node, so that the pod's own events have to lead to it.
+func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
+	waits := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "job", UID: "1"}}
+	elsewhere := waits.DeepCopy()
+	elsewhere.Spec.NodeName = "other"
+	for name, happens := range map[string]func(h handler.Funcs, q queue){
+		"it is bound to another node": func(h handler.Funcs, q queue) {
+			h.Update(t.Context(), event.UpdateEvent{ObjectOld: waits, ObjectNew: elsewhere}, q)
+		},
+		"it is deleted before it is bound": func(h handler.Funcs, q queue) {
+			h.Delete(t.Context(), event.DeleteEvent{Object: waits}, q)
+		},
+		"it is deleted on another node": func(h handler.Funcs, q queue) {
+			h.Delete(t.Context(), event.DeleteEvent{Object: elsewhere}, q)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledger.New()
+			l.SetNode(pool.Node{Name: "strict", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true,
+				Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.0.9"): pool.Ordinary("db", "job")}})
+			r := &nodeReconciler{ledger: l, cfg: Config{StrictNodes: labels.Nothing()}, cached: fake.NewFakeClient()}
+			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+			defer q.ShutDown()
+			happens(r.podEvents(), q)
+			asked := map[reconcile.Request]bool{}
+			for q.Len() > 0 {
+				req, _ := q.Get()
+				asked[req] = true
+			}
+			if !asked[nodeRequest("strict")] {
+				t.Errorf("the pool that has the entry is not looked at, but %v", asked)
+			}
+		})
+	}
+}
