@@ -74,6 +74,12 @@ func Fill(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool
 	return edits, max(0, missing)
 }
 
+// barLasts is how long the mark of a released address stays at least on a node that is not its home. Until its
+// home has let go of it, that mark bars its way back there (see pool.Move), and who gives the address up looks
+// at it a second later. A mark counts whole seconds only, so that a cool-down of less than two could end between
+// the two: the address would be barred and unbarred for ever.
+const barLasts = 5 * time.Second
+
 // Rested makes the edits that remove the entries of released addresses that have cooled down, so
 // that they are free again. An address that a pod on the node still has goes on resting, and one that
 // the agent still lists starts anew: it cools down once the agent has let go of it. next is when the
@@ -85,6 +91,9 @@ func Rested(n pool.Node, now time.Time, coolDown time.Duration, inUse func(netip
 			continue
 		}
 		due := at.Add(coolDown)
+		if !n.Home(a) {
+			due = at.Add(max(coolDown, barLasts))
+		}
 		if now.Before(due) {
 			if next.IsZero() || due.Before(next) {
 				next = due

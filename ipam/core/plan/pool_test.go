@@ -146,3 +146,28 @@ func TestRested(t *testing.T) {
 		t.Errorf("without a cool-down %v is edited, and the agent still lists 10.0.1.3", edited(edits))
 	}
 }
+
+// The mark that bars the way of an address that is away stays until its home has been looked at, however short
+// the cool-down is.
+func TestBarOutlastsCoolDown(t *testing.T) {
+	now := time.Unix(1000, 0)
+	n := node(map[string]pool.Entry{
+		"10.0.1.1": pool.Released(now.Add(-time.Second)),
+		"10.0.9.1": pool.Released(now.Add(-time.Second)),
+		"10.0.9.2": pool.Released(now.Add(-4 * time.Second)),
+		"10.0.9.3": pool.Released(now.Add(-5 * time.Second)),
+	})
+	nobody := func(netip.Addr) bool { return false }
+	for _, coolDown := range []time.Duration{0, time.Second} {
+		edits, next := plan.Rested(n, now, coolDown, nobody)
+		if want := []string{"10.0.1.1", "10.0.9.3"}; !equal(edited(edits), want) {
+			t.Errorf("with a cool-down of %s %v are removed, want %v", coolDown, edited(edits), want)
+		}
+		if want := now.Add(time.Second); !next.Equal(want) {
+			t.Errorf("with a cool-down of %s the next is removed at %v, want %v", coolDown, next, want)
+		}
+	}
+	if edits, _ := plan.Rested(n, now, time.Minute, nobody); len(edits) > 0 {
+		t.Errorf("with a longer cool-down %v are removed, want none", edited(edits))
+	}
+}
