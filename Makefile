@@ -221,6 +221,12 @@ test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of
 test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration
 
+FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%)
+
+.PHONY: faults
+faults: $(FAULT_PROGRAMS) ## Has every write of both programs fail in each of three ways; make test has it fail in one
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_FAULTS=all go test -v -count=1 -timeout 0 ./test/integration -run 'TestEveryWriteFails$$'
+
 ##@ Measurements
 
 PODS     ?= 150000

@@ -3,6 +3,7 @@ module fixedip.io/fixedip
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/cilium/cilium v1.19.4
 	github.com/google/go-containerregistry v0.22.1
 	go.etcd.io/etcd/api/v3 v3.6.16

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -96,6 +97,13 @@ func (w *Witness) Pod(namespace, name string) *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pods[namespace+"/"+name]
+}
+
+// Node is a CiliumNode as last seen, nil if there is none.
+func (w *Witness) Node(name string) *ciliumv2.CiliumNode {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.nodes[name]
 }
 
 // Entries are "node/address" of all pool entries that name a pod.

@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -43,7 +44,11 @@ type fakes struct {
 	pods   toolscache.SharedIndexInformer
 
 	mu sync.Mutex
-	// addrs are what pods were bound with. Key: the pod's UID.
+	// nodes are the names of the fake nodes. Pods of the scheduler are served as well, once it has bound them
+	// to one.
+	nodes map[string]bool
+	// addrs are what pods were bound with. Key: the pod's UID. Those that the scheduler bound have what the
+	// pool of their node gives them.
 	addrs map[types.UID]string
 	// place chooses the node of a new pod.
 	place func(pod string) string
@@ -71,7 +76,7 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 		e: e, api: kubernetes.NewForConfigOrDie(cfg), place: place,
 		writer: ciliumpool.NewWriter(ctx, ciliumpool.New(fast), unknown),
 		queue:  workqueue.NewTypedDelayingQueue[types.NamespacedName](),
-		addrs:  map[types.UID]string{}, gone: map[string]time.Time{},
+		nodes:  map[string]bool{}, addrs: map[types.UID]string{}, gone: map[string]time.Time{},
 	}
 	for n := range nodes {
 		name := fakeName(n)
@@ -81,7 +86,7 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	}
 	f.pods = informers.NewSharedInformerFactory(f.api, 0).Core().V1().Pods().Informer()
 	add := func(obj any) {
-		if p := obj.(*corev1.Pod); p.Spec.SchedulerName == nobody {
+		if p := obj.(*corev1.Pod); f.serves(p) {
 			f.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
@@ -121,10 +126,39 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	return f
 }
 
+// serves tells whether a pod is for the fakes: nobody else places it, or it was placed on one of them.
+func (f *fakes) serves(p *corev1.Pod) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return p.Spec.SchedulerName == nobody || f.nodes[p.Spec.NodeName]
+}
+
+// addNode makes a fake node that the scheduler can place pods on. The controller gives it its subnet.
+func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
+	f.mu.Lock()
+	f.nodes[node.Name] = true
+	f.mu.Unlock()
+	made, err := f.api.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("make node %s: %w", node.Name, err)
+	}
+	made.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
+	made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
+	// The controllers of Kubernetes write to it as soon as it is there: this asks for no version.
+	made.ResourceVersion = ""
+	if _, err := f.api.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("make node %s ready: %w", node.Name, err)
+	}
+	if err := f.e.api.Create(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}); err != nil {
+		return fmt.Errorf("make CiliumNode %s: %w", node.Name, err)
+	}
+	return nil
+}
+
 // serve takes a pod one step further. What fails is tried again soon.
 func (f *fakes) serve(ctx context.Context, key types.NamespacedName) {
 	obj, exists, err := f.pods.GetStore().GetByKey(key.String())
-	if err != nil || !exists {
+	if err != nil || !exists || !f.serves(obj.(*corev1.Pod)) {
 		return
 	}
 	pod := obj.(*corev1.Pod)
@@ -155,6 +189,9 @@ func (f *fakes) end(ctx context.Context, pod *corev1.Pod) error {
 
 // errReleasing: a pod has to wait for its record to go.
 var errReleasing = errors.New("the former address is being released")
+
+// errNoEntry: a pod was bound to a node whose pool has nothing for it.
+var errNoEntry = errors.New("the pool has no entry for the pod")
 
 func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
 	if r := f.e.witness.Record(pod.Namespace, pod.Name); r != nil && r.DeletionTimestamp != nil {
@@ -198,6 +235,20 @@ func (f *fakes) run(ctx context.Context, pod *corev1.Pod) error {
 	f.mu.Lock()
 	addr := f.addrs[pod.UID]
 	f.mu.Unlock()
+	if addr == "" {
+		var cn ciliumv2.CiliumNode
+		if err := f.e.api.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &cn); err != nil {
+			return err
+		}
+		for ip, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == pool.OwnerKey(pod.Namespace, pod.Name) {
+				addr = ip
+			}
+		}
+		if addr == "" {
+			return errNoEntry
+		}
+	}
 	pod = pod.DeepCopy()
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.PodIP = addr

@@ -3,6 +3,8 @@ package integration
 import (
 	"crypto/tls"
 	"encoding/pem"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -28,7 +30,8 @@ func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.
 	e.must(err)
 	onward := httputil.NewSingleHostReverseProxy(target)
 	onward.Transport, onward.FlushInterval = transport, -1
-	// A program that is killed breaks off its requests, which is no news.
+	// A program that is killed breaks off its requests, and a control plane its answers, which is no news.
+	onward.ErrorLog = log.New(io.Discard, "", 0)
 	onward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pass(w, r, onward) }))

@@ -1,0 +1,166 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/ipam/store/subnets"
+)
+
+// failure is what happens to a write. What its author is told is the same in all of them: nothing that says
+// whether it was carried out.
+type failure int
+
+const (
+	// refused: the API server never has it, and the connection breaks.
+	refused failure = iota
+	// errored: it is carried out, and answered with an error of the store's.
+	errored
+	// lost: it is carried out, and the connection breaks before the answer.
+	lost
+)
+
+var failures = []failure{refused, errored, lost}
+
+func (f failure) String() string {
+	return [...]string{"refused", "carried out and answered with an error", "carried out and the answer lost"}[f]
+}
+
+// fault says which write of one program fails, counted from 1 within a run, and how. The zero fault fails
+// none.
+type fault struct {
+	program string
+	at      int
+	failure failure
+}
+
+func (f fault) String() string {
+	if f.at == 0 {
+		return "no write fails"
+	}
+	return fmt.Sprintf("write %d of %s is %s", f.at, f.program, f.failure)
+}
+
+// faultGate is a proxy in front of the API server for both programs. It fails one write of each run. Runs
+// share the programs and go side by side: a write is that of the run whose namespace, or node, it names.
+// Events and the Leases of elections are no writes here; the Lease that subnets are given away by is one.
+type faultGate struct {
+	// kubeconfigs lead through the gate. Key: the program, by its user.
+	kubeconfigs map[string]string
+	history     *history
+	// closed is locked while no request is let through.
+	closed sync.RWMutex
+
+	mu sync.Mutex
+	// runs are those that have begun. Key: the run's name.
+	runs map[string]*gatedRun
+}
+
+// gatedRun is what the gate knows of a run.
+type gatedRun struct {
+	fault fault
+	// writes has them in their order, in words. Key: the program.
+	writes map[string][]string
+	// failed is the write that was failed, in words; empty: it has not come.
+	failed string
+	// last is when the last write came.
+	last time.Time
+}
+
+func (e *env) faultGate() *faultGate {
+	e.t.Helper()
+	g := &faultGate{kubeconfigs: map[string]string{}, history: &history{}, runs: map[string]*gatedRun{}}
+	for _, program := range []string{cluster.Scheduler, cluster.Controller} {
+		g.kubeconfigs[program] = e.proxy(program, "faults-"+program, func(w http.ResponseWriter, r *http.Request, onward http.Handler) {
+			g.awaitOpen()
+			if r.Method == http.MethodGet {
+				g.history.recording(program, onward).ServeHTTP(w, r)
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			failure, fails := g.fails(program, r, body)
+			if !fails {
+				g.history.recording(program, onward).ServeHTTP(w, r)
+				return
+			}
+			g.history.unanswered(program, r, body)
+			if failure != refused {
+				onward.ServeHTTP(httptest.NewRecorder(), r)
+			}
+			if failure != errored {
+				panic(http.ErrAbortHandler)
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusInternalServerError)
+			// What the API server says of an etcd that is slow.
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"etcdserver: request timed out","code":500}`)
+		})
+	}
+	return g
+}
+
+// awaitOpen returns when requests are let through.
+func (g *faultGate) awaitOpen() {
+	g.closed.RLock()
+	defer g.closed.RUnlock()
+}
+
+// shut lets no request through while f does something.
+func (g *faultGate) shut(f func()) {
+	g.closed.Lock()
+	defer g.closed.Unlock()
+	f()
+}
+
+// begin lets a run have its writes counted, and one of them fail.
+func (g *faultGate) begin(run string, f fault) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.runs[run] = &gatedRun{fault: f, writes: map[string][]string{}, last: time.Now()}
+}
+
+// of is what the gate knows of a run now.
+func (g *faultGate) of(run string) gatedRun {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return *g.runs[run]
+}
+
+// runIn finds the run that a path or a text names.
+var runIn = regexp.MustCompile(`\brun\d+\b`)
+
+func (g *faultGate) fails(program string, r *http.Request, body []byte) (failure, bool) {
+	name := runIn.FindString(r.URL.Path)
+	switch {
+	case strings.Contains(r.URL.Path, "/events"):
+		return 0, false
+	case strings.HasSuffix(r.URL.Path, "/leases/"+subnets.TicketName):
+		name = string(runIn.Find(body))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	run := g.runs[name]
+	if run == nil {
+		return 0, false
+	}
+	write := r.Method + " " + strings.ReplaceAll(r.URL.Path, name, "run")
+	run.writes[program] = append(run.writes[program], write)
+	run.last = time.Now()
+	if run.fault.program != program || run.fault.at != len(run.writes[program]) {
+		return 0, false
+	}
+	run.failed = write
+	return run.fault.failure, true
+}

@@ -1,0 +1,413 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// runsAtOnce are the runs that go side by side: they wait for most of their time.
+const runsAtOnce = 10
+
+// step is one thing that happens in a run. What stands afterwards is compared.
+type step struct {
+	name string
+	does func(*faultRun) error
+	// pods are all that there are then, with how many there were of that name, and their nodes.
+	pods []string
+}
+
+// scenarios are what runs go through. Key: the name. Together they have every kind of write that both programs
+// make for a workload and for a node that comes and goes.
+var scenarios = map[string][]step{
+	"life": {
+		{"a node joins", func(r *faultRun) error { return r.join("a", false, "") }, nil},
+		{"two pods are placed for the first time", func(r *faultRun) error { return r.deploy("web", 2, whenScaledDelete) }, []string{"web-0 1 a", "web-1 1 a"}},
+		{"one is replaced", func(r *faultRun) error { return r.deletePod("web-0") }, []string{"web-0 2 a", "web-1 1 a"}},
+		{"one is scaled away", func(r *faultRun) error { return r.scale("web", 1) }, []string{"web-0 2 a"}},
+		{"the workload is deleted", func(r *faultRun) error { return r.undeploy("web") }, nil},
+	},
+	"moves": {
+		{"two nodes join", func(r *faultRun) error { return errors.Join(r.join("a", false, ""), r.join("b", true, "")) }, nil},
+		{"two workloads are placed", func(r *faultRun) error {
+			return errors.Join(r.deploy("moves", 1, failover("Migrate")), r.deploy("waits", 1, failover("Wait")))
+		}, []string{"moves-0 1 a", "waits-0 1 a"}},
+		{"one moves to the other node", func(r *faultRun) error {
+			return errors.Join(r.outOfService("a"), r.cordon("b", false), r.deletePod("moves-0"))
+		}, []string{"moves-0 2 b", "waits-0 1 a"}},
+		{"it is deleted there", func(r *faultRun) error { return r.undeploy("moves") }, []string{"waits-0 1 a"}},
+		{"its home goes", func(r *faultRun) error { return r.lose("a") }, []string{"waits-0 2 nowhere"}},
+		{"another node takes that one's place", func(r *faultRun) error { return r.join("c", false, "a") }, []string{"waits-0 2 c"}},
+		{"the other workload is deleted", func(r *faultRun) error { return r.undeploy("waits") }, nil},
+	},
+}
+
+func whenScaledDelete(s *appsv1.StatefulSet) {
+	metav1.SetMetaDataAnnotation(&s.ObjectMeta, "fixedip.io/when-scaled", "Delete")
+}
+
+// faultRun is one way through a scenario, in a namespace and on nodes of its own.
+type faultRun struct {
+	e    *env
+	f    *fakes
+	gate *faultGate
+	// name is that of its namespace, and begins those of its nodes.
+	name, scenario string
+	fault          fault
+
+	// nodes are those that joined, by their names without that of the run.
+	nodes []string
+	// subnets are named after the nodes that had them first, and addresses after the pods. Key: what is named.
+	subnets, addresses map[string]string
+	// incarnations are the UIDs that pods of a name have had, in their order. Key: the pod's name.
+	incarnations map[string][]types.UID
+	// workloads are the UIDs of the StatefulSets. Key: their name.
+	workloads map[types.UID]string
+	// last is what stood at the end.
+	last string
+}
+
+func (r *faultRun) node(name string) string { return r.name + "-" + name }
+
+func (r *faultRun) join(name string, cordoned bool, successorOf string) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.node(name), Labels: map[string]string{"run": r.name}}}
+	if successorOf != "" {
+		node.Labels["fixedip.io/successor-of"] = r.node(successorOf)
+	}
+	node.Spec.Unschedulable = cordoned
+	r.nodes = append(r.nodes, name)
+	return r.f.addNode(r.e.t.Context(), node)
+}
+
+func (r *faultRun) statefulSet(name string, replicas int32) *appsv1.StatefulSet {
+	sts := statefulSet(name, replicas)
+	sts.Namespace = r.name
+	// One after the other: who is first has no say in who gets what.
+	sts.Spec.PodManagementPolicy = appsv1.OrderedReadyPodManagement
+	sts.Spec.Template.Spec.NodeSelector = map[string]string{"run": r.name}
+	return sts
+}
+
+func (r *faultRun) deploy(name string, replicas int32, change func(*appsv1.StatefulSet)) error {
+	sts := r.statefulSet(name, replicas)
+	change(sts)
+	err := r.e.api.Create(r.e.t.Context(), sts)
+	r.workloads[sts.UID] = name
+	return err
+}
+
+func (r *faultRun) undeploy(name string) error {
+	return r.e.api.Delete(r.e.t.Context(), r.statefulSet(name, 0))
+}
+
+func (r *faultRun) scale(name string, replicas int) error {
+	return r.e.api.Patch(r.e.t.Context(), r.statefulSet(name, 0), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)))
+}
+
+func (r *faultRun) deletePod(name string) error {
+	return r.e.api.Delete(r.e.t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: r.name, Name: name}})
+}
+
+func (r *faultRun) cordon(name string, yes bool) error {
+	return r.patchNode(name, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))
+}
+
+// outOfService is how an administrator swears that nothing runs on a node any more.
+func (r *faultRun) outOfService(name string) error {
+	return r.patchNode(name, fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, corev1.TaintNodeOutOfService))
+}
+
+func (r *faultRun) patchNode(name, patch string) error {
+	return r.e.api.Patch(r.e.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.node(name)}}, client.RawPatch(types.MergePatchType, []byte(patch)))
+}
+
+// lose ends a node for good, and its pods, which the pod garbage collector would see to in a minute.
+func (r *faultRun) lose(name string) error {
+	ctx := r.e.t.Context()
+	r.nodes = slices.DeleteFunc(r.nodes, func(n string) bool { return n == name })
+	meta := metav1.ObjectMeta{Name: r.node(name)}
+	err := errors.Join(r.e.api.Delete(ctx, &corev1.Node{ObjectMeta: meta}), r.e.api.Delete(ctx, &ciliumv2.CiliumNode{ObjectMeta: meta}))
+	return errors.Join(err, r.e.api.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(r.name), client.MatchingFields{"spec.nodeName": r.node(name)}, client.GracePeriodSeconds(0)))
+}
+
+// through goes through the scenario. After each step it waits until what stands is what wants has, or, where
+// there is nothing to compare with yet, until no write has come for a while, and appends it.
+func (r *faultRun) through(wants []string) (stood []string, err error) {
+	ctx := r.e.t.Context()
+	if err := r.e.api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.name}}); err != nil {
+		return nil, err
+	}
+	r.gate.begin(r.name, r.fault)
+	for i, s := range scenarios[r.scenario] {
+		if err := s.does(r); err != nil {
+			return stood, fmt.Errorf("%s: %w", s.name, err)
+		}
+		if wants == nil {
+			if err := r.quiet(ctx, s.pods); err != nil {
+				return stood, fmt.Errorf("%s: wait for the last write: %w", s.name, err)
+			}
+			stood = append(stood, r.stands(r.e.witness.State(r.name)))
+			continue
+		}
+		// The others take their share of the machine meanwhile.
+		step, cancel := context.WithTimeoutCause(ctx, 3*patience, errors.New("not so after "+(3*patience).String()))
+		_, err := r.e.witness.Await(step, r.name, func(rows []witness.Row) bool {
+			r.last = r.stands(rows)
+			return r.last == wants[i]
+		})
+		cancel()
+		if err != nil {
+			return stood, fmt.Errorf("%s: what stands is\n%s, and without the fault it was\n%s", s.name, r.last, wants[i])
+		}
+		stood = append(stood, r.last)
+	}
+	return stood, nil
+}
+
+// quiet waits until all nodes have subnets, the pods are these, those that are somewhere run, no address rests
+// and no write has come for a while.
+func (r *faultRun) quiet(ctx context.Context, pods []string) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*patience)
+	defer cancel()
+	return wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+		rows := r.e.witness.State(r.name)
+		stands := r.stands(rows)
+		busy := strings.Contains(stands, "has []") || strings.Contains(stands, "has no CiliumNode") || strings.Contains(stands, "fixedip.io/released")
+		var now []string
+		for _, row := range rows {
+			where := "nowhere"
+			if row.Running {
+				where = strings.TrimPrefix(row.Node, r.name+"-")
+			}
+			now = append(now, fmt.Sprintf("%s %d %s", row.Pod, len(r.incarnations[row.Pod]), where))
+		}
+		return !busy && slices.Equal(now, pods) && time.Since(r.gate.of(r.name).last) > 3*time.Second, nil
+	})
+}
+
+// stands is all that stands of a run: pods, FixedIPs, subnets and pools, in words that are the same in each run.
+func (r *faultRun) stands(rows []witness.Row) string {
+	var b strings.Builder
+	nodes := map[string]*ciliumv2.CiliumNode{}
+	for _, name := range r.nodes {
+		cn := r.e.witness.Node(r.node(name))
+		if cn == nil {
+			fmt.Fprintf(&b, "node %s has no CiliumNode\n", name)
+			continue
+		}
+		nodes[name] = cn
+		for _, s := range cn.Spec.IPAM.PodCIDRs {
+			if r.subnets[s] == "" {
+				r.subnets[s] = "the subnet of node " + name
+			}
+		}
+	}
+	for _, row := range rows {
+		if row.UID == "" {
+			continue
+		}
+		if !slices.Contains(r.incarnations[row.Pod], types.UID(row.UID)) {
+			r.incarnations[row.Pod] = append(r.incarnations[row.Pod], types.UID(row.UID))
+		}
+		if row.Address != "" && r.addresses[row.Address] == "" {
+			r.addresses[row.Address] = "the address of " + row.Pod
+		}
+		fmt.Fprintf(&b, "pod %s, incarnation %d, on node %q with %q, running: %t\n", row.Pod, len(r.incarnations[row.Pod]), row.Node, row.Address, row.Running)
+	}
+	for _, fip := range r.e.witness.Records(r.name) {
+		fmt.Fprintln(&b, r.record(fip))
+	}
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		fmt.Fprintf(&b, "node %s has %v and %s\n", name, nodes[name].Spec.IPAM.PodCIDRs, r.entries(nodes[name]))
+	}
+	return r.named(b.String())
+}
+
+func (r *faultRun) record(fip *v1alpha1.FixedIP) string {
+	spec, err := json.Marshal(fip.Spec)
+	if err != nil {
+		return err.Error()
+	}
+	var conditions []string
+	for _, c := range fip.Status.Conditions {
+		conditions = append(conditions, fmt.Sprintf("%s is %s for %s", c.Type, c.Status, c.Reason))
+	}
+	slices.Sort(conditions)
+	return fmt.Sprintf("FixedIP %s, going: %t, expiring: %t, of pod %s, %s: %s, conditions %v, finalizers %v",
+		fip.Name, fip.DeletionTimestamp != nil, fip.Status.ExpiresAt != nil, fip.Status.PodUID, fip.Status.Phase, spec, conditions, fip.Finalizers)
+}
+
+// entries counts the dynamic entries of a pool and tells the others.
+func (r *faultRun) entries(cn *ciliumv2.CiliumNode) string {
+	dynamic := 0
+	var others []string
+	for ip, e := range cn.Spec.IPAM.Pool {
+		if e.Owner == "" {
+			dynamic++
+			continue
+		}
+		others = append(others, r.named(fmt.Sprintf("%q as %q for %q", ip, e.Owner, e.Resource)))
+	}
+	slices.Sort(others)
+	return fmt.Sprintf("%d dynamic entries, %d others: %s", dynamic, len(others), strings.Join(others, ", "))
+}
+
+// named puts names in place of what is another in each run.
+func (r *faultRun) named(text string) string {
+	var pairs []string
+	for a, name := range r.addresses {
+		pairs = append(pairs, `"`+a+`"`, name)
+	}
+	for s, name := range r.subnets {
+		pairs = append(pairs, s, name)
+	}
+	for uid, name := range r.workloads {
+		pairs = append(pairs, string(uid), "the UID of "+name)
+	}
+	for name, uids := range r.incarnations {
+		for i, uid := range uids {
+			pairs = append(pairs, string(uid), fmt.Sprintf("%s, incarnation %d", name, i+1))
+		}
+	}
+	pairs = append(pairs, r.name, "run")
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// Every write of both programs fails once: it is not carried out, or it is and they are told that it failed,
+// or they are told nothing. The life of a workload and of a node goes on as if it had not, and at each step what
+// stands comes to be the same. By default each write fails in one of the three ways in turn;
+// FIXEDIP_FAULTS=all has it fail in each.
+func TestEveryWriteFails(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--node-monitor-grace-period=1h"}})
+	gate := e.faultGate()
+	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Kubeconfig: gate.kubeconfigs[cluster.Scheduler], Movable: true, NoElection: true})
+	var err error
+	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
+		Kubeconfig: gate.kubeconfigs[cluster.Controller],
+		Args:       []string{"--cluster-pool-ipv4-cidr=10.64.0.0/10", "--cool-down=1s", "--subnet-hold-time=1h", "--enable-leader-election=false"},
+	})
+	e.must(err)
+	f := e.fakeNodes(0, nil)
+
+	var mu sync.Mutex
+	began, runs := time.Now(), []*faultRun{}
+	prepare := func(scenario string, by fault) *faultRun {
+		mu.Lock()
+		defer mu.Unlock()
+		r := &faultRun{
+			e: e, f: f, gate: gate, name: fmt.Sprintf("run%d", len(runs)), scenario: scenario, fault: by,
+			subnets: map[string]string{}, addresses: map[string]string{},
+			incarnations: map[string][]types.UID{}, workloads: map[types.UID]string{},
+		}
+		runs = append(runs, r)
+		return r
+	}
+
+	// What a run without a fault does and leaves.
+	wants, todo := map[string][]string{}, []*faultRun{}
+	for scenario := range maps.Keys(scenarios) {
+		todo = append(todo, prepare(scenario, fault{}))
+	}
+	e.sideBySide(todo, func(r *faultRun) {
+		stood, err := r.through(nil)
+		if err != nil {
+			t.Errorf("%s, without a fault: %v", r.scenario, err)
+			return
+		}
+		r.last = stood[len(stood)-1]
+		mu.Lock()
+		defer mu.Unlock()
+		wants[r.scenario] = stood
+	})
+	if t.Failed() {
+		return
+	}
+	todo = nil
+	for _, r := range runs {
+		for i, s := range wants[r.scenario] {
+			t.Logf("%s: %s\n%s", r.scenario, scenarios[r.scenario][i].name, s)
+		}
+		for program, writes := range gate.of(r.name).writes {
+			t.Logf("%s: %s makes %d writes:\n%s", r.scenario, program, len(writes), strings.Join(writes, "\n"))
+			for n := range writes {
+				for i, how := range failures {
+					if os.Getenv("FIXEDIP_FAULTS") == "all" || i == n%len(failures) {
+						todo = append(todo, prepare(r.scenario, fault{program, n + 1, how}))
+					}
+				}
+			}
+		}
+	}
+	done := 0
+	e.sideBySide(todo, func(r *faultRun) {
+		_, err := r.through(wants[r.scenario])
+		mu.Lock()
+		defer mu.Unlock()
+		done++
+		failed := gate.of(r.name).failed
+		if err != nil {
+			t.Errorf("%s, %s (%s): %v", r.scenario, r.fault, failed, err)
+		}
+		if done%20 == 0 {
+			t.Logf("%d of %d runs after %s", done, len(todo), time.Since(began).Round(time.Second))
+		}
+	})
+
+	// Nothing was done afterwards that shows only later.
+	hit := 0
+	for _, r := range runs {
+		if gate.of(r.name).failed != "" {
+			hit++
+		}
+		if now := r.stands(e.witness.State(r.name)); now != r.last && !t.Failed() {
+			t.Errorf("%s, %s: what stood at the end was\n%s, and is\n%s", r.scenario, r.fault, r.last, now)
+		}
+	}
+	t.Logf("%d of %d runs had their write fail, in %s", hit, len(todo), time.Since(began).Round(time.Second))
+	// A run may make fewer writes than another, where two of them go together.
+	if hit < len(todo)*9/10 {
+		t.Errorf("only %d of %d writes failed; does the gate see them?", hit, len(todo))
+	}
+	gate.history.linearizable(t)
+}
+
+// sideBySide goes through runs, some at a time.
+func (e *env) sideBySide(runs []*faultRun, through func(*faultRun)) {
+	queue := make(chan *faultRun)
+	var working sync.WaitGroup
+	for range runsAtOnce {
+		working.Go(func() {
+			for r := range queue {
+				through(r)
+			}
+		})
+	}
+	for _, r := range runs {
+		queue <- r
+	}
+	close(queue)
+	working.Wait()
+}
