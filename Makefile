@@ -227,6 +227,13 @@ FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%)
 faults: $(FAULT_PROGRAMS) ## Has every write of both programs fail in each of three ways; make test has it fail in one
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_FAULTS=all go test -v -count=1 -timeout 0 ./test/integration -run 'TestEveryWriteFails$$'
 
+# How many; make test has ten.
+KILLS ?= 500
+
+.PHONY: kills
+kills: $(FAULT_PROGRAMS) ## Kills programs and control plane at random while pods come and go (KILLS=50 SEED=1; a seed of 0 is drawn)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_KILLS=$(KILLS) FIXEDIP_SEED=$(SEED) go test -v -count=1 -timeout 0 ./test/integration -run 'TestKilledAtRandom$$'
+
 ##@ Measurements
 
 PODS     ?= 150000

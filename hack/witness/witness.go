@@ -388,3 +388,33 @@ func (w *Witness) AnyOrder() {
 	defer w.mu.Unlock()
 	w.anyOrder = true
 }
+
+// Seen is the version in which an object was last seen: a pod, a CiliumNode or a FixedIP; 0: it does not exist
+// as far as seen.
+func (w *Witness) Seen(obj client.Object) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := obj.GetNamespace() + "/" + obj.GetName()
+	switch obj.(type) {
+	case *corev1.Pod:
+		if p := w.pods[key]; p != nil {
+			return version(p)
+		}
+	case *ciliumv2.CiliumNode:
+		if cn := w.nodes[obj.GetName()]; cn != nil {
+			return version(cn)
+		}
+	case *v1alpha1.FixedIP:
+		if r := w.records[key]; r != nil {
+			return version(r)
+		}
+	}
+	return 0
+}
+
+// Incarnations is how many pods were seen to run.
+func (w *Witness) Incarnations() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.ran)
+}

@@ -69,7 +69,8 @@
 //	Flags, dry run, metrics          TestG14GuideDeployment, TestG15GuideScenarios, TestDryRun, TestG17ControllerMetrics
 //	Crashes, two controllers         TestKilledAtEveryWrite, TestG7HighAvailability, TestG5SubnetManagement
 //	Writes that fail, of both        TestEveryWriteFails
-//	Linearizable                     TestEveryWriteFails, and TestHistoryModel for the checker
+//	Kills at random, of all          TestKilledAtRandom
+//	Linearizable                     TestEveryWriteFails, TestKilledAtRandom, and TestHistoryModel for the checker
 //	Rights                           TestG21Security, TestRightsAreUsed
 //	Tenants, admission               TestTenant, TestAdmission
 //	kubectl fixedip                  TestG16KubectlPlugin

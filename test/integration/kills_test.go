@@ -1,0 +1,289 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/cluster"
+	"fixedip.io/fixedip/hack/product"
+	"fixedip.io/fixedip/hack/witness"
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+const (
+	// killsBetweenLooks is how often the pods of the churn have to be back.
+	killsBetweenLooks = 10
+	// controlPlaneEvery: one kill in so many is of the control plane.
+	controlPlaneEvery = 10
+)
+
+// churn is what happens to workloads at random. What fails is not made again: an API server that is down
+// answers nobody.
+type churn struct {
+	e *env
+	// random is the churn's own, so that its draws do not depend on when kills come.
+	random *rand.Rand
+	// done counts what was done. Key: what.
+	done map[string]int
+}
+
+// churned are the StatefulSets of the churn, and what may happen to them beside the loss of pods.
+var churned = map[string]struct {
+	change                 func(*appsv1.StatefulSet)
+	replicas               int32
+	scaled, deleted, moved bool
+}{
+	"keeps":   {change: failover("Wait"), replicas: 4},
+	"scaled":  {change: failover("Wait"), replicas: 3, scaled: true},
+	"shrinks": {change: whenScaledDelete, replicas: 3, scaled: true},
+	"goes":    {change: failover("Wait"), replicas: 2, deleted: true},
+	"moves":   {change: failover("Migrate"), replicas: 2, moved: true},
+}
+
+func (c *churn) workload(name string) *appsv1.StatefulSet {
+	return statefulSet(name, churned[name].replicas, churned[name].change)
+}
+
+// turn makes one change.
+func (c *churn) turn(ctx context.Context) {
+	all := slices.Sorted(maps.Keys(churned))
+	name := all[c.random.IntN(len(all))]
+	about := churned[name]
+	var what string
+	var err error
+	switch draw := c.random.IntN(10); {
+	case draw < 2 && about.scaled:
+		what = "scaled"
+		err = c.e.api.Patch(ctx, c.workload(name), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, c.random.Int32N(about.replicas+2))))
+	case draw < 2 && about.deleted:
+		what = "deleted, or made anew"
+		if err = c.e.api.Delete(ctx, c.workload(name)); apierrors.IsNotFound(err) {
+			err = c.e.api.Create(ctx, c.workload(name))
+		}
+	case draw < 4 && about.moved:
+		what = "cordoned"
+		node, yes := threeNodes[c.random.IntN(len(threeNodes))], c.random.IntN(2) == 0
+		err = c.e.api.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes)))
+	case draw < 3:
+		what = "rolled"
+		err = c.e.api.Patch(ctx, c.workload(name), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"roll":"%d"}}}}}`, c.random.Int())))
+	default:
+		what = "pod deleted"
+		err = c.e.api.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s-%d", name, c.random.Int32N(about.replicas))}})
+	}
+	if err == nil {
+		c.done[what]++
+	}
+}
+
+// during lets the churn go on while f does something, and returns when both have ended.
+func (c *churn) during(f func()) {
+	ctx, stop := context.WithCancel(c.e.t.Context())
+	var churning sync.WaitGroup
+	churning.Go(func() {
+		pace := time.NewTicker(200 * time.Millisecond)
+		defer pace.Stop()
+		for {
+			select {
+			case <-pace.C:
+				c.turn(ctx)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	f()
+	stop()
+	churning.Wait()
+}
+
+// settle undoes what keeps pods from coming back, and returns when all have that are wanted.
+func (c *churn) settle() map[string]witness.Row {
+	e := c.e
+	e.t.Helper()
+	e.cordonOthers(threeNodes, "")
+	var wanted []string
+	for name := range churned {
+		sts := c.workload(name)
+		err := e.api.Create(within(e.t), sts)
+		for apierrors.IsAlreadyExists(err) {
+			if err = e.api.Get(within(e.t), client.ObjectKeyFromObject(sts), sts); err == nil && sts.DeletionTimestamp != nil {
+				err = e.api.Create(within(e.t), c.workload(name))
+			}
+		}
+		e.must(err)
+		wanted = append(wanted, names(name, int(*sts.Spec.Replicas))...)
+	}
+	running := e.awaitRunning(nil, wanted...)
+	e.await("wait for all others to be gone", func(rows []witness.Row) bool {
+		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" && !slices.Contains(wanted, r.Pod) })
+	})
+	for pod, r := range running {
+		if fip := e.witness.Record(namespace, pod); !slices.Equal(fip.Spec.IPs, []string{r.Address}) || !slices.Equal(e.witness.Entries(namespace, pod), []string{r.Node + "/" + r.Address}) {
+			e.t.Errorf("pod %+v has the record %+v and the entries %v", r, fip.Spec, e.witness.Entries(namespace, pod))
+		}
+	}
+	return running
+}
+
+// marker is a pod that nobody places.
+func marker() *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "marker"}}
+	pod.Spec = statefulSet(pod.Name, 0, byNobody).Spec.Template.Spec
+	return pod
+}
+
+// caughtUp waits until the witness has seen all that stands, and watches again: it sees what is written now to
+// an object of each kind.
+func (e *env) caughtUp() {
+	e.t.Helper()
+	marks := []client.Object{marker(), &ciliumv2.CiliumNode{}, &v1alpha1.FixedIP{}}
+	marks[1].SetName(threeNodes[0])
+	marks[2].SetName("keeps-0")
+	marks[2].SetNamespace(namespace)
+	for _, obj := range marks {
+		e.eventually("a mark to be written", func() bool {
+			return e.api.Patch(e.t.Context(), obj, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"marked":%q}}}`, time.Now()))) == nil
+		})
+	}
+	e.eventually("the witness to see all that stands", func() bool {
+		var pods corev1.PodList
+		var nodes ciliumv2.CiliumNodeList
+		var records v1alpha1.FixedIPList
+		for _, list := range []client.ObjectList{&pods, &nodes, &records} {
+			if err := e.api.List(e.t.Context(), list); err != nil {
+				return false
+			}
+		}
+		behind := func(obj client.Object) bool {
+			now, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
+			return err != nil || e.witness.Seen(obj) < now
+		}
+		seen := len(e.witness.Records(namespace)) == len(records.Items)
+		for i := range pods.Items {
+			seen = seen && !behind(&pods.Items[i])
+		}
+		for i := range nodes.Items {
+			seen = seen && !behind(&nodes.Items[i])
+		}
+		for i := range records.Items {
+			seen = seen && !behind(&records.Items[i])
+		}
+		return seen
+	})
+}
+
+// fromEnv is a number that the caller of make may set.
+func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// Scheduler, controller and, now and then, API server and etcd are killed at random moments while pods come
+// and go. No address is ever at two pods, none is lost, all pods come back, and when the workloads are gone
+// nothing is left of them. FIXEDIP_KILLS has the number of kills, and FIXEDIP_SEED what is drawn; when a kill
+// comes within what the programs do is not drawn but as it happens.
+func TestKilledAtRandom(t *testing.T) {
+	t.Parallel()
+	kills := int(fromEnv(t, "FIXEDIP_KILLS", 10))
+	seed := fromEnv(t, "FIXEDIP_SEED", 0)
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("FIXEDIP_KILLS=%d FIXEDIP_SEED=%d", kills, seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+
+	e := start(t, options{noScheduler: true})
+	gate := e.faultGate()
+	for _, n := range threeNodes {
+		e.startNode(n)
+	}
+	// Whoever waits for a lease does nothing that can be interrupted.
+	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Kubeconfig: gate.kubeconfigs[cluster.Scheduler], Movable: true, NoElection: true})
+	var err error
+	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
+		Kubeconfig: gate.kubeconfigs[cluster.Controller], Args: append(slices.Clone(defaultPool), "--enable-leader-election=false"),
+	})
+	e.must(err)
+	for _, n := range threeNodes {
+		e.must(e.WaitNodeReady(e.whileAllRun(), n))
+	}
+
+	e.create(marker())
+	c := &churn{e: e, random: rand.New(rand.NewPCG(seed, 1)), done: map[string]int{}}
+	before := c.settle()
+	killed, began := map[string]int{}, time.Now()
+	for n := 0; n < kills; {
+		c.during(func() {
+			for range min(killsBetweenLooks, kills-n) {
+				n++
+				victim := []*cluster.Process{e.scheduler, e.controller}[random.IntN(2)]
+				if n%controlPlaneEvery == controlPlaneEvery/2 {
+					victim = e.ControlPlane()
+				}
+				moment := time.NewTimer(time.Duration(random.Int64N(int64(2 * time.Second))))
+				<-moment.C
+				killed[victim.Name]++
+				if victim != e.ControlPlane() {
+					e.must(victim.Kill())
+					e.must(victim.Restart(within(t)))
+					continue
+				}
+				// What the witness does not see in its order, it can't judge: our programs do nothing until
+				// it watches again.
+				e.must(victim.Kill())
+				gate.shut(func() {
+					e.must(victim.Restart(within(t)))
+					e.caughtUp()
+				})
+			}
+		})
+		now := c.settle()
+		for _, pod := range names("keeps", 4) {
+			if now[pod].Address != before[pod].Address || now[pod].Node != before[pod].Node {
+				t.Errorf("pod %s had %s on %s, and after %d kills it has %s on %s", pod, before[pod].Address, before[pod].Node, n, now[pod].Address, now[pod].Node)
+			}
+		}
+		for _, pod := range names("moves", 2) {
+			if now[pod].Address != before[pod].Address {
+				t.Errorf("pod %s had %s, and after %d kills it has %s", pod, before[pod].Address, n, now[pod].Address)
+			}
+		}
+		t.Logf("%d of %d kills, %s: all pods are back, %v", n, kills, time.Since(began).Round(time.Second), killed)
+		if t.Failed() || len(e.witness.Violations()) > 0 {
+			break
+		}
+	}
+	for name := range churned {
+		e.delete(c.workload(name))
+	}
+	e.await("wait for nothing to be left", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Resting == 0 && p.Moving == 0 }))
+	t.Logf("killed: %v; the churn: %v; %d pods ran; %s", killed, c.done, e.witness.Incarnations(), time.Since(began).Round(time.Second))
+	gate.history.linearizable(t)
+}
