@@ -217,15 +217,18 @@ fuzz: ## Fuzzes what reads what people write, each target for a while (FUZZTIME=
 test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of the test's own, on a real API server
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) CGO_ENABLED=1 go test -race -count=1 -timeout 20m ./test/framework
 
+# Failing each write takes five minutes beside the other tests: make faults does.
 .PHONY: test-integration
 test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration -skip 'TestEveryWriteFails$$'
 
 FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%)
 
+FAULTS ?= all
+
 .PHONY: faults
-faults: $(FAULT_PROGRAMS) ## Has every write of both programs fail in each of three ways; make test has it fail in one
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_FAULTS=all go test -v -count=1 -timeout 0 ./test/integration -run 'TestEveryWriteFails$$'
+faults: $(FAULT_PROGRAMS) ## Has every write of both programs fail, in each of three ways (FAULTS=share: in one of them)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_FAULTS=$(FAULTS) go test -v -count=1 -timeout 0 ./test/integration -run 'TestEveryWriteFails$$'
 
 # How many; make test has ten.
 KILLS ?= 500

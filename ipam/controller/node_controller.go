@@ -133,7 +133,8 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		n = n.With(edits)
 	}
 	d.tell(r, n)
-	_, next := plan.Rested(n, r.clock.Now(), r.cfg.CoolDown, d.counted(n))
+	// What came due since the look began is due at once: asked at another moment, it would be told neither here nor there.
+	_, next := plan.Rested(n, d.now, r.cfg.CoolDown, d.counted(n))
 	if !next.IsZero() {
 		// Marks tell whole seconds, so that those of one second come due together.
 		rested := max(restedSlack, next.Sub(r.clock.Now()))

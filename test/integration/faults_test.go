@@ -297,8 +297,8 @@ func (r *faultRun) named(text string) string {
 
 // Every write of both programs fails once: it is not carried out, or it is and they are told that it failed,
 // or they are told nothing. The life of a workload and of a node goes on as if it had not, and at each step what
-// stands comes to be the same. By default each write fails in one of the three ways in turn;
-// FIXEDIP_FAULTS=all has it fail in each.
+// stands comes to be the same. Each write fails in one of the three ways in turn; FIXEDIP_FAULTS=all has it fail in
+// each. It is make faults, and no part of make test.
 func TestEveryWriteFails(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--node-monitor-grace-period=1h"}})

@@ -1,0 +1,60 @@
+package controller
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// slowReader takes its time for a list.
+type slowReader struct {
+	client.Reader
+	clock *clocktesting.FakeClock
+	takes time.Duration
+}
+
+func (r slowReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	r.clock.Step(r.takes)
+	return r.Reader.List(ctx, list, opts...)
+}
+
+// An address whose rest ends while its pool is being looked at is asked for again: when the look began it was
+// not due, and when it is over it is, so that neither an edit nor a time would come of it.
+func TestRestThatEndsDuringALook(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	s := newStage(t, objects(), objects(node))
+	s.fill(map[string]pool.Entry{"10.0.1.9": pool.Released(begin)}, nil)
+	s.adopts() // The ledger has the pool then.
+	cfg := Config{
+		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
+		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
+		Watermark:    plan.Watermark{Free: 1, Max: 1},
+	}
+	l := s.records.ledger
+	r := &nodeReconciler{
+		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, events: s.recorder, clock: s.clock, cfg: cfg,
+		cached:  slowReader{s.cached, s.clock, 5 * time.Second},
+		subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{},
+	}
+	s.clock.SetTime(begin.Add(9 * time.Second))
+	result, err := r.Reconcile(t.Context(), nodeRequest("n"))
+	if err != nil || s.patches > 0 || result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
+		t.Fatalf("after the first look: %v, %v, %d patches; want it to be asked for again at once", result, err, s.patches)
+	}
+	if _, err := r.Reconcile(t.Context(), nodeRequest("n")); err != nil || s.patches != 1 {
+		t.Errorf("after the second look: %v, %d patches; want the one that ends the rest", err, s.patches)
+	}
+}
