@@ -140,6 +140,8 @@ RUN      ?=
 E2E_DIR  ?= $(CURDIR)/.e2e
 # How often agents report the addresses that they use. It is Cilium's default.
 E2E_RATE ?= 15s
+# Whether what can be is run a second time, while our programs are killed.
+E2E_KILLS ?= true
 
 LINES := 1.18 1.19 1.20
 comma := ,
@@ -151,7 +153,7 @@ e2e e2e-matrix: NODES := 4
 .PHONY: e2e
 e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, RUN='rebooted|drained')
 	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -update-rate $(E2E_RATE) -run '$(RUN)'
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -update-rate $(E2E_RATE) -kills=$(E2E_KILLS) -run '$(RUN)'
 
 # How many versions run at the same time.
 BESIDE ?= 1

@@ -21,6 +21,9 @@ const scenarioPatience = 10 * time.Minute
 // while our programs are killed. One that fails does not end the run.
 func (t *trial) runAll(ctx context.Context) {
 	for _, kills := range []bool{false, true} {
+		if kills && !t.options.kills {
+			break
+		}
 		var m *murder
 		if kills && len(t.chosen(true, itsPods, theVictim, everything)) > 0 {
 			m = t.startMurder(ctx)

@@ -7,6 +7,7 @@
 //	e2e -cilium 1.18,1.19,1.20 -beside 3      all at the same time
 //	e2e -cilium 1.18,1.19 -last -table FILE   the table, of the last whole runs
 //	e2e -run 'drained|rebooted'               some scenarios only
+//	e2e -kills=false                          each scenario once, while nobody kills our programs
 //
 // Exit code 1: something did not come true, and an archive of logs and objects is in the work folder. Exit code 2:
 // this machine can't have such a cluster; what it lacks is told.
@@ -41,6 +42,8 @@ type options struct {
 	updateRate            time.Duration
 	only                  *regexp.Regexp
 	table                 string
+	// kills says that what can is run a second time, while our programs are killed.
+	kills bool
 	// beside is how many versions run at the same time.
 	beside int
 }
@@ -66,6 +69,7 @@ func run() error {
 	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "how often agents report the addresses that they use, at most")
 	only := flag.String("run", "", "run those scenarios only whose name this regular expression matches")
+	flag.BoolVar(&o.kills, "kills", true, "run what can be run while our programs are killed a second time, so")
 	flag.IntVar(&o.beside, "beside", 1, "how many versions run at the same time; each takes 3 GB of memory, and half of two cores")
 	flag.StringVar(&o.table, "table", "", "file that gets a table of the last whole runs on these versions")
 	last := flag.Bool("last", false, "run nothing, write the table only")
@@ -115,6 +119,9 @@ func run() error {
 	}
 	return nil
 }
+
+// whole says that nothing is left out.
+func (o options) whole() bool { return o.kills && o.only.String() == "" }
 
 // runVersions runs the scenarios on all versions and returns the results in their order. A version without results
 // ends the others.

@@ -67,7 +67,7 @@ func runVersion(ctx context.Context, o options, line string) (results, error) {
 	t.runAll(ctx)
 	t.results.took = time.Since(t.results.began)
 	t.say(t.results.String())
-	if ctx.Err() != nil || o.only.String() != "" {
+	if ctx.Err() != nil || !o.whole() {
 		return t.results, ctx.Err()
 	}
 	return t.results, t.results.keep(o)
