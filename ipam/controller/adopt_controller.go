@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -71,7 +70,7 @@ func (r *adoptReconciler) setup(mgr manager.Manager, feed *feed, ready []toolsca
 				q.Add(req)
 			}
 		}}).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
+		WithOptions(workers(4)).
 		Complete(r)
 }
 

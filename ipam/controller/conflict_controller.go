@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -110,7 +109,7 @@ func (r *conflictReconciler) setup(mgr manager.Manager) error {
 			told := meta.IsStatusConditionTrue(record.Status.Conditions, v1alpha1.ConditionConflict)
 			return r.suspicious(ctx, record.Spec.IPs, told)
 		})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		WithOptions(workers(1)).
 		Complete(r)
 }
 

@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -104,7 +103,7 @@ func (r *endpointReconciler) setup(ctx context.Context, mgr manager.Manager) err
 		Named("ciliumendpoint").
 		Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.suspicious)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.suspicious)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
+		WithOptions(workers(4)).
 		Complete(r)
 }
 

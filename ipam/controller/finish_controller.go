@@ -7,7 +7,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -31,7 +30,7 @@ func (r *finishReconciler) setup(mgr manager.Manager, identities *feed) error {
 		Named("finish").
 		// What stands at the start recordReconciler looks at, and asks.
 		WatchesRawSource(identities.source(nil, func() []reconcile.Request { return nil })).
-		WithOptions(controller.Options{MaxConcurrentReconciles: finishesAtOnce}).
+		WithOptions(workers(finishesAtOnce)).
 		Complete(r)
 }
 

@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -75,7 +74,7 @@ func (r *nodeReconciler) setup(mgr manager.Manager, nodes *feed) error {
 		})).
 		Watches(&corev1.Node{}, nodeEvents()).
 		Watches(&corev1.Pod{}, r.podEvents()).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
+		WithOptions(workers(4)).
 		Complete(r)
 }
 

@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -103,7 +102,7 @@ func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, feed 
 			ready: r.ready,
 		})).
 		Watches(&corev1.Pod{}, newEndsFirst(r.ofPod), builder.WithPredicates(afterStart)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 32}).
+		WithOptions(workers(32)).
 		Complete(r)
 }
 

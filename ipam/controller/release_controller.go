@@ -22,7 +22,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -99,6 +98,8 @@ func (u *underway) has(owner string) bool {
 }
 
 func (r *releaseReconciler) setup(mgr manager.Manager, nodes *feed, l *ledger.Ledger, poolsSeen toolscache.InformerSynced) error {
+	options := workers(32)
+	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](gathering, releaseRetry)
 	return builder.ControllerManagedBy(mgr).
 		Named("release").
 		// recordReconciler may have asked before there was a queue.
@@ -109,10 +110,7 @@ func (r *releaseReconciler) setup(mgr manager.Manager, nodes *feed, l *ledger.Le
 			}
 			return all
 		})).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 32,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](gathering, releaseRetry),
-		}).
+		WithOptions(options).
 		Complete(r)
 }
 

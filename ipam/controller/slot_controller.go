@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -63,7 +62,7 @@ func (r *slotReconciler) setup(mgr manager.Manager, workloads *feed) error {
 			return all
 		})).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofHolder)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
+		WithOptions(workers(4)).
 		Complete(r)
 }
 

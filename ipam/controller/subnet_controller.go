@@ -85,6 +85,7 @@ func (r *subnetReconciler) setup(ctx context.Context, mgr manager.Manager, nodes
 		WatchesRawSource(nodes.source(nil, func() []reconcile.Request { return []reconcile.Request{allSubnets} })).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.FixedIP{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(workers(1)).
 		Complete(r)
 }
 

@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -91,7 +90,7 @@ func (r *verifyReconciler) setup(mgr manager.Manager, feed *feed, owners *worklo
 	if r.cfg.Endpoints {
 		b = b.Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.kept), builder.WithPredicates(afterStart))
 	}
-	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 4}).Complete(r)
+	return b.WithOptions(workers(4)).Complete(r)
 }
 
 // kept asks for the identity of a pod, or of its CiliumEndpoint, if anything is kept for it.

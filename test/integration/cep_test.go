@@ -69,7 +69,7 @@ func TestG6CEPKeeper(t *testing.T) {
 	}
 	port := freePort(t)
 	e := startOn(t, options{controllerArgs: append([]string{
-		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--cep-patience=4s", "--cep-termination-timeout=5s", "--restart-after=2s",
+		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--cep-patience=10s", "--cep-termination-timeout=5s", "--restart-after=2s",
 	}, defaultPool...)}, map[string][]string{"node-1": {"--endpoint-interval=1s"}, "node-2": {"--old-agent"}})
 	onNode := func(name, node string) client.Object {
 		s := statefulSet(name, 1)

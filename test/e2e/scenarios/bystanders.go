@@ -196,7 +196,7 @@ const (
 	// lateAfter is when a ping that has no answer yet gets a control.
 	lateAfter = time.Second
 	// stallAfter is what no answer takes inside of a pod, unless the machine has no time for it.
-	stallAfter = 2 * time.Second
+	stallAfter = time.Second
 )
 
 // stalled runs the controls of a ping that is late, again and again until asking ends: a process that had little to do

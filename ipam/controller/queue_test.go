@@ -1,0 +1,71 @@
+package controller
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Workers that are busy when the queue is shut down come to their end.
+func TestQueueLetsWorkersGo(t *testing.T) {
+	for round := range 200 {
+		limiter := workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()
+		q := newQueue("test", limiter).(priorityqueue.PriorityQueue[reconcile.Request])
+		var busy sync.WaitGroup
+		for worker := range 20 {
+			busy.Go(func() {
+				for i := 0; ; i++ {
+					q.Add(nodeRequest(fmt.Sprintf("node-%d-%d", worker, i)))
+					r, _, shutdown := q.GetWithPriority()
+					if shutdown {
+						return
+					}
+					q.Done(r)
+				}
+			})
+		}
+		time.Sleep(time.Millisecond)
+		q.ShutDown()
+		gone := make(chan struct{})
+		go func() {
+			busy.Wait()
+			close(gone)
+		}()
+		select {
+		case <-gone:
+		case <-time.After(time.Minute):
+			t.Fatalf("round %d: workers are still there a minute after the queue was shut down", round)
+		}
+	}
+}
+
+// What waits is handed out in the order of its priority, once at a time, and again when it was asked for meanwhile.
+func TestQueueHandsOut(t *testing.T) {
+	q := newQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()).(priorityqueue.PriorityQueue[reconcile.Request])
+	defer q.ShutDownWithDrain()
+	low, high := nodeRequest("low"), nodeRequest("high")
+	prior := 1
+	q.Add(low)
+	q.AddWithOpts(priorityqueue.AddOpts{Priority: &prior}, high)
+	want := func(r reconcile.Request, priority int) {
+		t.Helper()
+		if got, p, shutdown := q.GetWithPriority(); got != r || p != priority || shutdown {
+			t.Fatalf("got %v with priority %d (shut down: %v), want %v with %d", got, p, shutdown, r, priority)
+		}
+	}
+	want(high, 1)
+	q.Add(high)
+	want(low, 0)
+	q.Done(high)
+	want(high, 0)
+	q.ShutDown()
+	if _, shutdown := q.Get(); !shutdown {
+		t.Fatal("a queue that was shut down handed something out")
+	}
+	q.Done(high)
+}
