@@ -16,7 +16,7 @@ import (
 // Lease is how fast a replica takes over from one that was killed.
 type Lease struct{ Duration, Renew, Retry time.Duration }
 
-// QuickLease is for demos and tests: with the product's defaults each kill would cost 15 s.
+// QuickLease is for demos: with the product's defaults each kill would cost 15 s.
 var QuickLease = Lease{Duration: 4 * time.Second, Renew: 3 * time.Second, Retry: 500 * time.Millisecond}
 
 // SchedulerOptions say how the scheduler runs.

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -58,6 +60,26 @@ func endpointBy(name, ip string, owners ...metav1.OwnerReference) *ciliumv2.Cili
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, OwnerReferences: owners},
 		Status:     ciliumv2.EndpointStatus{Networking: &ciliumv2.EndpointNetworking{Addressing: ciliumv2.AddressPairList{{IPV4: ip}}}},
 	}
+}
+
+// keepCollectorFrom has the API server refuse the controller manager, whose part the garbage collector is, to delete
+// CiliumEndpoints of a name.
+func (e *env) keepCollectorFrom(name string) {
+	e.t.Helper()
+	meta := metav1.ObjectMeta{Name: "keep-collector-from-" + name}
+	e.create(&admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+			RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Delete},
+				Rule:       admissionv1.Rule{APIGroups: []string{ciliumv2.CustomResourceDefinitionGroup}, APIVersions: []string{"*"}, Resources: []string{"ciliumendpoints"}},
+			},
+		}}},
+		Validations: []admissionv1.Validation{{
+			Expression: fmt.Sprintf("request.name != %q || request.userInfo.username != %q", name, user.KubeControllerManager),
+		}},
+	}}, &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+		PolicyName: meta.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	}})
 }
 
 // G6: whatever becomes of a CiliumEndpoint, the pod comes to have its own: with an agent that makes
@@ -136,9 +158,10 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.create(endpointBy("stale-0", "192.0.2.9", former))
 	e.ownEndpoint("stale-0", stale.UID)
 
-	// Its own but for the owner reference. The garbage collector wants it too: who is first is
-	// chance, and it is tried until it was us.
+	// Its own but for the owner reference. The garbage collector wants it too, and is kept from it: on a busy machine
+	// it is faster than we are. That takes the API server a moment, and it is tried until it was us.
 	former.Name = "misowned-0"
+	e.keepCollectorFrom("misowned-0")
 	for turns := within(t); ; {
 		mis := e.ownEndpoint("misowned-0", "")
 		mine := mis.DeepCopy()

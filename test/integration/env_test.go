@@ -145,13 +145,13 @@ func (e *env) startController(name string, args ...string) {
 	e.t.Helper()
 	var err error
 	e.controller, err = product.StartController(e.Cluster, name, filepath.Join(bin, "race", "fixedip-controller"),
-		product.ControllerOptions{Lease: product.QuickLease, Args: args})
+		product.ControllerOptions{Lease: testLease, Args: args})
 	e.must(err)
 }
 
 func (e *env) startScheduler(name string, o product.SchedulerOptions) *cluster.Process {
 	e.t.Helper()
-	o.Lease = product.QuickLease
+	o.Lease = testLease
 	p, err := product.StartScheduler(e.Cluster, name, filepath.Join(bin, "race", "fixedip-scheduler"), o)
 	e.must(err)
 	return p

@@ -368,7 +368,7 @@ func TestG9AdoptMode(t *testing.T) {
 
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "adopting", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
-		Lease: product.QuickLease,
+		Lease: testLease,
 		Args:  append(args, `--label-selector={"matchLabels":{"tier":"db"},"matchExpressions":[{"key":"phase","operator":"DoesNotExist"}]}`),
 	})
 	e.must(err)

@@ -11,12 +11,17 @@ import (
 	"github.com/go-logr/logr"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/test/suite"
 )
 
 // patience is how long a step may take on a slow machine before the test says what is missing. It
 // is no measure of anything.
 const patience = 90 * time.Second
+
+// testLease outlives a machine that stands still for some seconds, which shared ones do: a program that lost its lease
+// ends, and here nobody starts it again. A test that kills one waits that long.
+var testLease = product.Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
 // bin is the folder of the programs.
 var bin string

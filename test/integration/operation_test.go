@@ -36,7 +36,7 @@ func (e *env) startReplica(name string, args ...string) *replica {
 	e.t.Helper()
 	r := &replica{e: e, name: name, metrics: freePort(e.t), health: freePort(e.t)}
 	_, err := product.StartController(e.Cluster, name, filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
-		Lease: product.QuickLease,
+		Lease: testLease,
 		Args: append(args, fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", r.metrics),
 			fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", r.health)),
 	})
@@ -125,7 +125,7 @@ func TestDryRun(t *testing.T) {
 
 	before := e.written()
 	dry, err := product.StartController(e.Cluster, "dry", filepath.Join(bin, "race", "fixedip-controller"),
-		product.ControllerOptions{Lease: product.QuickLease, Args: append([]string{"--dry-run"}, defaultPool...)})
+		product.ControllerOptions{Lease: testLease, Args: append([]string{"--dry-run"}, defaultPool...)})
 	e.must(err)
 	for _, write := range []string{`verb="patch" kind="CiliumNode" object="/node-2" body="[`, `verb="delete" kind="FixedIP" object="default/web-0"`} {
 		e.awaitLogged(dry, write)

@@ -272,7 +272,7 @@ func (e *env) oneWriter() {
 	e.must(e.WaitNodeReady(within(e.t), "node-1"))
 	port := freePort(e.t)
 	_, err := product.StartController(e.Cluster, "standby", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
-		Lease: product.QuickLease, Kubeconfig: gate.kubeconfig, Args: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...),
+		Lease: testLease, Kubeconfig: gate.kubeconfig, Args: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...),
 	})
 	e.must(err)
 	standby := &replica{e: e, name: "standby", metrics: port}
