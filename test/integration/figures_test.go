@@ -85,7 +85,7 @@ func TestG20Figures(t *testing.T) {
 	if got := e.subnetsOf("full", 1); got[0] != "10.60.0.0/24" {
 		t.Fatalf("node full has %v", got)
 	}
-	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{Lease: testLease, SecurePort: securePort})
+	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{NoElection: true, SecurePort: securePort})
 	e.must(err)
 
 	// 254 addresses of a /24, of which the node has two. Pods are looked at in lists: the witness shows all
