@@ -18,28 +18,32 @@ const podLanes = 2
 const scenarioPatience = 10 * time.Minute
 
 // runAll runs all scenarios: those that can beside one another, then each of the others by itself; then both again
-// while our programs are killed. One that fails does not end the run.
+// while our programs are killed; and in the same way those that leave another cluster behind. One that fails does not
+// end the run.
 func (t *trial) runAll(ctx context.Context) {
-	for _, kills := range []bool{false, true} {
-		if kills && !t.options.kills {
-			break
-		}
-		var m *murder
-		if kills && len(t.chosen(true, itsPods, theVictim, everything)) > 0 {
-			m = t.startMurder(ctx)
-		}
+	t.runTwice(ctx, []need{itsPods, theVictim, everything}, func(kills bool, m *murder) {
 		t.runBeside(ctx, kills, m)
 		t.runLane(ctx, kills, m, everything)
-		if m != nil {
-			if err := m.stop(ctx); err != nil && ctx.Err() == nil {
-				t.record(outcome{name: "killing our programs", err: err}, "killing")
-			}
-		}
-	}
-	t.runLane(ctx, false, nil, everythingForGood)
+	})
+	t.runTwice(ctx, []need{everythingForGood}, func(kills bool, m *murder) {
+		t.runLane(ctx, kills, m, everythingForGood)
+	})
 	end, err := t.watch.finish(ctx)
 	t.results.watch = end
 	t.record(outcome{name: throughout, detail: end.String(), err: err}, throughout)
+}
+
+// runTwice runs the scenarios of some needs, and then those again that can be run while our programs are killed.
+func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool, m *murder)) {
+	run(false, nil)
+	if !t.options.kills || len(t.chosen(true, needs...)) == 0 {
+		return
+	}
+	m := t.startMurder(ctx)
+	run(true, m)
+	if err := m.stop(ctx); err != nil && ctx.Err() == nil {
+		t.record(outcome{name: "killing our programs", err: err}, "killing")
+	}
 }
 
 // chosen are the scenarios of some needs that are to run.

@@ -162,19 +162,29 @@ func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	return err
 }
 
-// nodeReplaced ends a node for good. What joins next inherits its subnet.
+// nodeReplaced ends a node for good. What joins next inherits its subnet: the spare node, and when it is that node's turn
+// a machine that has the name of the first and nothing else of it.
 func nodeReplaced(ctx context.Context, s *scene) error {
+	old, next := victimNode, spareNode
+	if s.cluster.Node(spareNode) != nil {
+		old, next = spareNode, victimNode
+	}
 	before, err := s.placed(ctx, workload{name: "web", replicas: 2, nodes: []string{victimNode, spareNode}})
 	if err != nil {
 		return err
 	}
-	if err := s.cluster.Node(victimNode).PowerOff(); err != nil {
+	if err := s.cluster.Node(old).PowerOff(); err != nil {
 		return err
 	}
-	if err := s.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: victimNode}}); err != nil {
+	if err := s.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: old}}); err != nil {
 		return err
 	}
-	if err := s.cluster.AddNode(ctx, spareNode); err != nil {
+	if node := s.cluster.Node(next); node != nil {
+		err = errors.Join(node.Reboot(ctx, false), node.WaitReady(ctx))
+	} else {
+		err = s.cluster.AddNode(ctx, next)
+	}
+	if err != nil {
 		return err
 	}
 	after, err := s.back(ctx, before, before.names()...)
@@ -182,7 +192,7 @@ func nodeReplaced(ctx context.Context, s *scene) error {
 		return err
 	}
 	for name, i := range after {
-		if i.node != spareNode {
+		if i.node != next {
 			return fmt.Errorf("pod %s is on %s", name, i.node)
 		}
 	}

@@ -22,7 +22,7 @@ type scenario struct {
 	proves string
 	run    func(context.Context, *scene) error
 	needs  need
-	// kills says that it runs a second time, while our programs are killed.
+	// kills says that it runs a second time, while our programs are killed: all but what measures.
 	kills bool
 }
 
