@@ -148,7 +148,11 @@ func (t *trial) killContainer(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
-	return t.killTask(ctx, node, id)
+	err := t.killTask(ctx, node, id)
+	if err != nil && !node.Process(realcluster.Containerd).Running() {
+		return nil // A node that is off, or goes off now, has killed it.
+	}
+	return err
 }
 
 // killTask sends SIGKILL to process 1 of a container, as containerd knows it.
