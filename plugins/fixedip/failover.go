@@ -67,7 +67,7 @@ func (p *Plugin) remains(c *cycle, policy v1alpha1.Failover) string {
 	case policy == v1alpha1.Migrate && !p.movable:
 		return "; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false"
 	}
-	if why, _ := p.mayRun(c, policy); why != "" {
+	if why := p.mayRun(c, policy); why != "" {
 		return "; its old pod may still run there: " + why
 	}
 	if policy == v1alpha1.Migrate {
@@ -79,41 +79,41 @@ func (p *Plugin) remains(c *cycle, policy v1alpha1.Failover) string {
 }
 
 // mayRun says why the pod's predecessor may still run on the node of the reservation; empty where it
-// surely does not, or where its address stays there and the agent does not list that. at is when time alone
-// will tell; zero: it will not.
-func (p *Plugin) mayRun(c *cycle, policy v1alpha1.Failover) (why string, at time.Time) {
+// surely does not, or where its address stays there and the agent does not list that.
+func (p *Plugin) mayRun(c *cycle, policy v1alpha1.Failover) string {
 	r := c.reservation
 	if r.transit {
 		// The address has never been the pod's there, or not any more.
-		return "", at
+		return ""
 	}
 	node, err := p.nodes.Get(r.node)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return err.Error(), at
+		return err.Error()
 	}
 	if apierrors.IsNotFound(err) {
 		node = nil
 	}
 	fence := fenceOf(node)
 	if fence == pool.Unfenced {
-		return fmt.Sprintf("node %s is not ready; delete the node or taint it %s", r.node, corev1.TaintNodeOutOfService), at
+		return fmt.Sprintf("node %s is not ready; delete the node or taint it %s", r.node, corev1.TaintNodeOutOfService)
 	}
 	n, known := p.world.ledger.Node(r.node)
 	if fence == pool.Reported && !known {
-		return fmt.Sprintf("node %s has no CiliumNode to tell", r.node), at
+		return fmt.Sprintf("node %s has no CiliumNode to tell", r.node)
 	}
+	var at time.Time
 	if fence == pool.Reported {
 		at = p.silence.until(c.uid, c.made, n, r.addrs, time.Now())
 	}
 	for _, a := range r.addrs {
 		if fence.Keeps(n, a) != nil {
-			return fmt.Sprintf("the agent on node %s still lists %s as used", r.node, a), time.Time{}
+			return fmt.Sprintf("the agent on node %s still lists %s as used", r.node, a)
 		}
 	}
 	if at.IsZero() || policy != v1alpha1.Migrate {
-		return "", time.Time{}
+		return ""
 	}
-	return fmt.Sprintf("the agent on node %s has not listed %s since this pod was made, and may take until %s to do so", r.node, address.Join(r.addrs), at.UTC().Format(time.RFC3339)), at
+	return fmt.Sprintf("the agent on node %s has not listed %s since this pod was made, and may take until %s to do so", r.node, address.Join(r.addrs), at.UTC().Format(time.RFC3339))
 }
 
 // fenceOf is what a node tells about the pods that were deleted from it; nil: it does not exist.
@@ -172,7 +172,10 @@ func (p *Plugin) causeOfRemaining(c *cycle, policy v1alpha1.Failover) cause {
 	}
 	if policy != v1alpha1.Wait {
 		helps.until = func(string) bool { return p.remains(c, policy) == "" }
-		_, helps.at = p.mayRun(c, policy)
+	}
+	if policy == v1alpha1.Migrate {
+		// Whatever keeps it here now, when that ends the agent may have been silent for too short a time.
+		helps.at = p.silence.ends(c.made, time.Now())
 	}
 	return helps
 }

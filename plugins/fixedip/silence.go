@@ -38,7 +38,6 @@ func newSilence(patience time.Duration) *silence {
 func (s *silence) until(uid types.UID, made time.Time, n pool.Node, addrs []netip.Addr, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := made.Add(s.patience)
 	proven := true
 	for _, a := range addrs {
 		if n.InUse(a) {
@@ -49,10 +48,18 @@ func (s *silence) until(uid types.UID, made time.Time, n pool.Node, addrs []neti
 		}
 		proven = proven && s.listed[uid][a] == n.Name
 	}
-	if proven || !now.Before(at) {
+	if proven {
 		return time.Time{}
 	}
-	return at
+	return s.ends(made, now)
+}
+
+// ends is when the predecessor of a pod does not run any more if no agent has said so by then; zero: that was before.
+func (s *silence) ends(made, now time.Time) time.Time {
+	if at := made.Add(s.patience); now.Before(at) {
+		return at
+	}
+	return time.Time{}
 }
 
 func (s *silence) forget(uid types.UID) {

@@ -41,6 +41,21 @@ func movedToB(s *scene, want *stored) {
 	want.Writes += 3
 }
 
+// bothAtHome is a world of two nodes with both families of which web-0 can only be placed on a.
+func bothAtHome(s *scene) {
+	s.node("b", "10.2.0.0/29", "fd00:2::/125")
+	s.cordon("b", true)
+	s.node("a", "10.1.0.0/29", "fd00:1::/125")
+	s.statefulSet("web", annotated("fixedip.io/failover", "Migrate"))
+}
+
+// bothMovedToB is movedToB for a pod with an address of each family.
+func bothMovedToB(s *scene, want *stored) {
+	movedToB(s, want)
+	want.entry("a", "fd00:1::7", "fixedip.io/away", "b/"+s.ns+"/web-0")
+	want.entry("b", "fd00:1::7", s.ns+"/web-0", s.ns+"/StatefulSet/web")
+}
+
 // ready sets whether a node is ready.
 func (s *scene) ready(node string, status corev1.ConditionStatus) {
 	s.t.Helper()
@@ -91,21 +106,12 @@ func TestFailover(t *testing.T) {
 		"Migrate: both addresses go": {
 			families: []string{"IPv4", "IPv6"},
 			movable:  true,
-			world: func(s *scene) {
-				s.node("b", "10.2.0.0/29", "fd00:2::/125")
-				s.cordon("b", true)
-				s.node("a", "10.1.0.0/29", "fd00:1::/125")
-				s.statefulSet("web", annotated("fixedip.io/failover", "Migrate"))
-			},
+			world:    bothAtHome,
 			steps: []step{
 				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}, before: swap},
-				{at: preBind, then: func(s *scene, want *stored) {
-					movedToB(s, want)
-					want.entry("a", "fd00:1::7", "fixedip.io/away", "b/"+s.ns+"/web-0")
-					want.entry("b", "fd00:1::7", s.ns+"/web-0", s.ns+"/StatefulSet/web")
-				}},
+				{at: preBind, then: bothMovedToB},
 				{at: bind, then: bound("web-0", "b")},
 				{rest: map[string]string{"web-0": "on b"}},
 			},
@@ -148,6 +154,21 @@ func TestFailover(t *testing.T) {
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
+		},
+		"Migrate: not before the agent has had the time to list the address beside the one that it lists": {
+			movable:      true,
+			families:     []string{"IPv4", "IPv6"},
+			agentSilence: 5 * time.Second,
+			world:        bothAtHome,
+			steps: []step{
+				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}, before: func(s *scene) { s.uses("a", "fd00:1::7", "web-0"); swap(s) }},
+				{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a still lists fd00:1::7 as used", func(s *scene) { s.uses("a", "fd00:1::7", "") })},
+				{at: preBind, then: bothMovedToB},
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}},
+			},
 		},
 		"Migrate: at once where the agent has listed the address and does so no more": {
 			movable:      true,
