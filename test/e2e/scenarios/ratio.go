@@ -13,7 +13,7 @@ import (
 
 const (
 	ratioScenario = "time to come back"
-	ratioRounds   = 30
+	ratioRounds   = 90
 	maxRatio      = 1.05
 )
 
