@@ -13,7 +13,7 @@ import (
 
 const (
 	ratioScenario = "time to come back"
-	ratioRounds   = 90
+	ratioRounds   = 60
 	maxRatio      = 1.05
 )
 
