@@ -57,7 +57,9 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	case c.moves(nodeName):
 		err = p.observedMove(ctx, pod, c, claim)
 	default:
-		err = p.world.observedClaim(ctx, claim, c.id.Entry())
+		if err = p.world.observedClaim(ctx, claim, c.id.Entry()); err == nil {
+			err = p.world.alone(claim, c.reservation.holders)
+		}
 	}
 	switch {
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUnfenced), errors.Is(err, pool.ErrUndecided):

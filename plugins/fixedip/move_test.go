@@ -211,7 +211,7 @@ func (s *pools) judge() {
 
 // goTo does what PreBind does for the pod on a node, from what the actor's ledger shows now.
 func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
-	r := fromPools(a.world.ledger.Held(movedOwner), a.world.ledger.Away(movedOwner), "", nil)
+	r := a.world.fromPools(a.world.ledger.Held(movedOwner), a.world.ledger.Away(movedOwner), "", nil)
 	c := &cycle{id: movedID, reservation: r}
 	if r.node != node {
 		c.failover = v1alpha1.Migrate

@@ -69,7 +69,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	}
 	away := w.ledger.Away(id.Key())
 	if fip == nil {
-		return fromPools(held, away, "", nil), nil
+		return w.fromPools(held, away, "", nil), nil
 	}
 	if fip.DeletionTimestamp != nil {
 		return reservation{}, &unreservable{reason: fmt.Sprintf("its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)}
@@ -80,7 +80,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	}
 	var r reservation
 	if len(held)+len(away) > 0 {
-		r = fromPools(held, away, fip.Spec.NodeName, fip.Spec.IPs)
+		r = w.fromPools(held, away, fip.Spec.NodeName, fip.Spec.IPs)
 	} else if r, err = w.fromRecord(fip); err != nil {
 		return reservation{}, err
 	}
@@ -133,14 +133,18 @@ func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
 }
 
 // fromPools takes what the record names, where there are several: on the preferred node, or wherever.
-// Without a record what was moved comes first, then the first holding. Several are what a scheduler
-// left behind that died between claim and bind, or while it moved an address.
-func fromPools(held []ledger.Holding, away []ledger.Absence, preferred string, ips []string) reservation {
+// Without a record what was moved comes first, then what was written by hand, then the first holding. Several
+// are what a scheduler left behind that died between claim and bind, or while it moved an address, or that was
+// not shown in time what stood elsewhere (see alone).
+func (w *world) fromPools(held []ledger.Holding, away []ledger.Absence, preferred string, ips []string) reservation {
 	var choice []reservation
-	var holders []string
+	var holders, byHand []string
 	for _, h := range held {
 		choice = append(choice, reservation{node: h.Node, addrs: h.Addrs})
 		holders = append(holders, h.Node)
+		if _, _, claimed := w.ledger.WorkloadOf(h); !claimed {
+			byHand = append(byHand, h.Node)
+		}
 	}
 	for _, a := range away {
 		if !slices.ContainsFunc(choice, func(r reservation) bool { return r.node == a.At && containsAll(r.addrs, a.Addrs) }) {
@@ -151,6 +155,7 @@ func fromPools(held []ledger.Holding, away []ledger.Absence, preferred string, i
 	for _, r := range choice {
 		worth := 0
 		for i, counts := range []bool{
+			slices.Contains(byHand, r.node),
 			r.node == preferred,
 			slices.ContainsFunc(away, func(a ledger.Absence) bool { return a.At == r.node }),
 			len(ips) > 0 && containsAll(r.addrs, addressesOf(ips)),
@@ -221,10 +226,25 @@ func (w *world) heldElsewhere(owner, node string, known []string) (ledger.Holdin
 	if slices.ContainsFunc(held, func(h ledger.Holding) bool { return h.Node == node }) {
 		return ledger.Holding{}, false
 	}
-	for _, h := range held {
-		if !slices.Contains(known, h.Node) {
-			return h, true
-		}
+	return unknown(held, known)
+}
+
+// alone refuses a claim that stands where the pod holds something on a node besides that was not known when its own
+// was chosen: an administrator wrote it, or another scheduler, and the watch was behind. All pools are shown by one
+// watch in the order of their writes: it has shown the claim, and so what was written before. Both entries stand, and
+// the next cycle chooses.
+func (w *world) alone(c ledger.Claim, known []string) error {
+	if h, ok := unknown(w.ledger.Held(c.Owner), append(slices.Clone(known), c.Node)); ok {
+		return pool.Elsewhere(c.Owner, h.Node, h.Addrs)
 	}
-	return ledger.Holding{}, false
+	return nil
+}
+
+// unknown is the first holding on a node that is not known.
+func unknown(held []ledger.Holding, known []string) (ledger.Holding, bool) {
+	i := slices.IndexFunc(held, func(h ledger.Holding) bool { return !slices.Contains(known, h.Node) })
+	if i < 0 {
+		return ledger.Holding{}, false
+	}
+	return held[i], true
 }

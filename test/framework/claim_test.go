@@ -129,6 +129,18 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.resubnet("a", "10.9.0.0/29") }},
 			}, afterLoss("a", "10.9.0.6")[1:]...),
 		},
+		"an entry on another node that is shown with the claim is followed there": {
+			world: twoNodes,
+			steps: []step{
+				{at: preBind, before: func(s *scene) {
+					s.takes("web-0", "b", "10.2.0.3")
+				}, then: claimed("a", "10.1.0.6"), answer: "Unschedulable: the address decided for the pod was lost: NS/web-0 has 10.2.0.3 on node b as well; it is tried again"},
+				{at: unreserve},
+				{rest: map[string]string{"web-0": cordoned("10.2.0.3", "b")}, before: func(s *scene) { s.cordon("b", false) }},
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}},
+			},
+		},
 		"an entry on another node is followed there": {
 			world: twoNodes,
 			steps: []step{

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"fixedip.io/fixedip/ipam/core/address"
 )
 
 // ErrTaken: an address can't be claimed, since it has another holder or is in no subnet of the node.
@@ -62,6 +64,11 @@ func (n Node) Another(owner string, addrs []netip.Addr) error {
 		}
 	}
 	return nil
+}
+
+// Elsewhere is the error where the owner of a claim has addresses on another node as well.
+func Elsewhere(owner, node string, addrs []netip.Addr) error {
+	return takenf("%s has %s on node %s as well", owner, address.Join(addrs), node)
 }
 
 // Release makes the edits that take addresses from an owner, had or announced: the given ones, or all
