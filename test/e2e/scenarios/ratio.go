@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -25,13 +25,13 @@ const (
 // comeback is how long it took from the deletion of a pod until its replacement was made, had a node, and was ready.
 type comeback struct{ made, bound, ready time.Duration }
 
-// ratio measures the time from the deletion of a pod to its readiness, of two StatefulSets that differ in their
-// scheduler only. Their pods are on one node and are all deleted at the same time, so that whatever else the machine
-// has to do befalls both.
+// ratio measures the time from the deletion of pods to their readiness, of two StatefulSets on one node that differ in
+// their scheduler only, each in its turn. Were they replaced at the same time, the one that is bound some milliseconds
+// later would wait until the machine has started the containers of the other.
 //
 // The kubelet looks at its containers once a second. A round that began as soon as the one before it was over would
 // always begin at the same moment of that second, and a few milliseconds would make a second or nothing: the rounds
-// begin at moments that are spread evenly over it.
+// of each begin at moments that are spread evenly over it.
 func ratio(ctx context.Context, s *scene) error {
 	for name, scheduler := range map[string]string{"ours": ourScheduler, "stock": stockScheduler} {
 		w := workload{name: name, replicas: ratioReplicas, scheduler: scheduler, nodes: []string{calmNode}}
@@ -53,27 +53,23 @@ func ratio(ctx context.Context, s *scene) error {
 	}); err != nil {
 		return err
 	}
-	var order []string // of both in turn
-	for i := range ratioReplicas {
-		order = append(order, fmt.Sprintf("ours-%d", i), fmt.Sprintf("stock-%d", i))
-	}
+	sets := []string{"ours", "stock"}
 	seen := map[string][]comeback{} // by StatefulSet
 	began := time.Now()
 	for i := 0; time.Since(began) < ratioTime; i++ {
 		// The multiples of the golden section are spread evenly, however many there are.
 		_, moment := math.Modf(float64(i) * math.Phi)
-		if !wait(ctx, time.Duration(moment*float64(time.Second))) {
-			return context.Cause(ctx)
+		for _, set := range sets {
+			if !wait(ctx, time.Duration(moment*float64(time.Second))) {
+				return context.Cause(ctx)
+			}
+			round, err := s.timeReplacements(ctx, podNames(set, ratioReplicas))
+			if err != nil {
+				return err
+			}
+			seen[set] = append(seen[set], round...)
 		}
-		round, err := s.timeReplacements(ctx, order)
-		if err != nil {
-			return err
-		}
-		for name, c := range round {
-			set, _, _ := strings.Cut(name, "-")
-			seen[set] = append(seen[set], c)
-		}
-		slices.Reverse(order) // nobody is always first
+		slices.Reverse(sets) // nobody is always first
 	}
 	if _, err := s.back(ctx, before, before.names()...); err != nil {
 		return err
@@ -90,8 +86,8 @@ func ratio(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// timeReplacements deletes pods, and returns how long it took until the one that replaces each was ready. Key: the name.
-func (s *scene) timeReplacements(ctx context.Context, names []string) (map[string]comeback, error) {
+// timeReplacements deletes pods, and returns how long it took until the ones that replace them were ready.
+func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comeback, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not so after %s", patience))
 	defer cancel()
 	before := map[string]types.UID{}
@@ -128,7 +124,7 @@ func (s *scene) timeReplacements(ctx context.Context, names []string) (map[strin
 		}
 		return ready == len(names)
 	})
-	return came, err
+	return slices.Collect(maps.Values(came)), err
 }
 
 // median returns the median of one of their times, to the millisecond.
