@@ -31,7 +31,8 @@ type comeback struct{ made, bound, ready time.Duration }
 //
 // The kubelet looks at its containers once a second. A round that began as soon as the one before it was over would
 // always begin at the same moment of that second, and a few milliseconds would make a second or nothing: the rounds
-// of each begin at moments that are spread evenly over it.
+// of each begin at moments that are spread evenly over it. The two take strict turns. Pods that have only just started
+// are stopped a second later, since their kubelet is still busy with them; while the others have their turn that is over.
 func ratio(ctx context.Context, s *scene) error {
 	for name, scheduler := range map[string]string{"ours": ourScheduler, "stock": stockScheduler} {
 		w := workload{name: name, replicas: ratioReplicas, scheduler: scheduler, nodes: []string{calmNode}}
@@ -53,13 +54,12 @@ func ratio(ctx context.Context, s *scene) error {
 	}); err != nil {
 		return err
 	}
-	sets := []string{"ours", "stock"}
 	seen := map[string][]comeback{} // by StatefulSet
 	began := time.Now()
 	for i := 0; time.Since(began) < ratioTime; i++ {
 		// The multiples of the golden section are spread evenly, however many there are.
 		_, moment := math.Modf(float64(i) * math.Phi)
-		for _, set := range sets {
+		for _, set := range []string{"ours", "stock"} {
 			if !wait(ctx, time.Duration(moment*float64(time.Second))) {
 				return context.Cause(ctx)
 			}
@@ -69,7 +69,6 @@ func ratio(ctx context.Context, s *scene) error {
 			}
 			seen[set] = append(seen[set], round...)
 		}
-		slices.Reverse(sets) // nobody is always first
 	}
 	if _, err := s.back(ctx, before, before.names()...); err != nil {
 		return err
