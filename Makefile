@@ -219,10 +219,10 @@ fuzz: ## Fuzzes what reads what people write, each target for a while (FUZZTIME=
 test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of the test's own, on a real API server
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) CGO_ENABLED=1 go test -race -count=1 -timeout 20m ./test/framework
 
-# Failing each write takes five minutes beside the other tests: make faults does.
+# Failing each write takes five minutes beside the other tests, and a soak is worth its time: make faults and make soak.
 .PHONY: test-integration
 test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration -skip 'TestEveryWriteFails$$'
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration -skip '(TestEveryWriteFails|TestSoak)$$'
 
 FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%)
 
@@ -238,6 +238,13 @@ KILLS ?= 500
 .PHONY: kills
 kills: $(FAULT_PROGRAMS) ## Kills programs and control plane at random while pods come and go (KILLS=50 SEED=1; a seed of 0 is drawn)
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_KILLS=$(KILLS) FIXEDIP_SEED=$(SEED) go test -v -count=1 -timeout 0 ./test/integration -run 'TestKilledAtRandom$$'
+
+# How long pods come and go.
+SOAK ?= 1h
+
+.PHONY: soak
+soak: $(FAULT_PROGRAMS) ## Has pods come and go, and looks whether our programs hold more and more (SOAK=3m SEED=1)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_SOAK=$(SOAK) FIXEDIP_SEED=$(SEED) go test -v -count=1 -timeout 0 ./test/integration -run 'TestSoak$$'
 
 ##@ Measurements
 
