@@ -18,6 +18,8 @@ type Allocator struct {
 	// Node is the CiliumNode as the agent last saw it, with the agent's own answers in the release
 	// handshakes; nil: it has none.
 	Node *ciliumv2.CiliumNode
+	// seen is the CiliumNode as the watch last told of it, without the agent's answers; nil: there is none.
+	seen *ciliumv2.CiliumNode
 	// Allocated are the addresses in use. Value: by whom.
 	Allocated map[string]string
 	choose    func(n int) int
@@ -30,13 +32,19 @@ func New(choose func(n int) int) *Allocator {
 
 // See takes in a version of the CiliumNode; nil: it is gone. It tells whether the status is to be written
 // for the sake of a handshake (updateLocalNodeResource).
+//
+// The answers stand nowhere but in the agent's copy until they are written. A version with the spec and the
+// status of the one before takes the place of that copy, and the handshakes in it are not looked at
+// (setOwnNodeWithoutPoolUpdate): what was not written by then is forgotten.
 func (a *Allocator) See(cn *ciliumv2.CiliumNode) (answered bool) {
+	before := a.seen
+	a.seen = cn
 	if cn == nil {
 		a.Node = nil
 		return false
 	}
 	a.Node = cn.DeepCopy()
-	if a.Node.Spec.IPAM.Pool == nil {
+	if before != nil && before.DeepEqual(cn) || a.Node.Spec.IPAM.Pool == nil {
 		return false
 	}
 	for ip, status := range a.Node.Status.IPAM.ReleaseIPs {

@@ -21,6 +21,7 @@ import (
 	nodetypes "github.com/cilium/cilium/pkg/node/types"
 	"github.com/cilium/cilium/pkg/option"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 )
@@ -35,6 +36,11 @@ type api struct {
 	mu      sync.Mutex
 	node    *ciliumv2.CiliumNode
 	reports int
+	// unseen are the versions that the model has not seen yet. Cilium's allocator sees each of them, too.
+	unseen []*ciliumv2.CiliumNode
+	// refuses: no report is taken. tried is the version that the last one was made from.
+	refuses bool
+	tried   string
 }
 
 func (a *api) CiliumV2() typedciliumv2.CiliumV2Interface           { return a }
@@ -56,15 +62,21 @@ func (a *api) Watch(context.Context, metav1.ListOptions) (watch.Interface, error
 	return a.events, nil
 }
 
-// UpdateStatus is the agent's report. It comes back to it as any write does.
+// UpdateStatus is the agent's report. It comes back to it as any write does, but one that changes nothing is
+// none: the allocator would take it for somebody else's, and forget what it answers just then.
 func (a *api) UpdateStatus(_ context.Context, cn *ciliumv2.CiliumNode, _ metav1.UpdateOptions) (*ciliumv2.CiliumNode, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if cn.ResourceVersion != a.node.ResourceVersion {
+	a.tried = cn.ResourceVersion
+	switch {
+	case a.refuses:
+		return nil, fmt.Errorf("no report is taken")
+	case cn.ResourceVersion != a.node.ResourceVersion:
 		return nil, fmt.Errorf("conflict: %s is not %s", cn.ResourceVersion, a.node.ResourceVersion)
+	case !equality.Semantic.DeepEqual(cn.Status, a.node.Status):
+		a.reports++
+		a.write(func(n *ciliumv2.CiliumNode) { n.Status = *cn.Status.DeepCopy() })
 	}
-	a.reports++
-	a.write(func(n *ciliumv2.CiliumNode) { n.Status = *cn.Status.DeepCopy() })
 	return a.node.DeepCopy(), nil
 }
 
@@ -78,104 +90,166 @@ func (a *api) write(change func(*ciliumv2.CiliumNode)) {
 	}
 	next.ResourceVersion = fmt.Sprint(version + 1)
 	a.node = next
+	a.unseen = append(a.unseen, next)
 	a.events.Modify(next.DeepCopy())
 }
 
-// marker is that of a version: an address that nobody is given, by which it shows that the version was seen.
-func marker(n int) string { return fmt.Sprintf("10.9.%d.%d", n/250, n%250+1) }
+// cilium is Cilium's allocator, which a process has one of.
+var cilium = sync.OnceValue(func() *real {
+	nodetypes.SetName("n")
+	r := &real{server: &api{events: watch.NewRaceFreeFake(), node: &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1"}}}}
+	r.server.node.Spec.IPAM.Pool = ipamtypes.AllocationMap{r.marker(): {Owner: marking}}
+	r.IPAM = ipam.NewIPAM(ipam.NewIPAMParams{
+		Logger:        slog.New(slog.DiscardHandler),
+		AgentConfig:   &option.DaemonConfig{IPAM: ipamoption.IPAMCRD, EnableIPv4: true, IPAMCiliumNodeUpdateRate: time.Millisecond},
+		NodeDiscovery: r.server, K8sEventReg: r.server, Clientset: r.server, Metadata: r.server,
+	})
+	r.ConfigureAllocator()
+	r.RestoreFinished()
+	return r
+})
 
-const patience = 20 * time.Second
+type real struct {
+	*ipam.IPAM
+	server *api
+	marks  int
+}
+
+// marking is whose the marker is.
+const marking = "marker"
+
+// marker is that of the next version: an address by which it shows that the version was seen.
+func (r *real) marker() string {
+	r.marks++
+	return fmt.Sprintf("10.%d.%d.%d", 9+r.marks/62500, r.marks/250%250, r.marks%250+1)
+}
+
+// write makes a version that differs from the one before, and returns when it was seen.
+func (r *real) write(t *testing.T, change func(*ciliumv2.CiliumNode)) {
+	t.Helper()
+	marker := r.marker()
+	r.server.mu.Lock()
+	r.server.write(func(cn *ciliumv2.CiliumNode) {
+		change(cn)
+		maps.DeleteFunc(cn.Spec.IPAM.Pool, func(_ string, e ipamtypes.AllocationIP) bool { return e.Owner == marking })
+		cn.Spec.IPAM.Pool[marker] = ipamtypes.AllocationIP{Owner: marking}
+	})
+	r.server.mu.Unlock()
+	until(t, "a version is seen", func() bool {
+		ip := net.ParseIP(marker)
+		if _, err := r.AllocateIPWithoutSyncUpstream(ip, marking, ipam.PoolDefault()); err != nil {
+			return false
+		}
+		// A report follows.
+		return r.ReleaseIP(ip, ipam.PoolDefault()) == nil
+	})
+}
+
+// touch makes a version of the same spec and status, and returns when it was seen. No report may be taken
+// meanwhile: one is tried again and again then, which shows what it is made from.
+func (r *real) touch(t *testing.T) {
+	t.Helper()
+	r.server.mu.Lock()
+	r.server.write(func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"version": cn.ResourceVersion} })
+	last := r.server.node.ResourceVersion
+	r.server.mu.Unlock()
+	until(t, "a version of the same spec and status is seen", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return r.server.tried == last
+	})
+}
+
+// refuse has no report taken, or has them taken again.
+func (r *real) refuse(all bool) {
+	r.server.mu.Lock()
+	defer r.server.mu.Unlock()
+	r.server.refuses = all
+}
+
+// settle has the model see what Cilium's allocator sees, and returns when that one has reported what the model
+// would. What it goes by is then the same.
+func (r *real) settle(t *testing.T, model *Allocator) {
+	t.Helper()
+	var diff string
+	until(t, "the report says what the model's would", func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		for _, cn := range r.server.unseen {
+			model.See(cn)
+		}
+		r.server.unseen = nil
+		said := r.server.node
+		diff = cmp.Diff(status(model.Used(), model.Node.Status.IPAM.ReleaseIPs), status(said.Status.IPAM.Used, said.Status.IPAM.ReleaseIPs))
+		return diff == ""
+	}, &diff)
+}
+
+// status is what is compared of a report: who has each address, and the handshakes.
+func status(used ipamtypes.AllocationMap, handshakes map[string]ipamtypes.IPReleaseStatus) map[string]string {
+	all := map[string]string{}
+	for ip, e := range used {
+		all[ip] = e.Owner
+	}
+	for ip, s := range handshakes {
+		all["handshake "+ip] = string(s)
+	}
+	return all
+}
+
+const patience = 60 * time.Second
+
+// until waits for what goroutines of Cilium's do.
+func until(t *testing.T, what string, holds func() bool, why ...*string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			for _, text := range why {
+				what += " (-model +cilium):\n" + *text
+			}
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
 
 // The model and Cilium's allocator are shown the same pools and asked for the same addresses. Where Cilium's
 // goes by the order of a map, its choice has to be one that the model may make, and the model makes it.
 func TestAgainstCilium(t *testing.T) {
-	nodetypes.SetName("n")
-	first := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", ResourceVersion: "1"}}
-	first.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.0.1": {}, "10.0.0.2": {}, marker(0): {Owner: "sync"}}
-	server := &api{events: watch.NewRaceFreeFake(), node: first}
-	real := ipam.NewIPAM(ipam.NewIPAMParams{
-		Logger:        slog.New(slog.DiscardHandler),
-		AgentConfig:   &option.DaemonConfig{IPAM: ipamoption.IPAMCRD, EnableIPv4: true, IPAMCiliumNodeUpdateRate: time.Millisecond},
-		NodeDiscovery: server, K8sEventReg: server, Clientset: server, Metadata: server,
+	real, model := cilium(), New(func(int) int { return 0 })
+	real.refuse(false)
+	t.Cleanup(func() {
+		for ip := range model.Allocated {
+			_ = real.ReleaseIP(net.ParseIP(ip), ipam.PoolDefault())
+		}
 	})
-	real.ConfigureAllocator()
-	real.RestoreFinished()
-	model := New(func(int) int { return 0 })
+	real.write(t, func(cn *ciliumv2.CiliumNode) {
+		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.0.1": {}, "10.0.0.2": {}}
+		cn.Status.IPAM.ReleaseIPs = nil
+	})
+	real.settle(t, model)
 	from := rand.New(rand.NewPCG(1, 2))
-	until := func(what string, holds func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(patience); !holds(); {
-			if time.Now().After(deadline) {
-				t.Fatalf("not within %v: %s", patience, what)
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}
-	// show has both see a new version, and both reports compared.
-	show := func(n int, change func(*ciliumv2.CiliumNode)) {
-		t.Helper()
-		server.mu.Lock()
-		server.write(func(cn *ciliumv2.CiliumNode) {
-			change(cn)
-			for ip, e := range cn.Spec.IPAM.Pool {
-				if e.Owner == "sync" {
-					delete(cn.Spec.IPAM.Pool, ip)
-				}
-			}
-			cn.Spec.IPAM.Pool[marker(n)] = ipamtypes.AllocationIP{Owner: "sync"}
-		})
-		shown := server.node.DeepCopy()
-		server.mu.Unlock()
-		model.See(shown)
-		until(fmt.Sprintf("version %d is seen", n), func() bool {
-			ip := net.ParseIP(marker(n))
-			if _, err := real.AllocateIPWithoutSyncUpstream(ip, "sync", ipam.PoolDefault()); err != nil {
-				return false
-			}
-			return real.ReleaseIP(ip, ipam.PoolDefault()) == nil
-		})
-	}
-	// reported waits until the report says what the model would. A report that lost against a write of this
-	// test is made again when the agent has seen another version.
-	reported := func(n int) {
-		t.Helper()
-		var diff string
-		again := time.Now().Add(time.Second)
-		for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-			if time.Now().After(again) {
-				show(n, func(*ciliumv2.CiliumNode) {})
-				again = time.Now().Add(time.Second)
-			}
-			want := map[string]any{"used": owners(model.Used()), "handshakes": handshakes(model.Node)}
-			server.mu.Lock()
-			diff = cmp.Diff(want, map[string]any{"used": owners(server.node.Status.IPAM.Used), "handshakes": handshakes(server.node)})
-			last := server.node.DeepCopy()
-			server.mu.Unlock()
-			if diff == "" {
-				model.See(last)
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("step %d: the report differs (-model +cilium):\n%s", n, diff)
-			}
-		}
-	}
-	show(1, func(*ciliumv2.CiliumNode) {})
 	pods := []string{"db/a-0", "db/a-1", "db/b-0", "router"}
 	marks := []ipamtypes.IPReleaseStatus{ipamoption.IPAMMarkForRelease, ipamoption.IPAMReleased, ipamoption.IPAMReadyForRelease, ipamoption.IPAMDoNotRelease}
 	done := map[string]int{}
-	for n := 2; n < 1500; n++ {
+	for n := range 1500 {
 		owner, ip := pods[from.IntN(len(pods))], fmt.Sprintf("10.0.0.%d", 1+from.IntN(6))
-		what := []string{"next", "next", "release", "take", "pool", "pool", "handshake"}[from.IntN(7)]
+		handshake := func(cn *ciliumv2.CiliumNode) {
+			keys := maps.Clone(cn.Status.IPAM.ReleaseIPs)
+			if keys == nil {
+				keys = map[string]ipamtypes.IPReleaseStatus{}
+			}
+			keys[ip] = marks[from.IntN(len(marks))]
+			cn.Status.IPAM.ReleaseIPs = keys
+		}
+		what := []string{"next", "next", "release", "take", "pool", "pool", "handshake", "handshake with a write in between"}[from.IntN(8)]
 		done[what]++
 		switch what {
 		case "next":
-			owned, offered := model.Owned(owner), model.Offered()
-			got, err := real.AllocateNextFamily(ipam.IPv4, owner, ipam.PoolDefault())
-			choice := owned
-			if len(owned) == 0 {
-				choice = offered
+			choice := model.Owned(owner)
+			if len(choice) == 0 {
+				choice = model.Offered()
 			}
+			got, err := real.AllocateNextFamily(ipam.IPv4, owner, ipam.PoolDefault())
 			if (err == nil) != (len(choice) > 0) {
 				t.Fatalf("step %d: %s: %v, and the model has %v", n, owner, err, choice)
 			}
@@ -197,15 +271,14 @@ func TestAgainstCilium(t *testing.T) {
 				t.Fatal(err)
 			}
 		case "take":
-			// Without a report, as the agent restores.
 			want := model.Take(ip, owner)
 			if _, err := real.AllocateIPWithoutSyncUpstream(net.ParseIP(ip), owner, ipam.PoolDefault()); (want == nil) != (err == nil) {
 				t.Fatalf("step %d: take %s: %v, and in the model %v", n, ip, err, want)
-			} else if err != nil {
-				continue
 			}
+			// It makes no report by itself, as the agent restores.
+			real.write(t, func(*ciliumv2.CiliumNode) {})
 		case "pool":
-			show(n, func(cn *ciliumv2.CiliumNode) {
+			real.write(t, func(cn *ciliumv2.CiliumNode) {
 				switch from.IntN(3) {
 				case 0:
 					delete(cn.Spec.IPAM.Pool, ip)
@@ -216,36 +289,22 @@ func TestAgainstCilium(t *testing.T) {
 				}
 			})
 		case "handshake":
-			show(n, func(cn *ciliumv2.CiliumNode) {
-				keys := maps.Clone(cn.Status.IPAM.ReleaseIPs)
-				if keys == nil {
-					keys = map[string]ipamtypes.IPReleaseStatus{}
-				}
-				keys[ip] = marks[from.IntN(len(marks))]
-				cn.Status.IPAM.ReleaseIPs = keys
-			})
+			real.write(t, handshake)
+		case "handshake with a write in between":
+			real.refuse(true)
+			real.write(t, handshake)
+			real.touch(t)
+			real.refuse(false)
 		}
-		reported(n)
-		show(n, func(*ciliumv2.CiliumNode) {})
-	}
-	t.Log(done, server.reports)
-}
-
-// owners are who has each address. The marker is nobody's.
-func owners(used ipamtypes.AllocationMap) map[string]string {
-	all := map[string]string{}
-	for ip, e := range used {
-		if e.Owner != "sync" {
-			all[ip] = e.Owner
+		real.settle(t, model)
+		for _, s := range model.Node.Status.IPAM.ReleaseIPs {
+			if s == ipamoption.IPAMMarkForRelease {
+				done["unanswered"]++
+			}
 		}
 	}
-	return all
-}
-
-func handshakes(cn *ciliumv2.CiliumNode) map[string]string {
-	all := map[string]string{}
-	for ip, s := range cn.Status.IPAM.ReleaseIPs {
-		all[ip] = string(s)
+	if done["unanswered"] == 0 {
+		t.Error("no answer was ever forgotten")
 	}
-	return all
+	t.Log(done, real.server.reports)
 }
