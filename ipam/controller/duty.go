@@ -53,6 +53,10 @@ type duty struct {
 	live bool
 	// gone are the owners of ordinary entries whose pods are gone, as the API server says.
 	gone map[string]bool
+	// late are the handshakes whose answer is not waited for any longer, and answerDue is when there may be
+	// more of them; zero: there can't.
+	late      []turn
+	answerDue time.Time
 }
 
 // dutyFor gathers it from the caches.
@@ -67,6 +71,11 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 		if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
 			d.capacity = pods.Value()
 		}
+	}
+	d.late, d.answerDue = r.answers.look(n)
+	if len(d.late) > 0 && (node == nil || !works(node)) {
+		// Nobody is there to answer, whatever is written. A node that comes back is no reason to look at its pool.
+		d.late, d.answerDue = nil, sooner(d.answerDue, d.now.Add(answerWithin))
 	}
 	d.stays = func(namespace, name string) bool {
 		stays, err := needsEntry(ctx, r.cached, r.kinds, n.Name, namespace, name)
@@ -312,7 +321,7 @@ func (d *duty) edits(n pool.Node) []pool.Edit {
 	}
 	n = n.With(edits)
 	for _, f := range address.Families {
-		out := plan.TakeOut(n, f, d.watermark(n, f), d.held, d.kept)
+		out := plan.TakeOut(n, f, d.watermark(n, f), d.held, d.kept, d.unanswered)
 		edits, n = append(edits, out...), n.With(out)
 	}
 	return append(edits, d.first(n)...)
@@ -331,9 +340,22 @@ func (d *duty) counted(n pool.Node) func(netip.Addr) bool {
 func (d *duty) marks(n pool.Node) []pool.Mark {
 	var marks []pool.Mark
 	for _, f := range address.Families {
-		marks = append(marks, plan.Ask(n, f, d.watermark(n, f), d.held, d.kept)...)
+		marks = append(marks, plan.Ask(n, f, d.watermark(n, f), d.held, d.kept, d.unanswered)...)
 	}
 	return marks
+}
+
+// unanswered tells whether the agent is not waited for in the handshake over an address.
+func (d *duty) unanswered(a netip.Addr) bool {
+	return slices.ContainsFunc(d.late, func(t turn) bool { return t.addr == a })
+}
+
+// sooner is the earlier of two times, of which either may be zero: never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // tell says what the pool lacks that no edit can give it.

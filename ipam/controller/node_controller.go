@@ -50,6 +50,7 @@ type nodeReconciler struct {
 	// recordsSeen tells whether the ledger knows what all FixedIPs keep: before that nothing may be
 	// filled.
 	recordsSeen toolscache.InformerSynced
+	answers     *answers
 
 	mu sync.Mutex
 	// untracked are the CiliumNodes that were once written to for the sake of their field tracking
@@ -85,6 +86,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		r.mu.Lock()
 		delete(r.untracked, req.Name)
 		r.mu.Unlock()
+		r.answers.forget(req.Name)
 		return reconcile.Result{}, nil
 	}
 	if len(n.Malformed) > 0 {
@@ -121,6 +123,9 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		}
 		edits = d.edits(n)
 	}
+	if len(d.late) > 0 {
+		r.giveUp(ctx, n, d.late)
+	}
 	if len(edits) > 0 || len(marks) > 0 || untrack {
 		switch err := r.write(ctx, n, d, untrack); {
 		case errors.Is(err, ciliumpool.ErrGone):
@@ -134,7 +139,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	d.tell(r, n)
 	// What came due since the look began is due at once: asked at another moment, it would be told neither here nor there.
 	_, next := plan.Rested(n, d.now, r.cfg.CoolDown, d.counted(n))
-	if !next.IsZero() {
+	if next = sooner(next, d.answerDue); !next.IsZero() {
 		// Marks tell whole seconds, so that those of one second come due together.
 		rested := max(restedSlack, next.Sub(r.clock.Now()))
 		if retry == 0 || rested < retry {
@@ -142,6 +147,19 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		}
 	}
 	return reconcile.Result{RequeueAfter: retry}, nil
+}
+
+// giveUp says that the agent of a node is not waited for any longer, before the write that ends the handshakes:
+// however that ends, the next one for their sake comes no sooner than after another wait.
+func (r *nodeReconciler) giveUp(ctx context.Context, n pool.Node, late []turn) {
+	r.answers.giveUp(n, late)
+	var addrs []netip.Addr
+	for _, t := range late {
+		addrs = append(addrs, t.addr)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	klog.FromContext(ctx).V(2).Info("The agent has not answered in release handshakes", "ips", addrs)
+	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %v; they are ended, and what the pool still has too much of is asked for anew", addrs)
 }
 
 // untracks tells whether the CiliumNode is to be written to for its field tracking alone, and

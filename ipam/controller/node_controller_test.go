@@ -47,7 +47,7 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	r := &nodeReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, events: s.recorder, clock: s.clock, cfg: cfg,
 		cached:  slowReader{s.cached, s.clock, 5 * time.Second},
-		subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{},
+		subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
 	}
 	s.clock.SetTime(begin.Add(9 * time.Second))
 	result, err := r.Reconcile(t.Context(), nodeRequest("n"))

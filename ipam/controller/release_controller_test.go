@@ -118,6 +118,13 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 			defer after()
 			return c.Patch(ctx, obj, patch, opts...)
 		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, name string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			if _, ok := obj.(*ciliumv2.CiliumNode); !ok {
+				return c.SubResource(name).Patch(ctx, obj, patch, opts...)
+			}
+			// The client above counts it. Here the status of a CiliumNode is written with the rest.
+			return s.api.Patch(ctx, obj, patch)
+		},
 	}).Build()
 	l := ledger.New()
 	l.SetNode(ciliumpool.FromCiliumNode(node))

@@ -125,6 +125,7 @@ func (p *parts) newNodeReconciler(s *subnetReconciler) *nodeReconciler {
 		subnets:     s,
 		kinds:       p.kinds,
 		untracked:   map[string]string{},
+		answers:     newAnswers(p.clock),
 		recordsSeen: p.watched["fixedips"],
 	}
 }

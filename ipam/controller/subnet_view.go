@@ -156,7 +156,12 @@ func condition(status metav1.ConditionStatus, reason, message string) metav1.Con
 
 // ready tells whether pods can be placed on a node.
 func ready(n *corev1.Node) bool {
-	return n.DeletionTimestamp == nil && !n.Spec.Unschedulable && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+	return n.DeletionTimestamp == nil && !n.Spec.Unschedulable && works(n)
+}
+
+// works tells whether the kubelet of a node says that it does, and has been heard of lately.
+func works(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }

@@ -16,7 +16,12 @@ import (
 // held tells whether a pod has an address, as far as is known beside the agent's word: an agent
 // that has just started answers before it has restored its pods. kept tells of addresses that
 // FixedIPs keep: whatever else the pool lacks, it is to lose those, so that their pods can have them.
-func Ask(n pool.Node, f address.Family, w Watermark, held, kept func(netip.Addr) bool) []pool.Mark {
+//
+// unanswered tells of handshakes in which it has been the agent's turn for so long that it can't be waited
+// for: it may have forgotten its answer, and looks again only when something changes. They are ended, and
+// what is still too much is asked for anew. Of what is taken out already nothing more is to be learned: since
+// the agent has agreed, it offers the address to nobody until it sees that the entry is gone.
+func Ask(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.Mark {
 	var marks []pool.Mark
 	for a, state := range n.Handshakes {
 		e, exists := n.Entries[a]
@@ -24,7 +29,8 @@ func Ask(n pool.Node, f address.Family, w Watermark, held, kept func(netip.Addr)
 		case address.Of(a) != f || state == pool.OtherState:
 		case state == pool.Refused,
 			exists && (!e.Dynamic() || state == pool.TakenOut || n.InUse(a) || held(a)),
-			!exists && state == pool.Asked:
+			!exists && state == pool.Asked,
+			n.AgentsTurn(a) && unanswered(a):
 			marks = append(marks, n.Mark(a, pool.NotAsked))
 		case !exists && state == pool.Agreed:
 			marks = append(marks, n.Mark(a, pool.TakenOut))
@@ -83,10 +89,10 @@ func balance(n pool.Node, f address.Family, w Watermark, held, kept func(netip.A
 }
 
 // TakeOut makes the edits that remove the entries of a family that the agent agrees to lose, but
-// for those that Ask takes back. held and kept are as there.
-func TakeOut(n pool.Node, f address.Family, w Watermark, held, kept func(netip.Addr) bool) []pool.Edit {
+// for those that Ask takes back. held, kept and unanswered are as there.
+func TakeOut(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.Edit {
 	back := map[netip.Addr]bool{}
-	for _, m := range Ask(n, f, w, held, kept) {
+	for _, m := range Ask(n, f, w, held, kept, unanswered) {
 		back[m.Addr] = true
 	}
 	var edits []pool.Edit

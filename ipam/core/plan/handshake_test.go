@@ -16,6 +16,8 @@ import (
 
 func nothing(netip.Addr) bool { return false }
 
+func everything(netip.Addr) bool { return true }
+
 // leaving is node with handshakes, as "10.0.1.1": pool.Asked.
 func leaving(entries map[string]pool.Entry, states map[string]pool.Handshake, used ...string) pool.Node {
 	n := node(entries, used...)
@@ -35,6 +37,8 @@ func TestAskAndTakeOut(t *testing.T) {
 		mark plan.Watermark
 		held string
 		kept string
+		// late: nobody waits for the agent any longer.
+		late bool
 		// want are the marks, as "address:to"; out the entries that go.
 		want []string
 		out  []string
@@ -59,18 +63,34 @@ func TestAskAndTakeOut(t *testing.T) {
 		"asked for what is not there":             {node: leaving(two, map[string]pool.Handshake{"10.0.1.6": pool.Asked}, "10.0.1.5"), mark: plan.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.6:0"}},
 		"put back by hand after it was taken out": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.5"), mark: plan.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.2:0"}},
 		"a state of somebody else's":              {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: plan.Watermark{Free: 1, Max: 9}},
-		"a strict node has none":                  {node: node(two, "10.0.1.1"), mark: plan.NoneFree, want: []string{"10.0.1.2:1"}},
+		"asked, and never answered":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Asked}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 0, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
+		"one of two asked, as the other is needed, and never answered": {
+			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked, "10.0.1.2": pool.Asked}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, want: []string{"10.0.1.1:0", "10.0.1.2:0"}},
+		"what a FixedIP keeps, asked and never answered": {
+			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked}, "10.0.1.6"), mark: plan.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", late: true, want: []string{"10.0.1.1:0"}},
+		"taken out, and never answered": {
+			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
+		// Then it is the controller's turn, however long ago.
+		"agreed long ago": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, out: []string{"10.0.1.2"}},
+		"agreed long ago, and the entry is gone": {
+			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:3"}},
+		"somebody else's state, for long": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: plan.Watermark{Free: 1, Max: 9}, late: true},
+		"a strict node has none":          {node: node(two, "10.0.1.1"), mark: plan.NoneFree, want: []string{"10.0.1.2:1"}},
 	} {
 		held := func(a netip.Addr) bool { return c.held != "" && a == addr(c.held) }
 		kept := func(a netip.Addr) bool { return c.kept != "" && a == addr(c.kept) }
+		unanswered := nothing
+		if c.late {
+			unanswered = everything
+		}
 		var marks []string
-		for _, m := range plan.Ask(c.node, address.IPv4, c.mark, held, kept) {
+		for _, m := range plan.Ask(c.node, address.IPv4, c.mark, held, kept, unanswered) {
 			if m.From != c.node.Handshakes[m.Addr] {
 				t.Errorf("%s: %s is marked from %d, and is %d", name, m.Addr, m.From, c.node.Handshakes[m.Addr])
 			}
 			marks = append(marks, fmt.Sprintf("%s:%d", m.Addr, m.To))
 		}
-		edits := plan.TakeOut(c.node, address.IPv4, c.mark, held, kept)
+		edits := plan.TakeOut(c.node, address.IPv4, c.mark, held, kept, unanswered)
 		for _, e := range edits {
 			if !e.Agreed || e.To != nil || e.From == nil || *e.From != (pool.Entry{}) {
 				t.Errorf("%s: the edit %+v does not hold the agent to its word", name, e)
@@ -89,6 +109,8 @@ type agent struct {
 	// version counts the writes to api, seen is that of the agent's view.
 	version, seen int
 	view          pool.Node
+	// shown is the node as it last saw it, without its answers.
+	shown pool.Node
 	// allocated are the addresses that pods have. Key: the address. Value: the pod.
 	allocated map[netip.Addr]string
 }
@@ -98,12 +120,17 @@ func copied(n pool.Node) pool.Node {
 	return n
 }
 
-// watch brings the view up to date and answers in it (updateLocalNodeResource).
+// watch brings the view up to date and answers in it (updateLocalNodeResource). It looks at nothing, and
+// forgets what it has not reported, where the node is as it was (setOwnNodeWithoutPoolUpdate).
 func (a *agent) watch() {
 	if a.seen == a.version {
 		return
 	}
-	a.view, a.seen = copied(*a.api), a.version
+	before := a.shown
+	a.view, a.shown, a.seen = copied(*a.api), copied(*a.api), a.version
+	if maps.Equal(before.Entries, a.shown.Entries) && maps.Equal(before.Used, a.shown.Used) && maps.Equal(before.Handshakes, a.shown.Handshakes) {
+		return
+	}
 	for ip, state := range a.view.Handshakes {
 		_, listed := a.view.Entries[ip]
 		_, allocated := a.allocated[ip]
@@ -141,8 +168,8 @@ func (a *agent) offered() []netip.Addr {
 
 // controller makes the next writes, from what it believes. A write counts only if what it relies on
 // is so, as the tests of the patches see to. It tells whether it wanted to write.
-func (a *agent) controller(t *rapid.T, believed pool.Node, w plan.Watermark) bool {
-	edits := plan.TakeOut(believed, address.IPv4, w, nothing, nothing)
+func (a *agent) controller(t *rapid.T, believed pool.Node, w plan.Watermark, unanswered func(netip.Addr) bool) bool {
+	edits := plan.TakeOut(believed, address.IPv4, w, nothing, nothing, unanswered)
 	more, _ := plan.Fill(believed.With(edits), address.IPv4, w, nothing)
 	edits = append(edits, more...)
 	after, written := believed.With(edits), len(edits) == 0
@@ -162,7 +189,7 @@ func (a *agent) controller(t *rapid.T, believed pool.Node, w plan.Watermark) boo
 	if !written {
 		return true
 	}
-	marks := plan.Ask(after, address.IPv4, w, nothing, nothing)
+	marks := plan.Ask(after, address.IPv4, w, nothing, nothing, unanswered)
 	if ok := !slices.ContainsFunc(marks, func(m pool.Mark) bool {
 		e, exists := a.api.Entries[m.Addr]
 		return a.api.Handshakes[m.Addr] != m.From || m.To == pool.Asked && (!exists || !e.Dynamic()) || m.To == pool.TakenOut && exists
@@ -173,13 +200,14 @@ func (a *agent) controller(t *rapid.T, believed pool.Node, w plan.Watermark) boo
 	return len(edits)+len(marks) > 0
 }
 
-// settle lets agent and controller go on until neither has anything to write.
+// settle lets agent and controller go on until neither has anything to write, however long the controller waits
+// for an answer.
 func (a *agent) settle(t *rapid.T, w plan.Watermark) (rounds int) {
 	for ; rounds < 20; rounds++ {
 		a.watch()
 		a.report()
 		a.watch()
-		if !a.controller(t, copied(*a.api), w) {
+		if !a.controller(t, copied(*a.api), w, nothing) && !a.controller(t, copied(*a.api), w, everything) {
 			return rounds
 		}
 	}
@@ -203,8 +231,11 @@ func TestHandshakeModel(t *testing.T) {
 			"remember": func(*rapid.T) { // What the controller's cache goes on showing.
 				old = copied(n)
 			},
-			"controller":                    func(t *rapid.T) { a.controller(t, copied(n), w) },
-			"controller, from an old cache": func(t *rapid.T) { a.controller(t, old, w) },
+			"controller":                           func(t *rapid.T) { a.controller(t, copied(n), w, nothing) },
+			"controller, from an old cache":        func(t *rapid.T) { a.controller(t, old, w, nothing) },
+			"controller, which waits for nobody":   func(t *rapid.T) { a.controller(t, copied(n), w, everything) },
+			"the same, from an old cache":          func(t *rapid.T) { a.controller(t, old, w, everything) },
+			"somebody writes what is not the pool": func(*rapid.T) { a.version++ },
 			"pod comes": func(t *rapid.T) {
 				if offered := a.offered(); len(offered) > 0 {
 					pods++
@@ -250,7 +281,7 @@ func TestHandshakeModel(t *testing.T) {
 			}
 			before := a.version
 			a.report()
-			if a.controller(t, copied(n), w) {
+			if a.controller(t, copied(n), w, nothing) {
 				t.Fatalf("%d pods came, and the pool was written to", len(came))
 			}
 			for _, ip := range came {
@@ -258,7 +289,7 @@ func TestHandshakeModel(t *testing.T) {
 			}
 			a.watch()
 			a.report()
-			if a.controller(t, copied(n), w) || a.version != before+2 {
+			if a.controller(t, copied(n), w, nothing) || a.version != before+2 {
 				t.Fatalf("%d pods came and went, and the pool was written to", len(came))
 			}
 		}

@@ -49,6 +49,18 @@ func (n Node) Withheld(a netip.Addr) bool {
 	return true
 }
 
+// AgentsTurn tells whether the agent has the next word in the handshake over an address.
+func (n Node) AgentsTurn(a netip.Addr) bool {
+	_, exists := n.Entries[a]
+	switch n.Handshakes[a] {
+	case Asked:
+		return exists
+	case TakenOut:
+		return !exists
+	}
+	return false
+}
+
 // WithMarks is the node as it is after the marks, on a map of its own.
 func (n Node) WithMarks(marks []Mark) Node {
 	states := maps.Clone(n.Handshakes)

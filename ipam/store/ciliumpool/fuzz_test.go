@@ -59,7 +59,7 @@ func FuzzCiliumNode(f *testing.F) {
 			}
 		}
 		for _, family := range address.Families {
-			marks := plan.Ask(n, family, world.watermark(family), world.held, world.kept)
+			marks := plan.Ask(n, family, world.watermark(family), world.held, world.kept, world.unanswered)
 			for i, m := range marks {
 				if m.From == m.To || slices.ContainsFunc(marks[:i], func(o pool.Mark) bool { return o.Addr == m.Addr }) {
 					t.Errorf("ask: %+v of %+v", m, marks)
@@ -161,6 +161,11 @@ type around struct {
 func (w around) kept(a netip.Addr) bool { b := a.As16(); return w.variant&4 != 0 && b[15]%5 == 0 }
 func (w around) held(a netip.Addr) bool { b := a.As16(); return w.variant&8 != 0 && b[15]%3 == 0 }
 
+func (w around) unanswered(a netip.Addr) bool {
+	b := a.As16()
+	return w.variant&2 != 0 && b[15]%2 == 0
+}
+
 func (w around) watermark(f address.Family) plan.Watermark {
 	size := int64(0)
 	for _, s := range w.n.Subnets {
@@ -199,7 +204,7 @@ func (w around) plans() map[string][]pool.Edit {
 	all["strict"], _ = plan.Strict(w.n, w.occupants(), w.kept)
 	for _, f := range address.Families {
 		all["fill "+f.String()], _ = plan.Fill(w.n, f, w.watermark(f), w.kept)
-		all["take out "+f.String()] = plan.TakeOut(w.n, f, w.watermark(f), w.held, w.kept)
+		all["take out "+f.String()] = plan.TakeOut(w.n, f, w.watermark(f), w.held, w.kept, w.unanswered)
 	}
 	all["release"] = w.n.Release("db/mysql-0", nil, fuzzNow)
 	return all

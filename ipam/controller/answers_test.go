@@ -1,0 +1,229 @@
+package controller
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// shrinking is a node whose pool has one free entry too many, 10.0.1.2, and the reconciler of pools.
+type shrinking struct {
+	*stage
+	r *nodeReconciler
+}
+
+func newShrinking(t *testing.T) *shrinking {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	s := &shrinking{stage: newStage(t, nil, objects(node))}
+	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {Owner: "router"}}, map[string]string{"10.0.1.3": "router"})
+	cfg := Config{
+		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool,
+		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
+		Watermark:    plan.Watermark{Free: 1, Max: 9},
+	}
+	l := s.records.ledger
+	s.r = &nodeReconciler{
+		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
+		subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
+	}
+	return s
+}
+
+// looks has the pool looked at as the API server has it. It tells how many writes that makes, and when it is to be
+// looked at again.
+func (s *shrinking) looks() (patches int, again time.Duration) {
+	s.t.Helper()
+	var cn ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
+		s.t.Fatal(err)
+	}
+	s.records.ledger.SetNode(ciliumpool.FromCiliumNode(&cn))
+	before := s.patches
+	result, err := s.r.Reconcile(s.t.Context(), nodeRequest("n"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.patches - before, result.RequeueAfter
+}
+
+// is checks where the handshake over 10.0.1.2 stands, and whether there is an entry.
+func (s *shrinking) is(state ipamtypes.IPReleaseStatus, listed bool) {
+	s.t.Helper()
+	var cn ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, ok := cn.Spec.IPAM.Pool["10.0.1.2"]; cn.Status.IPAM.ReleaseIPs["10.0.1.2"] != state || ok != listed {
+		s.t.Errorf("the handshakes are %v, an entry: %v; want %q, %v", cn.Status.IPAM.ReleaseIPs, ok, state, listed)
+	}
+}
+
+// wants checks what comes of a look.
+func (s *shrinking) wants(what string, patches int, again time.Duration) {
+	s.t.Helper()
+	if p, a := s.looks(); p != patches || a != again {
+		s.t.Errorf("%s: %d writes, and again in %v; want %d, in %v", what, p, a, patches, again)
+	}
+}
+
+// answer is the agent's.
+func (s *shrinking) answer(state ipamtypes.IPReleaseStatus) {
+	s.t.Helper()
+	var cn ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
+		s.t.Fatal(err)
+	}
+	cn.Status.IPAM.ReleaseIPs["10.0.1.2"] = state
+	if err := s.api.Update(s.t.Context(), &cn); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// An agent forgets its answer when somebody writes a label of its CiliumNode just then. What it was asked is
+// asked anew, what it was told is not left standing for ever, and neither needs an event.
+func TestAgentForgetsItsAnswer(t *testing.T) {
+	s := newShrinking(t)
+	s.wants("at first", 1, 0)
+	s.is("marked-for-release", true)
+	s.wants("asked", 0, answerWithin)
+	s.clock.Step(answerWithin - time.Second)
+	s.wants("soon after", 0, time.Second)
+	if s.event("ReleaseUnanswered") {
+		t.Error("it is said too early that there is no answer")
+	}
+	s.clock.Step(time.Second)
+	s.looks()
+	s.is("", true)
+	if !s.event("ReleaseUnanswered") {
+		t.Error("nobody is told that there is no answer")
+	}
+	s.wants("ended", 1, 0)
+	s.is("marked-for-release", true)
+	for range 3 {
+		s.wants("an agent that answers nothing is asked less often", 0, 2*answerWithin)
+	}
+	s.answer("ready-for-release")
+	s.wants("answered", 2, 0)
+	s.is("released", false)
+	s.wants("taken out", 0, answerWithin)
+	s.clock.Step(answerWithin)
+	s.looks()
+	s.is("", false)
+	s.clock.Step(time.Hour)
+	s.wants("at rest", 0, 0)
+}
+
+// Where nobody is there to answer nothing is written, and as soon as somebody is, without any event.
+func TestNobodyIsThereToAnswer(t *testing.T) {
+	s := newShrinking(t)
+	s.looks()
+	s.wants("asked", 0, answerWithin)
+	ready := func(status corev1.ConditionStatus) {
+		t.Helper()
+		var node corev1.Node
+		if err := s.cached.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+			t.Fatal(err)
+		}
+		node.Status.Conditions[0].Status = status
+		if err := s.cached.Status().Update(t.Context(), &node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ready(corev1.ConditionUnknown)
+	for range 5 {
+		s.clock.Step(answerWithin)
+		s.wants("the node is not heard of", 0, answerWithin)
+	}
+	ready(corev1.ConditionTrue)
+	if patches, _ := s.looks(); patches != 1 {
+		t.Errorf("the node is back: %d writes, want the one that ends the handshake", patches)
+	}
+	s.is("", true)
+}
+
+// However the write ends, there is no other for the same handshake before the next wait is over.
+func TestUnansweredIsWrittenOnce(t *testing.T) {
+	s := newShrinking(t)
+	s.looks()
+	s.looks()
+	s.clock.Step(answerWithin)
+	s.onPatch = func() (func(), error) {
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "ciliumnodes"}, "n", errors.New("no"))
+	}
+	before := s.patches
+	if _, err := s.r.Reconcile(t.Context(), nodeRequest("n")); err == nil || s.patches != before+1 {
+		t.Fatalf("%v, %d writes; want one that fails", err, s.patches-before)
+	}
+	for range 3 {
+		s.wants("after it failed", 0, 2*answerWithin)
+	}
+	s.onPatch = nil
+	s.clock.Step(2 * answerWithin)
+	s.wants("after another wait", 1, 0)
+	s.is("", true)
+}
+
+// What is remembered is of one CiliumNode, one address and one state.
+func TestAnswersAreWaitedForAnew(t *testing.T) {
+	clock := clocktesting.NewFakePassiveClock(begin)
+	a := netip.MustParseAddr("10.0.1.2")
+	asked := pool.Node{Name: "n", UID: "1", Entries: map[netip.Addr]pool.Entry{a: {}}, Handshakes: map[netip.Addr]pool.Handshake{a: pool.Asked}}
+	with := func(change func(*pool.Node)) pool.Node {
+		n := asked
+		change(&n)
+		return n
+	}
+	other := with(func(n *pool.Node) { n.UID = "2" })
+	agreed := with(func(n *pool.Node) { n.Handshakes = map[netip.Addr]pool.Handshake{a: pool.Agreed} })
+	takenOut := with(func(n *pool.Node) {
+		n.Entries, n.Handshakes = nil, map[netip.Addr]pool.Handshake{a: pool.TakenOut}
+	})
+	none := with(func(n *pool.Node) { n.Handshakes = nil })
+	for name, c := range map[string]struct {
+		then, now pool.Node
+		late      bool
+	}{
+		"the same":                      {asked, asked, true},
+		"another CiliumNode":            {asked, other, false},
+		"another state":                 {asked, takenOut, false},
+		"taken out":                     {takenOut, takenOut, true},
+		"asked once more":               {none, asked, false},
+		"the controller's turn":         {agreed, agreed, false},
+		"the agent's, but not for long": {agreed, takenOut, false},
+	} {
+		o := newAnswers(clock)
+		o.look(asked)
+		o.look(c.then)
+		clock.SetTime(clock.Now().Add(answerWithin))
+		if late, next := o.look(c.now); (len(late) == 1) != c.late || c.late != next.IsZero() && c.now.AgentsTurn(a) {
+			t.Errorf("%s: late are %v, the next at %v", name, late, next)
+		}
+		o.look(agreed)
+		if o.look(none); len(o.nodes) > 0 {
+			t.Errorf("%s: %v is remembered of nothing", name, o.nodes)
+		}
+		o.look(asked)
+		if o.forget("n"); len(o.nodes) > 0 {
+			t.Errorf("%s: %v is remembered of what is gone", name, o.nodes)
+		}
+	}
+}
