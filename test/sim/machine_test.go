@@ -249,6 +249,12 @@ func (m *machine) seeNode() {
 	}
 }
 
+// unreported tells whether the agent has answered in a handshake of what stands, and not written that yet.
+func (m *machine) unreported(cn *ciliumv2.CiliumNode) bool {
+	return m.dirty && m.ipam != nil && m.ipam.Node != nil && m.ipam.Node.ResourceVersion == cn.ResourceVersion &&
+		!maps.Equal(m.ipam.Node.Status.IPAM.ReleaseIPs, cn.Status.IPAM.ReleaseIPs)
+}
+
 // report writes the status as the agent does: on top of the version that it has seen.
 func (m *machine) report() {
 	m.wroteAt = time.Now()
