@@ -64,6 +64,11 @@ type cycle struct {
 // Clone shares the state.
 func (c *cycle) Clone() fwk.StateData { return c }
 
+// podKey is the name of the pod.
+func (c *cycle) podKey() types.NamespacedName {
+	return types.NamespacedName{Namespace: c.id.Namespace, Name: c.id.PodName}
+}
+
 // PreFilter finds the pod's reservation and narrows the cycle to the node that owns it. Narrowing
 // saves work and decides nothing: a nominated node is tried through Filter alone.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (*framework.PreFilterResult, *fwk.Status) {

@@ -2,6 +2,7 @@ package fixedip
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -102,18 +103,32 @@ func (p *Plugin) mayRun(c *cycle, policy v1alpha1.Failover) string {
 		return fmt.Sprintf("node %s has no CiliumNode to tell", r.node)
 	}
 	var at time.Time
-	if fence == pool.Reported {
-		at = p.silence.until(c.uid, c.made, n, r.addrs, time.Now())
+	if fence == pool.Reported && policy == v1alpha1.Migrate {
+		var unheard []netip.Addr
+		at, unheard = p.silence.until(c.uid, c.made, r.node, r.addrs, time.Now())
+		if slices.ContainsFunc(unheard, n.InUse) {
+			p.askListed(c, unheard)
+		}
 	}
 	for _, a := range r.addrs {
 		if fence.Keeps(n, a) != nil {
 			return fmt.Sprintf("the agent on node %s still lists %s as used", r.node, a)
 		}
 	}
-	if at.IsZero() || policy != v1alpha1.Migrate {
+	if at.IsZero() {
 		return ""
 	}
 	return fmt.Sprintf("the agent on node %s has not listed %s since this pod was made, and may take until %s to do so", r.node, address.Join(r.addrs), at.UTC().Format(time.RFC3339))
+}
+
+// askListed has the API server say whether the agent on the node of the reservation lists addresses as used, and
+// looks at the pod again where that makes a difference.
+func (p *Plugin) askListed(c *cycle, addrs []netip.Addr) {
+	p.world.live.ask(c.reservation.node, string(c.uid), func(n pool.Node) {
+		if p.silence.note(c.podKey(), c.uid, n, addrs) {
+			p.waiting.hear(news{node: n.Name})
+		}
+	})
 }
 
 // fenceOf is what a node tells about the pods that were deleted from it; nil: it does not exist.

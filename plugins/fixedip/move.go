@@ -99,8 +99,18 @@ func (p *Plugin) fence(ctx context.Context, c *cycle, name string, addrs []netip
 		return pool.Unfenced, fmt.Errorf("read node %s: %w", name, err)
 	}
 	fence := fenceOf(node)
-	n, _ := p.world.ledger.Node(name)
-	if fence == pool.Reported && !p.silence.until(c.uid, c.made, n, addrs, time.Now()).IsZero() {
+	if fence != pool.Reported {
+		return fence, nil
+	}
+	if at, _ := p.silence.until(c.uid, c.made, name, addrs, time.Now()); at.IsZero() {
+		return fence, nil
+	}
+	n, err := p.world.stored.Get(ctx, name)
+	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
+		return pool.Unfenced, err
+	}
+	p.silence.note(c.podKey(), c.uid, n, addrs)
+	if at, _ := p.silence.until(c.uid, c.made, name, addrs, time.Now()); !at.IsZero() {
 		return pool.Unheard, nil
 	}
 	return fence, nil

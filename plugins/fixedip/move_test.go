@@ -100,7 +100,7 @@ func (s *pools) process(ctx context.Context, name string, clients kubernetes.Int
 	a := &actor{pools: s, name: name, dies: -1}
 	a.world = &world{ledger: ledger.New(), stored: ciliumpool.New(a), shown: map[string]chan struct{}{}}
 	a.world.pools = ciliumpool.NewWriter(ctx, a.world.stored, a.world.ledger.Node)
-	a.plugin = &Plugin{handle: clientsOnly{clients: clients}, world: a.world, silence: newSilence(time.Nanosecond)}
+	a.plugin = &Plugin{handle: clientsOnly{clients: clients}, world: a.world, silence: newSilence(time.Nanosecond, nil)}
 	for _, cn := range s.nodes {
 		a.world.ledger.SetNode(ciliumpool.FromCiliumNode(cn))
 	}

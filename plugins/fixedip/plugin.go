@@ -27,6 +27,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -60,6 +61,7 @@ var (
 	_ framework.PreBindPlugin     = &Plugin{}
 	_ framework.PostBindPlugin    = &Plugin{}
 	_ framework.EnqueueExtensions = &Plugin{}
+	_ io.Closer                   = &Plugin{}
 )
 
 // Plugin is the plugin of one profile. Profiles share the world.
@@ -83,6 +85,13 @@ type Plugin struct {
 
 // Name is the name of the plugin.
 func (p *Plugin) Name() string { return Name }
+
+// Close returns when nothing of the plugin's is under way in the background. The framework calls it when the
+// context of the scheduler has ended.
+func (p *Plugin) Close() error {
+	p.world.live.wait()
+	return nil
+}
 
 // Factory makes the plugin's constructor. The framework calls it once for each profile; all of
 // them see one world, since they claim from the same pools.
@@ -133,7 +142,6 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 		claimTimeout: args.ClaimTimeout.Duration,
 		failover:     v1alpha1.Failover(args.Failover),
 		movable:      args.MovableAddresses,
-		silence:      newSilence(args.AgentSilence.Duration),
 		waiting: newWaiting(func(pods map[string]*corev1.Pod) {
 			h.Activate(loggerFrom(ctx), pods)
 		}),
@@ -152,6 +160,7 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 	w.subscribe(p.waiting)
 	pods := h.SharedInformerFactory().Core().V1().Pods()
 	p.pods = pods.Lister()
+	p.silence = newSilence(args.AgentSilence.Duration, p.pods)
 	if err := p.waiting.follow(pods.Informer()); err != nil {
 		return nil, err
 	}

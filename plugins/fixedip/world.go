@@ -38,6 +38,7 @@ type world struct {
 	ledger   *ledger.Ledger
 	pools    *ciliumpool.Writer
 	stored   *ciliumpool.Pools
+	live     *live
 	fixedIPs client.Reader
 	// kinds are those whose pods may have fixed addresses, and workloads the objects of these kinds.
 	kinds     identity.Kinds
@@ -92,6 +93,7 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 		shown:    map[string]chan struct{}{},
 	}
 	w.stored = ciliumpool.New(api)
+	w.live = newLive(ctx, w.stored.Get)
 	w.pools = ciliumpool.NewWriter(ctx, w.stored, w.ledger.Node)
 	w.pools.Observe(metrics.PoolWrites{})
 	if w.workloads, err = newWorkloads(cfg, w.kinds); err != nil {
