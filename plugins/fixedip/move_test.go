@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -76,7 +77,7 @@ type actor struct {
 func newPools(t *testing.T, seed uint64, entries map[string]pool.Entry) *pools {
 	s := &pools{t: t, nodes: map[string]*ciliumv2.CiliumNode{}, rand: rand.New(rand.NewPCG(seed, 0))}
 	for name, subnets := range map[string][]string{"home": {"10.0.1.0/24", "fd00:1::/120"}, "a": {"10.0.2.0/24", "fd00:2::/120"}, "b": {"10.0.3.0/24", "fd00:3::/120"}} {
-		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1}}
+		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1, ResourceVersion: "1"}}
 		cn.Spec.IPAM.PodCIDRs, cn.Spec.IPAM.Pool = subnets, ipamtypes.AllocationMap{"10.0.9.9": {}}
 		if e, ok := entries[name]; ok {
 			for _, a := range movedAddrs {
@@ -161,6 +162,7 @@ func (a *actor) Patch(_ context.Context, obj client.Object, patch client.Patch, 
 		return err
 	}
 	cn.Generation++
+	cn.ResourceVersion = strconv.FormatInt(cn.Generation, 10)
 	a.nodes[cn.Name] = &cn
 	a.log = append(a.log, fmt.Sprintf("%s at %s: %v", a.name, cn.Name, cn.Spec.IPAM.Pool))
 	a.judge()

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -35,6 +36,7 @@ func TestPools(t *testing.T) {
 	t.Run("a lost claim does not take the others with it", e.losersAlone)
 	t.Run("a burst of claims is few writes", e.burst)
 	t.Run("a write for a node that was replaced fails", e.replacedNode)
+	t.Run("an address that the agent comes to list is not taken", e.listedMeanwhile)
 	t.Run("two allocators never give one subnet away twice", e.racingAllocators)
 	t.Run("an intent that was not published is kept for its node", e.pausedAllocator)
 	t.Run("a node that comes back has its subnet", e.returningNode)
@@ -157,6 +159,71 @@ func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Pa
 		<-c.hold
 	}
 	return c.Client.Patch(ctx, obj, patch, opts...)
+}
+
+// listedMeanwhile has an agent report, or not, between the look at a pool and the write. A test below a path that
+// is not there is an error at the API server, whatever it is for.
+func (e *env) listedMeanwhile(t *testing.T) {
+	report := func(node, status string) {
+		t.Helper()
+		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		if err := e.api.Status().Patch(within(t), cn, client.RawPatch(types.MergePatchType, []byte(status))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// used is a status in which the agent lists addresses by their last byte.
+	used := func(last ...int) func(i int) string {
+		return func(i int) string {
+			list := map[string]map[string]string{}
+			for _, l := range last {
+				list[fmt.Sprintf("10.18.%d.%d", i, l)] = map[string]string{"owner": fmt.Sprintf("db/used-%d-%d", i, l)}
+			}
+			data, err := json.Marshal(list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprintf(`{"status":{"ipam":{"used":%s}}}`, data)
+		}
+	}
+	listless := func(int) string { return `{"status":{"ipam":{"operator-status":{"error":"none"}}}}` }
+	for i, c := range []struct {
+		what              string
+		before, meanwhile func(i int) string
+		lost              bool
+	}{
+		{what: "an agent that has not reported yet"},
+		{what: "one that reports it at last", meanwhile: used(200), lost: true},
+		{what: "one with a status but no list", before: listless},
+		{what: "one with an empty list", before: used()},
+		{what: "one with an empty list, which it puts it on", before: used(), meanwhile: used(200), lost: true},
+		{what: "one that lists others", before: used(1)},
+		{what: "one that lists one more", before: used(1), meanwhile: used(2)},
+		{what: "one that lists it meanwhile", before: used(1), meanwhile: used(1, 200), lost: true},
+	} {
+		name := fmt.Sprintf("lists-%d", i)
+		e.ciliumNode(t, name, fmt.Sprintf("10.18.%d.0/24", i))
+		if c.before != nil {
+			report(name, c.before(i))
+		}
+		pools := ciliumpool.New(e.api)
+		a := netip.AddrFrom4([4]byte{10, 18, byte(i), 200})
+		n, err := pools.Get(within(t), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err = pools.Edit(within(t), n, []pool.Edit{n.Set(a, owned(fmt.Sprintf("used-%d-200", i)))}); err != nil {
+			t.Fatal(err)
+		}
+		if c.meanwhile != nil {
+			report(name, c.meanwhile(i))
+		}
+		edit := n.Set(a, owned(fmt.Sprintf("next-%d", i)))
+		edit.Unlisted = true
+		_, err = pools.Edit(within(t), n, []pool.Edit{edit})
+		if c.lost != errors.Is(err, ciliumpool.ErrChanged) || !c.lost && err != nil {
+			t.Errorf("%s: %v, and it should be lost: %v", c.what, err, c.lost)
+		}
+	}
 }
 
 func (e *env) losersAlone(t *testing.T) {

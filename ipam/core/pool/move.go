@@ -123,10 +123,19 @@ func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
 			if err := m.Fence.Keeps(n, a); err != nil {
 				return nil, err
 			}
+			edits = append(edits, m.taken(n.Set(a, Released(at))))
+			continue
 		}
 		edits = append(edits, n.Set(a, Released(at)))
 	}
 	return edits, nil
+}
+
+// taken is an edit that takes an address from the pod that had it on From. What an agent lists counts up to
+// the write, except where nobody is there to say so: then the list is an old one.
+func (m Move) taken(e Edit) Edit {
+	e.Unlisted = m.Fence != Down
+	return e
 }
 
 // Turn makes the edits at the home. It decides the move. Where From is not the home, write them only
@@ -159,6 +168,8 @@ func (m Move) Turn(n Node) ([]Edit, error) {
 			if err := m.Fence.Keeps(n, a); err != nil {
 				return nil, err
 			}
+			edits = append(edits, m.taken(n.Set(a, to)))
+			continue
 		}
 		edits = append(edits, n.Set(a, to))
 	}

@@ -119,6 +119,46 @@ func TestMoveSteps(t *testing.T) {
 	}
 }
 
+// What takes an address from the pod that had it on a node is written only while the agent does not come to
+// list it, unless nobody is there to say so.
+func TestMoveTakesWhatIsNotListed(t *testing.T) {
+	const owner = "db/mysql-0"
+	a := addr("10.0.1.9")
+	mine := pool.Entry{Owner: owner}
+	from := func(home, from, to string, fence pool.Fence) pool.Move {
+		return pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: home, From: from, To: to, Fence: fence}
+	}
+	leave := func(m pool.Move, n pool.Node) ([]pool.Edit, error) { return m.Leave(n, time.Unix(1000, 0)) }
+	for name, c := range map[string]struct {
+		step  func(pool.Move, pool.Node) ([]pool.Edit, error)
+		move  pool.Move
+		entry pool.Entry
+		want  bool
+	}{
+		"turned at home":                        {pool.Move.Turn, from("h", "h", "t", pool.Reported), mine, true},
+		"turned at a home that is down":         {pool.Move.Turn, from("h", "h", "t", pool.Down), mine, false},
+		"turned at the home of what lives away": {pool.Move.Turn, from("h", "s", "t", pool.Reported), pool.Leaving("s", owner), false},
+		"turned home":                           {pool.Move.Turn, from("h", "s", "h", pool.Reported), pool.Leaving("s", owner), false},
+		"left":                                  {leave, from("h", "s", "t", pool.Reported), mine, true},
+		"left on a node that is down":           {leave, from("h", "s", "t", pool.Down), mine, false},
+		"left before it arrived":                {leave, from("h", "s", "t", pool.Reported), pool.Arriving(owner), false},
+		"announced":                             {pool.Move.Announce, from("h", "h", "t", pool.Reported), pool.Arriving(owner), false},
+		"settled":                               {pool.Move.Settle, from("h", "h", "t", pool.Reported), pool.Arriving(owner), false},
+		"departed from a node that may have it": {pool.Move.Depart, from("h", "s", "t", pool.Reported), pool.Away("s", owner), false},
+	} {
+		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{a: c.entry}}
+		edits, err := c.step(c.move, n)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, e := range edits {
+			if e.Unlisted != c.want {
+				t.Errorf("%s: unlisted %v, want %v", name, e.Unlisted, c.want)
+			}
+		}
+	}
+}
+
 // Two addresses move in one patch or not at all.
 func TestMoveTogether(t *testing.T) {
 	const owner = "db/mysql-0"

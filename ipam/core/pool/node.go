@@ -29,6 +29,8 @@ type Node struct {
 	// Used are the keys of status.ipam.used with their owners: what the agent had allocated when
 	// it last said so, which may be 15 s ago or more (ipam-cilium-node-update-rate).
 	Used map[netip.Addr]string
+	// HasUsed tells an empty map of them from none, as HasPool does for the pool.
+	HasUsed bool
 	// Handshakes are the keys of status.ipam.release-ips: entries on their way out of the pool. Key:
 	// an address. Value: how far it is; never NotAsked.
 	Handshakes map[netip.Addr]Handshake
@@ -93,6 +95,9 @@ type Edit struct {
 	To *Entry
 	// Agreed: the edit counts only while the agent agrees that the entry be taken out.
 	Agreed bool
+	// Unlisted: the edit counts only while the agent does not list the address as used. It may report between
+	// the look at the pool and the write.
+	Unlisted bool
 }
 
 // Set is the edit that puts an entry where the node has what it has now.

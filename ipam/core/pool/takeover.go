@@ -5,7 +5,7 @@ import "net/netip"
 // TakeOver makes the edits that give the addresses of a pod that is gone to the pod of an entry, for
 // the same workload: all of them or, where that can't be, none and ErrTaken. What the former holder
 // does not have is claimed. An address that the agent still lists is not taken over: it would give
-// it out a second time.
+// it out a second time. Nor is one that it comes to list before the write.
 func (n Node) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]Edit, error) {
 	var edits []Edit
 	for _, a := range addrs {
@@ -25,5 +25,9 @@ func (n Node) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]Edit, er
 	if err != nil {
 		return nil, err
 	}
-	return append(edits, claimed...), nil
+	edits = append(edits, claimed...)
+	for i, e := range edits {
+		edits[i].Unlisted = !n.InUse(e.Addr)
+	}
+	return edits, nil
 }

@@ -23,10 +23,11 @@ func TestTakeOver(t *testing.T) {
 		want    []pool.Edit
 		wantErr string
 	}{
-		"from a pod that is gone":      {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next}, {Addr: b, From: &gone, To: &next}}},
-		"with a family that it lacked": {entries: map[netip.Addr]pool.Entry{a: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next}, {Addr: b, To: &next}}},
+		"from a pod that is gone":      {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, From: &gone, To: &next, Unlisted: true}}},
+		"with a family that it lacked": {entries: map[netip.Addr]pool.Entry{a: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, To: &next, Unlisted: true}}},
 		"it stands already":            {entries: map[netip.Addr]pool.Entry{a: next, b: next}},
-		"released meanwhile":           {entries: map[netip.Addr]pool.Entry{a: released, b: gone}, want: []pool.Edit{{Addr: b, From: &gone, To: &next}, {Addr: a, From: &released, To: &next}}},
+		"released meanwhile":           {entries: map[netip.Addr]pool.Entry{a: released, b: gone}, want: []pool.Edit{{Addr: b, From: &gone, To: &next, Unlisted: true}, {Addr: a, From: &released, To: &next, Unlisted: true}}},
+		"listed as its own":            {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: next.Owner}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, From: &gone, To: &next}}},
 		"still listed":                 {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: "db/web-x"}, wantErr: "fd00:1::9 on node n is still used by db/web-x"},
 		"another was faster":           {entries: map[netip.Addr]pool.Entry{a: {Owner: "db/web-z", Resource: gone.Resource}, b: gone}, wantErr: "10.0.1.9 on node n belongs to db/web-z"},
 		"for another workload":         {entries: map[netip.Addr]pool.Entry{a: {Owner: "db/web-x", Resource: "db/Deployment/shop"}, b: gone}, wantErr: "10.0.1.9 on node n is kept for db/Deployment/shop"},

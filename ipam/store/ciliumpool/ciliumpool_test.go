@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -60,7 +61,8 @@ func TestFromCiliumNode(t *testing.T) {
 			netip.MustParseAddr("10.0.1.254"): {Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"},
 			netip.MustParseAddr("fd00::a"):    {Owner: "router"},
 		},
-		Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.254"): "db/mysql-0", netip.MustParseAddr("10.0.1.1"): "db/other"},
+		Used:    map[netip.Addr]string{netip.MustParseAddr("10.0.1.254"): "db/mysql-0", netip.MustParseAddr("10.0.1.1"): "db/other"},
+		HasUsed: true,
 	}
 	for _, from := range []string{"whole", "trimmed"} {
 		if from == "trimmed" {
@@ -175,6 +177,7 @@ func (s *apiServer) Patch(_ context.Context, obj client.Object, patch client.Pat
 		return err
 	}
 	cn.Generation++
+	cn.ResourceVersion = fmt.Sprint("after ", s.patches)
 	if after, err = json.Marshal(&cn); err != nil {
 		return err
 	}

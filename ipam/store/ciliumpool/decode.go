@@ -35,6 +35,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		HasPool:         cn.Spec.IPAM.Pool != nil,
 		Entries:         make(map[netip.Addr]pool.Entry, len(cn.Spec.IPAM.Pool)),
 		Used:            make(map[netip.Addr]string, len(cn.Status.IPAM.Used)),
+		HasUsed:         cn.Status.IPAM.Used != nil,
 		Handshakes:      handshakes(cn.Status.IPAM.ReleaseIPs),
 		HasHandshakes:   cn.Status.IPAM.ReleaseIPs != nil,
 		Tracked:         len(cn.ManagedFields) > 0,

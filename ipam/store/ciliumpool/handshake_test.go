@@ -95,6 +95,46 @@ func TestEditAgreed(t *testing.T) {
 	}
 }
 
+// What is taken from a pod that is gone is written only while the agent does not list it, whether or not it has
+// listed anything before.
+func TestEditUnlisted(t *testing.T) {
+	using := func(used ...string) *ciliumv2.CiliumNode {
+		return ciliumNode(func(cn *ciliumv2.CiliumNode) {
+			cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {Owner: "db/web-x"}}
+			for _, a := range used {
+				if cn.Status.IPAM.Used == nil {
+					cn.Status.IPAM.Used = ipamtypes.AllocationMap{}
+				}
+				cn.Status.IPAM.Used[a] = ipamtypes.AllocationIP{Owner: "db/web-x"}
+			}
+		})
+	}
+	version := func(cn *ciliumv2.CiliumNode) *ciliumv2.CiliumNode {
+		cn.ResourceVersion = "8"
+		return cn
+	}
+	for name, c := range map[string]struct {
+		seen, now *ciliumv2.CiliumNode
+		want      error
+	}{
+		"it lists others":               {seen: using("10.0.1.2"), now: using("10.0.1.2")},
+		"it lists another by now":       {seen: using("10.0.1.2"), now: version(using("10.0.1.2", "10.0.1.3"))},
+		"it lists this one by now":      {seen: using("10.0.1.2"), now: version(using("10.0.1.1", "10.0.1.2")), want: ErrChanged},
+		"it lists nothing":              {seen: using(), now: using()},
+		"it lists anything for once":    {seen: using(), now: version(using("10.0.1.1")), want: ErrChanged},
+		"it lists nothing any more":     {seen: using("10.0.1.2"), now: version(using()), want: ErrChanged},
+		"another has written meanwhile": {seen: using(), now: version(using()), want: ErrChanged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			edit := FromCiliumNode(c.seen).Set(addr("10.0.1.1"), mysql0)
+			edit.Unlisted = true
+			if _, err := New(newAPI(t, c.now)).Edit(t.Context(), FromCiliumNode(c.seen), []pool.Edit{edit}); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+				t.Errorf("error %v, want %v", err, c.want)
+			}
+		})
+	}
+}
+
 // One request carries an entry and its handshake to the end: the entry first.
 func TestWriterMarks(t *testing.T) {
 	api := newAPI(t, inHandshake(keys{"10.0.1.1": "ready-for-release"}))

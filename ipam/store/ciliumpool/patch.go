@@ -3,6 +3,7 @@ package ciliumpool
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,8 @@ import (
 const (
 	poolPath     = "/spec/ipam/pool"
 	podCIDRsPath = "/spec/ipam/podCIDRs"
+	usedPath     = "/status/ipam/used"
+	versionPath  = "/metadata/resourceVersion"
 	trackingPath = "/metadata/managedFields"
 )
 
@@ -35,6 +38,11 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 	if whole {
 		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
 	}
+	if !n.HasUsed && slices.ContainsFunc(edits, func(e pool.Edit) bool { return e.Unlisted }) {
+		// A test below a path that is not there fails whatever it is for. An agent that lists anything
+		// from here on makes another version.
+		ops = append(ops, operation{"test", versionPath, n.ResourceVersion})
+	}
 	if untrack {
 		// One empty entry is the documented way to say "none".
 		ops = append(ops, operation{"add", trackingPath, []metav1.ManagedFieldsEntry{{}}})
@@ -52,6 +60,9 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 		ops = append(ops, expect(path, e.From)...)
 		if e.Agreed {
 			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), spelling[pool.Agreed]})
+		}
+		if e.Unlisted && n.HasUsed {
+			ops = append(ops, operation{"test", usedPath + "/" + e.Addr.String(), nil})
 		}
 		switch {
 		case e.To != nil:
