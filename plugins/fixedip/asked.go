@@ -131,7 +131,7 @@ func (p *Plugin) filterAsked(pod *corev1.Pod, c *cycle, node string) *fwk.Status
 func (p *Plugin) causeOf(c *cycle) cause {
 	switch {
 	case c.seeks:
-		return cause{owner: c.id.Key(), workload: c.id.Resource(), until: func(node string) bool { return p.slotHelps(c, node) }}
+		return cause{owner: c.id.Key(), workload: c.id.Resource(), at: c.due, until: func(node string) bool { return p.slotHelps(c, node) }}
 	case !c.asks() && c.id.Slot:
 		return cause{owner: c.id.Key(), room: true, until: func(node string) bool { return p.slotHelps(c, node) }}
 	case !c.asks():

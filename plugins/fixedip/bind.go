@@ -50,7 +50,7 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	ctx, cancel := context.WithTimeoutCause(ctx, p.claimTimeout, fmt.Errorf("not done within claimTimeout %v", p.claimTimeout))
 	defer cancel()
 	if claim.From != "" && claim.From != claim.Owner {
-		err = p.stillGone(ctx, claim.From)
+		err = p.stillGone(ctx, c, claim)
 	}
 	switch {
 	case err != nil:

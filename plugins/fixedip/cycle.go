@@ -47,9 +47,11 @@ type cycle struct {
 	// failover is Migrate or Reassign in a cycle that looks at all nodes although something is
 	// reserved: the node of the reservation can't take the pod.
 	failover v1alpha1.Failover
-	// seeks: the pod has no slot, and is to take one over. free are those that it can take over.
+	// seeks: the pod has no slot, and is to take one over. free are those that it can take over, and due is
+	// when it may be able to take over one more; zero: no time is known.
 	seeks bool
 	free  []freeSlot
+	due   time.Time
 	// asked is what the pod asks for where nothing is reserved; the zero value where it does not.
 	asked request.Asked
 	// decided is the moment at which the world was looked at.

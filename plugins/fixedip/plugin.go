@@ -160,6 +160,7 @@ func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle
 	w.subscribe(p.waiting)
 	pods := h.SharedInformerFactory().Core().V1().Pods()
 	p.pods = pods.Lister()
+	w.departures.begin(time.Now(), args.AgentSilence.Duration)
 	p.silence = newSilence(args.AgentSilence.Duration, p.pods)
 	if err := p.waiting.follow(pods.Informer()); err != nil {
 		return nil, err

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	toolscache "k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,8 +49,10 @@ type freeSlot struct {
 	from  string
 	node  string
 	addrs []netip.Addr
-	// kept says why it can't be taken over yet; empty where it can.
+	// kept says why it can't be taken over yet; empty where it can. at is when that ends at the latest where
+	// it is only a matter of time; zero: it is not, or nobody knows yet.
 	kept string
+	at   time.Time
 }
 
 // freeSlots are the slots of the identity's workload that no living pod has, by node, and on each by
@@ -81,9 +83,14 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 		case lives:
 			continue
 		case leaves:
-			f.kept = fmt.Sprintf("%s, which is being deleted, still has it", s.Owner)
-		case s.User != "":
-			f.kept = fmt.Sprintf("the agent there still lists it as used by %s", s.User)
+			f.kept = leaving(s.Owner)
+		default:
+			f.at = p.world.departed(s.Owner, s.Node, s.Addrs, p.silence.patience)
+			if s.User != "" {
+				f.kept = fmt.Sprintf("the agent there still lists it as used by %s", s.User)
+			} else {
+				f.kept = unheard(s.Owner, f.at)
+			}
 		}
 		free = append(free, f)
 	}
@@ -105,9 +112,33 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 	return free, nil
 }
 
+// unheard says why it is not sure before a time that the former holder of a slot does not run any more; empty where
+// it is.
+func unheard(owner string, at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("its agent has not listed it since %s was gone, and may take until %s to do so", owner, at.UTC().Format(time.RFC3339))
+}
+
+func leaving(owner string) string {
+	return fmt.Sprintf("%s, which is being deleted, still has it", owner)
+}
+
+// earliest is the first time at which one of the slots may be taken over that is kept now; zero: no time is known.
+func earliest(free []freeSlot) (at time.Time) {
+	for _, f := range free {
+		if !f.at.IsZero() && (at.IsZero() || f.at.Before(at)) {
+			at = f.at
+		}
+	}
+	return at
+}
+
 // freeRecord is a slot that only its FixedIP knows: its entries went with their node, or were lost.
 func (p *Plugin) freeRecord(r *v1alpha1.FixedIP, id identity.Identity) (f freeSlot, ok bool) {
-	if lives, _ := p.holder(keyOf(r)); lives && r.Spec.PodName != id.PodName || len(r.Spec.IPs) == 0 {
+	lives, leaves := p.holder(keyOf(r))
+	if lives && r.Spec.PodName != id.PodName || len(r.Spec.IPs) == 0 {
 		return freeSlot{}, false
 	}
 	f.from = keyOf(r)
@@ -117,6 +148,15 @@ func (p *Plugin) freeRecord(r *v1alpha1.FixedIP, id identity.Identity) (f freeSl
 		return f, true
 	}
 	f.node, f.addrs = placed.node, placed.addrs
+	switch {
+	case r.Spec.NodeName == "" || r.Spec.PodName == id.PodName:
+		// Nobody had it, or the pod itself has.
+	case leaves:
+		f.kept = leaving(f.from)
+	default:
+		f.at = p.world.departed(f.from, f.node, f.addrs, p.silence.patience)
+		f.kept = unheard(f.from, f.at)
+	}
 	for _, a := range f.addrs {
 		if obstacle := p.world.ledger.Obstacle(f.from, a); obstacle != "" {
 			f.kept = fmt.Sprintf("%s is an address %s", a, obstacle)
@@ -134,7 +174,7 @@ func (p *Plugin) holder(owner string) (lives, leaves bool) {
 	}
 	pod, err := p.pods.Pods(namespace).Get(name)
 	if apierrors.IsNotFound(err) {
-		return false, false
+		return false, p.world.departures.lives(owner)
 	}
 	// An error is none of a cache's; whoever can't be looked up lives.
 	return err != nil || pod.DeletionTimestamp == nil, err == nil && pod.DeletionTimestamp != nil
@@ -159,7 +199,7 @@ func (p *Plugin) preFilterSlot(state fwk.CycleState, pod *corev1.Pod, c *cycle) 
 	if !p.world.seekers.seek(c.id.Resource(), pod.UID, len(free)) {
 		return p.preFilterAsked(state, pod, c)
 	}
-	c.seeks, c.free = true, takeable(free)
+	c.seeks, c.free, c.due = true, takeable(free), earliest(free)
 	state.Write(stateKey, c)
 	if len(c.free) == 0 {
 		return nil, p.refuse(pod, p.causeOf(c), c.decided, fmt.Sprintf("its %s has %s, and it takes over one of them: %s", c.id.Owner.Kind, counted(len(free)), describe(free)))
@@ -236,7 +276,8 @@ func (p *Plugin) slotHelps(c *cycle, node string) bool {
 	if err != nil {
 		return false
 	}
-	if c.seeks && p.world.seekers.others(c.id.Resource(), c.uid) >= len(free) {
+	if c.seeks && (p.world.seekers.others(c.id.Resource(), c.uid) >= len(free) || !earliest(free).Equal(c.due)) {
+		// It is to look no more, or may have to wait until another time.
 		return true
 	}
 	return slices.ContainsFunc(takeable(free), func(f freeSlot) bool { return f.node == node })
@@ -266,11 +307,21 @@ func (p *Plugin) explainSlots(c *cycle, nodes framework.NodeToStatusReader) stri
 }
 
 // stillGone looks at the API server whether the former holder of a slot is gone: the entry may be
-// that of a pod that our cache does not show yet, for which another scheduler has claimed.
-func (p *Plugin) stillGone(ctx context.Context, from string) error {
+// that of a pod that our cache does not show yet, for which another scheduler has claimed. One that came
+// and went since the slot was chosen may run on.
+func (p *Plugin) stillGone(ctx context.Context, c *cycle, claim ledger.Claim) error {
+	from := claim.From
 	namespace, name, ok := pool.SplitOwnerKey(from)
 	if !ok {
 		return fmt.Errorf("%q is no pod", from)
+	}
+	for _, f := range c.free {
+		if f.from != from || f.node != claim.Node {
+			continue
+		}
+		if at := p.world.departed(from, f.node, f.addrs, p.silence.patience); !at.IsZero() {
+			return fmt.Errorf("%s: %w", unheard(from, at), pool.ErrUnfenced)
+		}
 	}
 	pod, err := p.handle.ClientSet().CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
@@ -282,20 +333,4 @@ func (p *Plugin) stillGone(ctx context.Context, from string) error {
 		return nil
 	}
 	return fmt.Errorf("pod %s is there and has the address: %w", from, pool.ErrTaken)
-}
-
-// followHolders wakes those that wait for a slot when its pod is gone, and forgets deleted pods that
-// looked for one.
-func (w *world) followHolders(pods toolscache.SharedIndexInformer) error {
-	_, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		pod := deleted[*corev1.Pod](obj)
-		w.seekers.leave(pod.UID)
-		for _, h := range w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
-			w.tell(news{freed: h.Node})
-		}
-	}})
-	if err != nil {
-		return fmt.Errorf("watch pods: %w", err)
-	}
-	return nil
 }

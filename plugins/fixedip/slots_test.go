@@ -1,8 +1,10 @@
 package fixedip
 
 import (
+	"context"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // Free are the slots whose pods are gone or going. One that is still in use is waited for; one that
@@ -42,35 +45,56 @@ func TestFreeSlots(t *testing.T) {
 	free := func(kept string) []freeSlot {
 		return []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, kept: kept}}
 	}
+	until := func(kept string) []freeSlot {
+		f := free(kept)
+		f[0].at = time.Date(2000, 1, 1, 0, 0, 59, 0, time.UTC)
+		return f
+	}
+	forced := func(node string) func(*departures, time.Time) {
+		return func(d *departures, ago time.Time) {
+			d.begin(ago.Add(-time.Hour), time.Minute)
+			d.went(goes(living, node, 0), false, ago)
+		}
+	}
 	for name, c := range map[string]struct {
 		entry   pool.Entry
 		user    string
 		pod     *corev1.Pod
 		record  *v1alpha1.FixedIP
 		claimed bool
+		// went is how the pod web-x went, a second ago; nil: long ago.
+		went func(d *departures, ago time.Time)
 		// asks is the pod that looks; web-y if empty.
 		asks string
 		want []freeSlot
 	}{
-		"its pod is gone":                         {entry: entry("web-x"), record: record(), want: free("")},
-		"its pod is gone, there is no record yet": {entry: entry("web-x"), want: free("")},
-		"its pod lives":                           {entry: entry("web-x"), record: record(), pod: living},
-		"its pod is being deleted":                {entry: entry("web-x"), record: record(), pod: leaving, want: free("db/web-x, which is being deleted, still has it")},
-		"the agent lists it":                      {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still lists it as used by db/web-x")},
-		"a claim for it is in flight":             {entry: entry("web-x"), record: record(), claimed: true},
-		"it is being given back":                  {entry: entry("web-x"), record: record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
-		"it is the pod's own":                     {entry: entry("web-x"), record: record(), asks: "web-x", pod: living},
-		"another workload's":                      {entry: pool.Owned("db", "web-x", "StatefulSet", "web")},
+		"its pod is gone":                           {entry: entry("web-x"), record: record(), want: free("")},
+		"its pod is gone, there is no record yet":   {entry: entry("web-x"), want: free("")},
+		"its pod lives":                             {entry: entry("web-x"), record: record(), pod: living},
+		"its pod is being deleted":                  {entry: entry("web-x"), record: record(), pod: leaving, want: free("db/web-x, which is being deleted, still has it")},
+		"the agent lists it":                        {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still lists it as used by db/web-x")},
+		"a claim for it is in flight":               {entry: entry("web-x"), record: record(), claimed: true},
+		"it is being given back":                    {entry: entry("web-x"), record: record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
+		"it is the pod's own":                       {entry: entry("web-x"), record: record(), asks: "web-x", pod: living},
+		"its pod was deleted by force":              {entry: entry("web-x"), record: record(), went: forced("n"), want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
+		"and the agent lists it":                    {entry: entry("web-x"), record: record(), went: forced("n"), user: "db/web-x", want: until("the agent there still lists it as used by db/web-x")},
+		"its pod has only just left the cache":      {entry: entry("web-x"), record: record(), went: func(d *departures, _ time.Time) { d.came(living) }, want: free("db/web-x, which is being deleted, still has it")},
+		"its pod was bound elsewhere":               {entry: entry("web-x"), record: record(), went: forced("m"), want: free("")},
+		"its pod went, and is gone since the start": {entry: entry("web-x"), record: record(), went: func(d *departures, ago time.Time) { d.begin(ago, time.Minute) }, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
+		"another workload's":                        {entry: pool.Owned("db", "web-x", "StatefulSet", "web")},
 
-		"its entry is lost":                         {record: record(), want: free("")},
-		"its entry is lost, its pod lives":          {record: record(), pod: living},
-		"its entry is lost, and its pod looks":      {record: record(), pod: living, asks: "web-x", want: free("")},
-		"its entry is lost, the agent lists it":     {record: record(), user: "db/web-x", want: free("10.0.1.6 is an address which db/web-x still uses on n; it can be had when the agent there says that it is out of use")},
-		"its entry is lost, another's is there":     {entry: pool.Owned("db", "shop-x", "Deployment", "shop"), record: record(), want: free("10.0.1.6 is an address which belongs to db/shop-x on n; ask for another or free it")},
-		"its node is gone":                          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", kept: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
-		"a record that is no slot is no business":   {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
-		"a record made beforehand, for no pod yet":  {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free("")},
-		"a record that is another workload's slots": {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
+		"its entry is lost":                               {record: record(), want: free("")},
+		"its entry is lost, its pod lives":                {record: record(), pod: living},
+		"its entry is lost, and its pod looks":            {record: record(), pod: living, asks: "web-x", want: free("")},
+		"its entry is lost, its pod was deleted by force": {record: record(), went: forced("n"), want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
+		"its entry is lost, its pod has only just left":   {record: record(), went: func(d *departures, _ time.Time) { d.came(living) }, want: free("db/web-x, which is being deleted, still has it")},
+		"its entry is lost, the agent lists it":           {record: record(), user: "db/web-x", want: free("10.0.1.6 is an address which db/web-x still uses on n; it can be had when the agent there says that it is out of use")},
+		"its entry is lost, another's is there":           {entry: pool.Owned("db", "shop-x", "Deployment", "shop"), record: record(), want: free("10.0.1.6 is an address which belongs to db/shop-x on n; ask for another or free it")},
+		"its node is gone":                                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", kept: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
+		"a record that is no slot is no business":         {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
+		"made beforehand, since the start":                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), went: func(d *departures, ago time.Time) { d.begin(ago, time.Minute) }, want: free("")},
+		"a record made beforehand, for no pod yet":        {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free("")},
+		"a record that is another workload's slots":       {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -87,7 +111,7 @@ func TestFreeSlots(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			p := &Plugin{world: &world{ledger: ledger.New(), fixedIPs: records.Build()}, pods: corelisters.NewPodLister(pods)}
+			p := &Plugin{world: &world{ledger: ledger.New(), fixedIPs: records.Build()}, pods: corelisters.NewPodLister(pods), silence: newSilence(time.Minute, nil)}
 			n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 			if c.entry != (pool.Entry{}) {
 				n.Entries[netip.MustParseAddr(addr)] = c.entry
@@ -105,11 +129,21 @@ func TestFreeSlots(t *testing.T) {
 			if c.asks != "" {
 				id.PodName = c.asks
 			}
-			got, err := p.freeSlots(id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(freeSlot{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			var got []freeSlot
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				p.world.live = newLive(ctx, func(context.Context, string) (pool.Node, error) { return pool.Node{}, ciliumpool.ErrGone })
+				if c.went != nil {
+					c.went(&p.world.departures, time.Now().Add(-time.Second))
+				}
+				var err error
+				if got, err = p.freeSlots(id); err != nil {
+					t.Error(err)
+				}
+				cancel()
+				p.world.live.wait()
+			})
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(freeSlot{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(time.Time.Equal)); diff != "" {
 				t.Errorf("(-want +got): %s", diff)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -43,8 +44,9 @@ type world struct {
 	// kinds are those whose pods may have fixed addresses, and workloads the objects of these kinds.
 	kinds     identity.Kinds
 	workloads *workloads.Store
-	// seekers are the pods that look for a free slot.
-	seekers seekers
+	// seekers are the pods that look for a free slot, and departures how the holders of slots went.
+	seekers    seekers
+	departures departures
 	// synced tells whether all that stood at the start has been seen. Key: the plural name of the
 	// resource.
 	synced map[string]toolscache.InformerSynced
@@ -92,6 +94,7 @@ func newWorld(ctx context.Context, base *restclient.Config, args *config.FixedIP
 		kinds:    identity.NewKinds(args.Workloads...),
 		shown:    map[string]chan struct{}{},
 	}
+	w.departures.begin(time.Now(), args.AgentSilence.Duration)
 	w.stored = ciliumpool.New(api)
 	w.live = newLive(ctx, w.stored.Get)
 	w.pools = ciliumpool.NewWriter(ctx, w.stored, w.ledger.Node)

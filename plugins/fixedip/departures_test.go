@@ -1,0 +1,116 @@
+package fixedip
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// goes is the last version of a pod that is deleted with a grace period.
+func goes(pod *corev1.Pod, node string, grace int64) *corev1.Pod {
+	pod = pod.DeepCopy()
+	pod.Spec.NodeName = node
+	pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Unix(1, 0)}, ptr.To(grace)
+	return pod
+}
+
+// A pod that is gone from the API may run on. That it does not is sure where its kubelet has said so, where it was
+// never there, where its agent has listed its address since, and after the time that agents have.
+func TestDepartures(t *testing.T) {
+	a, b := netip.MustParseAddr("10.0.1.6"), netip.MustParseAddr("fd00::6")
+	begun := time.Unix(1000, 0)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-x"}, Spec: corev1.PodSpec{NodeName: "n"}}
+	lists := func(node string, addrs ...netip.Addr) pool.Node {
+		n := pool.Node{Name: node, Used: map[netip.Addr]string{}}
+		for _, a := range addrs {
+			n.Used[a] = "db/web-x"
+		}
+		return n
+	}
+	type step struct {
+		// after is when, since the start.
+		after time.Duration
+		// went is how the pod goes then, or what the agent of a node lists then, by the API server.
+		went   *corev1.Pod
+		missed bool
+		listed pool.Node
+		// want is how long after the start it is sure that nothing runs with the addresses on n; 0: it is.
+		want time.Duration
+	}
+	for name, steps := range map[string][]step{
+		"by force":                               {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour + time.Minute}},
+		"by force, listed, and no more":          {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", a, b)}},
+		"by force, one of two listed":            {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", a), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", b)}},
+		"by force, listed elsewhere":             {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("m", a, b), want: time.Hour + time.Minute}},
+		"listed before it went":                  {{after: time.Hour, listed: lists("n", a, b)}, {after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}},
+		"its kubelet has said that it is over":   {{after: time.Hour, went: goes(pod, "n", 30)}},
+		"it is over, and nobody deletes it":      {{after: time.Hour, went: pod}},
+		"it was bound elsewhere":                 {{after: time.Hour, went: goes(pod, "m", 0)}},
+		"it was never bound":                     {{after: time.Hour, went: goes(pod, "", 0)}},
+		"nobody saw its end":                     {{after: time.Hour, went: goes(pod, "n", 30), missed: true, want: time.Hour + time.Minute}},
+		"nobody saw whether it was bound":        {{after: time.Hour, went: goes(pod, "", 0), missed: true, want: time.Hour + time.Minute}},
+		"before the start":                       {{want: time.Minute}, {after: 59 * time.Second, want: time.Minute}, {after: time.Minute}},
+		"before the start, listed, and no more":  {{want: time.Minute}, {after: time.Second, listed: lists("n", a, b)}},
+		"just after the start, its kubelet said": {{after: time.Second, went: goes(pod, "n", 30)}},
+		"a second one of the name":               {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour + 50*time.Second, went: goes(pod, "n", 0), want: time.Hour + 110*time.Second}, {after: time.Hour + time.Minute, want: time.Hour + 110*time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d departures
+			d.begin(begun, time.Second)
+			d.begin(begun.Add(time.Hour), time.Minute)
+			for i, s := range steps {
+				now := begun.Add(s.after)
+				if s.went != nil {
+					d.came(pod)
+					if d.note("db/web-x", lists("n", a, b), []netip.Addr{a, b}, now) {
+						t.Errorf("%d: what the agent lists while the pod lives counts", i)
+					}
+					if !d.lives("db/web-x") {
+						t.Errorf("%d: it does not live", i)
+					}
+					d.went(s.went, s.missed, now)
+				}
+				if d.lives("db/web-x") {
+					t.Errorf("%d: it lives", i)
+				}
+				if s.listed.Name != "" {
+					d.note("db/web-x", s.listed, []netip.Addr{a, b}, now)
+				}
+				at, unheard := d.until("db/web-x", "n", []netip.Addr{a, b}, time.Minute, now)
+				if (s.want == 0) != at.IsZero() || s.want > 0 && !at.Equal(begun.Add(s.want)) || (len(unheard) == 0) != at.IsZero() {
+					t.Errorf("%d: until %v, unheard %v, want %v", i, at, unheard, begun.Add(s.want))
+				}
+				if other, _ := d.until("db/web-y", "n", []netip.Addr{a}, time.Minute, begun); other.IsZero() {
+					t.Errorf("%d: what was seen of one pod counts for another", i)
+				}
+			}
+			// Nothing stays of those that are long gone.
+			d.went(goes(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "last"}}, "n", 0), false, begun.Add(24*time.Hour))
+			if len(d.gone) != 1 || len(d.order) != 1 || len(d.living) != 0 {
+				t.Errorf("%v, %v, %v are left", d.gone, d.order, d.living)
+			}
+		})
+	}
+}
+
+// Of the pods that go one after the other only the last ones are kept.
+func TestDeparturesMany(t *testing.T) {
+	var d departures
+	begun := time.Unix(1000, 0)
+	d.begin(begun, time.Minute)
+	for i := range 10000 {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i)}}
+		d.came(pod)
+		d.went(goes(pod, "n", 0), false, begun.Add(time.Duration(i)*time.Second))
+	}
+	if len(d.gone) > 61 || len(d.order) != len(d.gone) || len(d.living) > 0 {
+		t.Errorf("%d, %d, %d are kept", len(d.gone), len(d.order), len(d.living))
+	}
+}
