@@ -139,17 +139,25 @@ func beside(s Situation, ips []string) Situation {
 }
 
 // release finds the next step of taking everything from an identity but what it holds on one node,
-// which may be none. An address that was moved is taken where it is; then its home says that it leaves,
+// which may be none, and what is announced on the pod's own node while the pod does not run. An address that was moved is taken where it is; then its home says that it leaves,
 // its way there is barred, and only then is it free to rest at home: whoever was about to bring it there
 // fails (see pool.Move). One watch shows all pools, in the order of their writes: what is seen barred
 // while the home is seen to say that it leaves stays so until the home is written to. ok is false where
 // nothing is left.
 func release(s Situation, but string) (next Next, ok bool) {
-	for _, held := range [][]ledger.Holding{s.Held, s.Arriving} {
-		for _, h := range held {
-			if h.Node != but {
-				return Next{Step: ReleaseEntries, Node: h.Node}, true
-			}
+	for _, h := range s.Held {
+		if h.Node != but {
+			return Next{Step: ReleaseEntries, Node: h.Node}, true
+		}
+	}
+	for _, h := range s.Arriving {
+		switch {
+		case h.Node != boundTo(s.Pod):
+			return Next{Step: ReleaseEntries, Node: h.Node}, true
+		case Spares(s.Pod, h.Addrs):
+			// What the pod has there besides is another matter. One that does not run yet may come to have
+			// what is announced, and is waited for.
+			return Next{Step: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}, true
 		}
 	}
 	kept, _ := heldOn(s.Held, but)
@@ -184,18 +192,26 @@ func releasing(s Situation) Next {
 		return next
 	}
 	switch {
+	case len(s.Arriving) > 0 && !Overdue(s):
+		// It is announced on the pod's own node, and the pod does not run yet.
+		return untilOverdue(s)
 	case node == "" || replaced(s):
 	case holds:
 		return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: s.Pod.UID})
 	case !Spares(s.Pod, namedBy(s.Record)) && !Overdue(s):
 		// The node may be gone, and the pod may stay for ever.
-		next := status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: s.Pod.UID})
-		if s.Deadline > 0 {
-			next.At = s.Record.DeletionTimestamp.Add(s.Deadline)
-		}
-		return next
+		return untilOverdue(s)
 	}
 	return Next{Step: FinishRecord}
+}
+
+// untilOverdue waits for the pod of a record that is being deleted, but not for ever.
+func untilOverdue(s Situation) Next {
+	next := status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: s.Pod.UID})
+	if s.Deadline > 0 {
+		next.At = s.Record.DeletionTimestamp.Add(s.Deadline)
+	}
+	return next
 }
 
 // replaced tells whether the pod holds, on the node that it is bound to, other addresses than those of

@@ -258,6 +258,24 @@ func TestDecide(t *testing.T) {
 		"but not that of one that may come to have it": {
 			plan.Situation{Record: record(migrates), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
 			plan.Next{}},
+		"and so does one on the node where the pod runs with an entry of its own": {
+			plan.Situation{Record: record(migrates), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.5")}, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"also where the record has been before": {
+			plan.Situation{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"but not before it runs": {
+			plan.Situation{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			plan.Next{}},
+		"it goes with the record, too": {
+			plan.Situation{Record: record(deleting), Held: []ledger.Holding{held("node-2", "10.0.2.5")}, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"and the record does not go before": {
+			plan.Situation{Record: record(deleting), Held: []ledger.Holding{held("node-2", "10.0.2.5")}, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
+		"nor is it taken from a pod that may come to have it": {
+			plan.Situation{Record: record(deleting), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 		"an absence of the recorded address does not end while the record stands": {
 			plan.Situation{Record: record(migrates), Away: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
 		"released: an address that moved is taken where it is": {

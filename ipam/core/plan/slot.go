@@ -114,7 +114,7 @@ func DecideSlot(s Situation, holder string) Next {
 	case s.Record == nil:
 		return slotWithoutRecord(s)
 	case s.Record.DeletionTimestamp != nil:
-		return slotReleasing(s)
+		return slotReleasing(s, holder)
 	}
 	spec := s.Record.Spec
 	spec.PodName = holder
@@ -179,10 +179,16 @@ func slotWithoutRecord(s Situation) Next {
 	}}
 }
 
-func slotReleasing(s Situation) Next {
+// slotReleasing decides about a slot that goes back. Its record names the pod that has it until then, also where
+// the slot was handed on at the last moment.
+func slotReleasing(s Situation, holder string) Next {
 	switch {
 	case !slices.Contains(s.Record.Finalizers, v1alpha1.Finalizer):
 		return Next{}
+	case s.Pod != nil && s.Record.Spec.PodName != holder:
+		spec := s.Record.Spec
+		spec.PodName = holder
+		return Next{Step: UpdateRecord, Spec: spec}
 	case s.Pod != nil:
 		return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: s.Pod.UID})
 	case len(s.Held) > 0:

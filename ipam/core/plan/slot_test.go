@@ -61,6 +61,8 @@ func TestDecideSlot(t *testing.T) {
 	grown.IPs = []string{"10.0.1.6", "fd00::6"}
 	other.Owner.UID = "dep-2"
 	giveBack := policy("Delete", "Delete", 0)
+	handedBack := handedOn
+	handedBack.Reclaim = giveBack
 	policed := shopSpec
 	policed.Reclaim = giveBack
 	for name, c := range map[string]struct {
@@ -109,6 +111,12 @@ func TestDecideSlot(t *testing.T) {
 		"deleted while its pod runs": {plan.Situation{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x",
 			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-shop-x"}}},
 		"deleted while a pod is on its way": {plan.Situation{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-y", ""), Workload: open}, "shop-y",
+			plan.Next{Step: plan.UpdateRecord, Spec: handedOn}},
+		"deleted when it was handed on": {plan.Situation{Record: slotRecord(deleting, func(r *v1alpha1.FixedIP) { r.Spec.Reclaim = giveBack }), Held: mine, Pod: replica("shop-y", "node-1"), Workload: closed}, "shop-y",
+			plan.Next{Step: plan.UpdateRecord, Spec: handedBack}},
+		"deleted when the pod that it was handed on to is gone": {plan.Situation{Record: slotRecord(deleting), Held: mine, Workload: open}, "shop-y",
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"and its record says so": {plan.Situation{Record: slotRecord(deleting, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Pod: replica("shop-y", ""), Workload: open}, "shop-y",
 			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-shop-y"}}},
 		"deleted and its pod is gone": {plan.Situation{Record: slotRecord(deleting), Held: mine, Workload: open}, "shop-x",
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
