@@ -176,7 +176,38 @@ func TestFailover(t *testing.T) {
 			world:        failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{rest: map[string]string{"web-0": unschedulable}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{at: preBind, then: movedToB},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		// The agent has listed the address of a pod before the last one. The watch of CiliumNodes is behind, and shows that
+		// when the last one is gone, which runs on and has not been listed yet.
+		"Migrate: not because of a listing that is an old one": {
+			movable:      true,
+			agentSilence: time.Hour,
+			world:        failingOver("Migrate"),
+			steps: placed(
+				step{before: func(s *scene) {
+					s.uses("a", "10.1.0.6", "web-0")
+					s.takes("web-7", "a", "10.1.0.5")
+					s.seesAt("web-7", "a", true)
+					s.line.hold()
+					s.uses("a", "10.1.0.6", "")
+					s.takes("web-8", "a", "10.1.0.4")
+					swap(s)
+				}},
+				step{rest: map[string]string{"web-0": "Unschedulable: *the agent on node a still lists 10.1.0.6 as used*"}, when: asked("a"), before: func(s *scene) {
+					s.line.release()
+					s.seesAt("web-8", "a", true)
+					s.patch(&corev1.Pod{}, "web-0", `{"metadata":{"annotations":{"try":"again"}}}`)
+				}},
+				step{rest: map[string]string{"web-0": "Unschedulable: *the agent on node a has not listed 10.1.0.6 since this pod was made, and may take until *"}, before: func(s *scene) {
+					s.reads = s.line.read("a")
+					s.uses("a", "10.1.0.6", "web-0")
+				}},
+				step{rest: map[string]string{"web-0": unschedulable}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preBind, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},

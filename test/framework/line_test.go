@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 )
@@ -21,13 +22,15 @@ const (
 var errLine = errors.New("the connection is broken")
 
 // line is the scheduler's connection to the API server. It counts what the scheduler writes to
-// CiliumNodes, loses such writes, and can hold their watch back.
+// CiliumNodes and how often it reads one, loses such writes, and can hold their watch back.
 type line struct {
 	mu sync.Mutex
 	// writes are the patches of CiliumNodes that the API server has done.
 	writes int
 	// fates are those of the next patches of CiliumNodes, in their order; then all go well.
 	fates []fate
+	// reads is how often the API server has said what a CiliumNode is. Key: its name.
+	reads map[string]int
 	// held is closed when the watch of CiliumNodes may show its news again; nil while it may.
 	held chan struct{}
 }
@@ -55,6 +58,13 @@ func (l *line) release() {
 	}
 }
 
+// read is how often the API server has said what a CiliumNode is.
+func (l *line) read(node string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reads[node]
+}
+
 func (l *line) written() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,6 +88,13 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 		resp, err := e.next.RoundTrip(r)
 		if err == nil && r.URL.Query().Get("watch") != "" {
 			resp.Body = &news{ReadCloser: resp.Body, line: l, done: r.Context().Done()}
+		} else if err == nil && resp.StatusCode == http.StatusOK {
+			l.mu.Lock()
+			if l.reads == nil {
+				l.reads = map[string]int{}
+			}
+			l.reads[path.Base(r.URL.Path)]++
+			l.mu.Unlock()
 		}
 		return resp, err
 	}

@@ -63,6 +63,8 @@ type scene struct {
 	flockUID types.UID
 	// failing is what a point of a pod fails with until further notice. Key: pod and point.
 	failing map[string]string
+	// reads is how often the plugin had asked the API server about a node when the row last counted that.
+	reads int
 	// passed counts the calls of each point of each pod. Key: pod and point.
 	passed map[string]int
 }
@@ -369,6 +371,11 @@ func (s *scene) compare(when string) {
 	if diff := cmp.Diff(s.want, s.stored(), cmpopts.EquateEmpty()); diff != "" {
 		s.t.Fatalf("%s: what is stored differs (-want +got):\n%s", when, diff)
 	}
+}
+
+// asked tells whether the plugin has asked the API server about a node since the row last counted that.
+func asked(node string) func(*scene) bool {
+	return func(s *scene) bool { return s.line.read(node) > s.reads }
 }
 
 // uses has the agent of a node say that an address is in use there, by a pod of the row; "": by none.

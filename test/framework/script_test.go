@@ -71,14 +71,15 @@ type step struct {
 	before func(*scene)
 	// sabotage is for the saboteur's points.
 	sabotage
-	// answer is the plugin's status, "Success" if empty; see show. A * at its end stands for anything.
+	// answer is the plugin's status, "Success" if empty; see show. A * stands for anything.
 	answer string
 	// then is what the point stores.
 	then func(s *scene, want *stored)
 
 	// rest waits until these are the pods for the row's scheduler, and what it said of each: see
-	// standing. Nothing may be stored meanwhile.
+	// standing. Nothing may be stored meanwhile. With when it waits until that is true, too.
 	rest map[string]string
+	when func(*scene) bool
 }
 
 // show writes a status as the tables have it: its code and its message.
@@ -260,7 +261,13 @@ func (p *player) play(events <-chan watch.Event) {
 		if len(p.steps) == 0 {
 			return
 		}
+		var again <-chan time.Time
+		if p.steps[0].when != nil {
+			// What it is true of comes with no call and no event.
+			again = time.After(5 * time.Millisecond)
+		}
 		select {
+		case <-again:
 		case c := <-p.gate.calls:
 			p.call(c)
 		case e, ok := <-events:
@@ -324,13 +331,21 @@ func (p *player) call(c *call) {
 }
 
 // says tells whether a text of the scheduler's is as a table has it: NS for the row's namespace, and
-// a * at the end for anything.
+// a * for anything.
 func (p *player) says(got, want string) bool {
-	want = strings.ReplaceAll(want, "NS/", p.ns+"/")
-	if start, cut := strings.CutSuffix(want, "*"); cut {
-		return strings.HasPrefix(got, start)
+	parts := strings.Split(strings.ReplaceAll(want, "NS/", p.ns+"/"), "*")
+	last := len(parts) - 1
+	if last == 0 {
+		return got == parts[0]
 	}
-	return got == want
+	for _, part := range parts[:last] {
+		i := strings.Index(got, part)
+		if i < 0 || i > 0 && part == parts[0] {
+			return false
+		}
+		got = got[i+len(part):]
+	}
+	return strings.HasSuffix(got, parts[last])
 }
 
 func (p *player) follow(e watch.Event) {
@@ -360,6 +375,9 @@ func (p *player) rested() bool {
 	p.t.Helper()
 	if want := p.steps[0].rest; want != nil {
 		if !maps.EqualFunc(want, p.standings(), func(w, got string) bool { return p.says(got, w) }) {
+			return false
+		}
+		if when := p.steps[0].when; when != nil && !when(p.scene) {
 			return false
 		}
 		p.compare("at rest")

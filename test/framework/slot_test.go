@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 )
@@ -106,6 +109,70 @@ func TestSlots(t *testing.T) {
 				step{at: preBind, pod: "web-y", before: func(s *scene) { s.uses("a", "10.1.0.6", "web-x") },
 					answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a is still used by NS/web-x; it is tried again"},
 				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address*"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a"}},
+			),
+		},
+		"a slot whose pod was deleted by force is waited for, until its agent has had the time to list it": {
+			agentSilence: 5 * time.Second,
+			world:        world,
+			steps: flocked(
+				step{before: func(s *scene) { s.removes("web-x"); s.cordon("b", false); s.joins("web-y") }},
+				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (its agent has not listed it since NS/web-x was gone, and may take until * to do so)*"}},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a"}},
+			),
+		},
+		"a slot whose pod was deleted by force goes to the next once its agent has listed it, and does so no more": {
+			agentSilence: time.Hour,
+			world:        world,
+			steps: flocked(
+				step{before: func(s *scene) {
+					s.cordon("b", false)
+					s.removes("web-x")
+					s.joins("web-y")
+				}},
+				step{rest: map[string]string{"web-y": "Unschedulable: *its agent has not listed it since NS/web-x was gone*"}, before: func(s *scene) {
+					s.reads = s.line.read("a")
+					s.uses("a", "10.1.0.6", "web-x")
+				}},
+				step{rest: map[string]string{"web-y": "Unschedulable: *"}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a"}},
+			),
+		},
+		"a slot that was listed when its pod was deleted goes to the next at once when it is not any more": {
+			agentSilence: time.Hour,
+			world:        world,
+			steps: flocked(
+				step{before: func(s *scene) {
+					s.cordon("b", false)
+					s.uses("a", "10.1.0.6", "web-x")
+					s.removes("web-x")
+					s.joins("web-y")
+				}},
+				step{rest: map[string]string{"web-y": "Unschedulable: *the agent there still lists it as used by NS/web-x*"}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				step{rest: map[string]string{"web-y": "on a"}},
+			),
+		},
+		"a slot whose pod has ended goes to the next at once": {
+			agentSilence: time.Hour,
+			world:        world,
+			steps: flocked(
+				step{before: func(s *scene) {
+					s.cordon("b", false)
+					// As a kubelet does when it is asked to end a pod.
+					pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-x"}}
+					s.must(s.api.Delete(within(s.t), pod, client.GracePeriodSeconds(30)))
+					s.must(s.api.Status().Patch(within(s.t), pod, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
+					s.removes("web-x")
+					s.joins("web-y")
+				}},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},
