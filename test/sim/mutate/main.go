@@ -43,7 +43,7 @@ var mutations = []mutation{
 	{"move an address without a fence", "ipam/core/pool/move.go",
 		"case f != Down && n.InUse(a):", "case false:"},
 	{"trust the silence of an agent that has had no time to speak", "plugins/fixedip/silence.go",
-		"if proven {", "if true {"},
+		"if at = s.ends(made, now); at.IsZero() {", "if at = s.ends(made, now); true {"},
 	{"leave pods alone that have lost their entry", "ipam/core/identity/adopt.go",
 		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
 	{"let an address rest no longer than the pod waits that counts on it", "ipam/controller/duty.go",
