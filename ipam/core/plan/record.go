@@ -139,11 +139,11 @@ func beside(s Situation, ips []string) Situation {
 }
 
 // release finds the next step of taking everything from an identity but what it holds on one node,
-// which may be none, and what is announced on the pod's own node while the pod does not run. An address that was moved is taken where it is; then its home says that it leaves,
-// its way there is barred, and only then is it free to rest at home: whoever was about to bring it there
-// fails (see pool.Move). One watch shows all pools, in the order of their writes: what is seen barred
-// while the home is seen to say that it leaves stays so until the home is written to. ok is false where
-// nothing is left.
+// which may be none, and what is announced on the pod's own node while the pod does not run. An address
+// that was moved is taken where it is; then its home says that it leaves, its way there is barred, and only
+// then is it free to rest at home: whoever was about to bring it there fails (see pool.Move). One watch shows
+// all pools, in the order of their writes: what is seen barred while the home is seen to say that it leaves
+// stays so until the home is written to. ok is false where nothing is left.
 func release(s Situation, but string) (next Next, ok bool) {
 	for _, h := range s.Held {
 		if h.Node != but {
