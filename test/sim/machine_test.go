@@ -24,6 +24,9 @@ const (
 	restartAfter = 10 * time.Second
 	// minPool is the smallest pool that an agent starts with.
 	minPool = 2
+	// maxLabels is how often an agent writes the labels of its CiliumNode at the worst moment, so that the world
+	// can come to rest.
+	maxLabels = 2
 )
 
 // machine is a node: its kubelet, its agent, and the sandboxes that run there.
@@ -53,6 +56,8 @@ type machine struct {
 	// dirty: the status is to be written; not before wroteAt plus the update rate.
 	dirty   bool
 	wroteAt time.Time
+	// labels counts the writes of labels before a report.
+	labels int
 	// own are the addresses of the node itself, as they are on its disk. Key: router, health.
 	own map[string]string
 }
@@ -192,6 +197,9 @@ func (m *machine) deeds(now time.Time) []deed {
 			if !m.ready && m.ipam.Node != nil && len(m.ipam.Node.Spec.IPAM.Pool) >= minPool {
 				add("agent is ready", func() { m.agentStarted() })
 			}
+			if m.labels < maxLabels && m.unreported() {
+				add("agent labels its CiliumNode", m.label)
+			}
 			if m.ready && m.dirty && !now.Before(m.wroteAt.Add(updateRate)) {
 				add("agent reports", m.report)
 			}
@@ -250,9 +258,18 @@ func (m *machine) seeNode() {
 }
 
 // unreported tells whether the agent has answered in a handshake of what stands, and not written that yet.
-func (m *machine) unreported(cn *ciliumv2.CiliumNode) bool {
-	return m.dirty && m.ipam != nil && m.ipam.Node != nil && m.ipam.Node.ResourceVersion == cn.ResourceVersion &&
+func (m *machine) unreported() bool {
+	cn, ok := one[*ciliumv2.CiliumNode](m.w.server, ciliumNodes, m.name)
+	return ok && m.dirty && m.ipam.Node != nil && m.ipam.Node.ResourceVersion == cn.ResourceVersion &&
 		!maps.Equal(m.ipam.Node.Status.IPAM.ReleaseIPs, cn.Status.IPAM.ReleaseIPs)
+}
+
+// label writes the labels of the CiliumNode and nothing else, as an agent does when those of its Node are others.
+// It costs the agent what it has answered.
+func (m *machine) label() {
+	m.w.stats["labels before a report"]++
+	m.labels++
+	change(m.w.server, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": cn.ResourceVersion} })
 }
 
 // report writes the status as the agent does: on top of the version that it has seen.

@@ -128,7 +128,7 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 var actions = []string{
 	"agent restart", "call", "call carried out late", "call lost on its way", "cordon", "crash", "create", "cycle", "delete", "delete pod", "edit",
 	"edit FixedIP", "elected", "end job", "fault: 409 instead of", "fault: 429 instead of", "fault: 500 instead of", "fault: answer lost after",
-	"fault: connection lost before", "force-delete pod", "force-delete young pod", "foreign write", "foreign write in a handshake", "hand-written entry", "heal", "lease stolen", "node delete", "node join",
+	"fault: connection lost before", "force-delete pod", "force-delete young pod", "foreign write", "hand-written entry", "heal", "lease stolen", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",
 	"reconcile", "release", "release behind the scheduler", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job",
 	"taint eviction", "time passes", "tracked", "watch", "watch drop", "watch moves", "watch stalls",

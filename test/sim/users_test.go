@@ -117,11 +117,6 @@ func (w *world) userDeeds() []deed {
 		add("foreign write: CiliumNode "+cn.Name, func() {
 			change(w.server, ciliumNodes, cn.Name, "user", func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": fmt.Sprint(w.choose(100))} })
 		})
-		if m := w.machine(cn.Name); m != nil && m.unreported(cn) {
-			add("foreign write in a handshake: CiliumNode "+cn.Name, func() {
-				change(w.server, ciliumNodes, cn.Name, "user", func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": cn.ResourceVersion} })
-			})
-		}
 		add("hand-written entry: CiliumNode "+cn.Name, func() { w.writeEntry(cn.Name) })
 		add("tracked: CiliumNode "+cn.Name, func() {
 			change(w.server, ciliumNodes, cn.Name, "user", func(cn *ciliumv2.CiliumNode) {

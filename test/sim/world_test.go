@@ -430,7 +430,7 @@ func (w *world) progress(n int, s step) {
 
 // telling are deeds that can seldom be done, and are then more often than others: each makes of few steps what
 // chance makes of many.
-var telling = []string{"force-delete young pod", "foreign write in a handshake", "release behind the scheduler"}
+var telling = []string{"force-delete young pod", "release behind the scheduler"}
 
 // happen does one of the things that somebody or chance may do.
 func (w *world) happen(d []deed, s step) {
