@@ -41,7 +41,9 @@ type choices struct {
 	// never are what does not happen in this run, of all that may: bits by the name of a deed. A run in which
 	// a few things happen often finds what one in which everything happens now and then does not.
 	never uint64
-	steps []step
+	// settled: it begins in a cluster in which workloads run already. The rest begins with nothing.
+	settled bool
+	steps   []step
 }
 
 // draw draws a run. What rapid draws is small more often than not, and what happens should not be: the
@@ -60,6 +62,7 @@ func drawFrom(from *rand.Rand) choices {
 	default:
 		c.never = from.Uint64() | from.Uint64()
 	}
+	c.settled = from.IntN(4) > 0
 	c.steps = make([]step, *stepsOf)
 	for i := range c.steps {
 		v := from.Uint64()
@@ -71,7 +74,9 @@ func drawFrom(from *rand.Rand) choices {
 // minimize leaves out of a run that fails what it fails without.
 func minimize(t *testing.T, c choices, until time.Time) choices {
 	steps := c.steps
-	fails := func(steps []step) bool { return run(t, choices{c.never, steps}, map[string]int{}).err != nil }
+	fails := func(steps []step) bool {
+		return run(t, choices{c.never, c.settled, steps}, map[string]int{}).err != nil
+	}
 	for size := len(steps) / 2; size > 0; {
 		removed := false
 		for i := 0; i < len(steps) && time.Now().Before(until); {
@@ -86,7 +91,7 @@ func minimize(t *testing.T, c choices, until time.Time) choices {
 			size /= 2
 		}
 	}
-	return choices{c.never, steps}
+	return choices{c.never, c.settled, steps}
 }
 
 // outcome is how a run ended.
@@ -108,6 +113,9 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 		ctx, cancel := context.WithCancel(context.Background())
 		w := newWorld(ctx, kinds, stats)
 		w.never = c.never
+		if c.settled {
+			w.settle(c.never)
+		}
 		for _, s := range c.steps {
 			o.taken++
 			if o.err = w.do(s); o.err != nil {
@@ -126,11 +134,11 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 
 // actions are the actions and faults that have to be drawn in enough steps, each at least once.
 var actions = []string{
-	"agent restart", "call", "call carried out late", "call lost on its way", "cordon", "crash", "create", "cycle", "delete", "delete pod", "edit",
+	"agent restart", "ask for what lives elsewhere", "call", "call carried out late", "call lost on its way", "cordon", "crash", "create", "cycle", "delete", "delete pod", "drain", "edit",
 	"edit FixedIP", "elected", "end job", "fault: 409 instead of", "fault: 429 instead of", "fault: 500 instead of", "fault: answer lost after",
-	"fault: connection lost before", "force-delete pod", "force-delete young pod", "foreign write", "hand-written entry", "heal", "lease stolen", "node delete", "node join",
+	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete young pod", "foreign write", "hand-written entry", "heal", "lease stolen", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",
-	"reconcile", "release", "release behind the scheduler", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job",
+	"reconcile", "recreate behind the controller", "release", "release behind the scheduler", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job",
 	"taint eviction", "time passes", "tracked", "watch", "watch drop", "watch moves", "watch stalls",
 }
 
@@ -154,7 +162,7 @@ func TestModel(t *testing.T) {
 			return
 		}
 		if story == "" {
-			c = minimize(t, choices{c.never, c.steps[:o.taken]}, time.Now().Add(*shrinkFor))
+			c = minimize(t, choices{c.never, c.settled, c.steps[:o.taken]}, time.Now().Add(*shrinkFor))
 			if again := run(t, c, map[string]int{}); again.err != nil {
 				o = again
 			}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -68,20 +67,7 @@ func (w *world) userDeeds() []deed {
 		if pod.DeletionTimestamp == nil {
 			add("delete pod: "+pod.Name, func() { w.deletePod(pod, "user") })
 		}
-		add("force-delete pod: "+pod.Name, func() {
-			w.forced[pod.UID] = time.Now()
-			_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
-		})
-	}
-	for _, pod := range all[*corev1.Pod](w.server, pods) {
-		if pod.DeletionTimestamp == nil && w.unlisted(pod) {
-			// What the agent's silence is worth.
-			add("force-delete young pod: "+pod.Name, func() {
-				w.forced[pod.UID] = time.Now()
-				_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
-				change(w.server, nodes, pod.Spec.NodeName, "user", func(n *corev1.Node) { n.Spec.Unschedulable = true })
-			})
-		}
+		add("force-delete pod: "+pod.Name, func() { w.forceDelete(pod) })
 	}
 	if jobs < maxJobs {
 		add("start job: an ordinary pod", w.makeJob)

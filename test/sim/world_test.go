@@ -46,6 +46,7 @@ type world struct {
 	never uint64
 	began time.Time
 	*checks
+	spell spell
 	// story is what has happened, in words.
 	story []string
 	// stats count what was drawn. Key: the action or fault.
@@ -146,7 +147,9 @@ func (w *world) deeds(sort int) []deed {
 	case sortMachines:
 		d = w.clusterDeeds(now)
 		for _, m := range w.machines {
-			d = append(d, m.deeds(now)...)
+			if !w.spell.mutes(m) {
+				d = append(d, m.deeds(now)...)
+			}
 		}
 	case sortQueues:
 		for _, c := range w.controllers {
@@ -375,13 +378,19 @@ var pauses = []time.Duration{100 * time.Millisecond, time.Second, time.Second, 3
 func (w *world) do(s step) error {
 	w.seed = uint64(s.seed)*0x9e3779b97f4a7c15>>16 | uint64(s.seed)
 	n := int(s.what % 100)
+	if w.spell.left > 0 {
+		w.spell.left--
+		n, s.how = n%84, 0
+	}
 	switch {
 	case n < 84:
 		w.progress(n, s)
 	case n < 91:
 		w.time(pauses[int(s.which)%len(pauses)])
-	case n < 96:
+	case n < 95:
 		w.happen(w.userDeeds(), s)
+	case n < 96:
+		w.happen(w.plots(), s)
 	case n < 98:
 		w.happen(w.machineDeeds(), s)
 	default:
@@ -425,12 +434,20 @@ func (w *world) progress(n int, s step) {
 			return
 		}
 	}
-	w.time(time.Second)
+	// Nothing goes on by itself before time passes, or somebody does something.
+	switch {
+	case w.spell.left > 0 || s.seed%4 < 2:
+		w.time(time.Second)
+	case s.seed%4 == 2:
+		w.happen(w.plots(), s)
+	default:
+		w.happen(w.userDeeds(), s)
+	}
 }
 
 // telling are deeds that can seldom be done, and are then more often than others: each makes of few steps what
 // chance makes of many.
-var telling = []string{"force-delete young pod", "release behind the scheduler"}
+var telling = []string{"ask for what lives elsewhere", "force-delete young pod", "release behind the scheduler"}
 
 // happen does one of the things that somebody or chance may do.
 func (w *world) happen(d []deed, s step) {

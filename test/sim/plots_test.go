@@ -1,0 +1,189 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+const (
+	// spellSteps is how long a spell lasts.
+	spellSteps = 80
+	// muteFor is how long the machine of a plot may say nothing in it: less than an address rests.
+	muteFor = 20 * time.Second
+)
+
+// settleSteps bounds how long the cluster takes that a run begins in.
+const settleSteps = 3000
+
+// settle has workloads run before anything else happens.
+func (w *world) settle(seed uint64) {
+	w.seed = seed
+	for _, name := range []string{"a", "b"} {
+		w.makeSet(name)
+	}
+	w.settleDown()
+	for range settleSteps {
+		if err := w.broken(); err != nil {
+			return
+		}
+		if !w.allAtOnce() {
+			if w.allRun() {
+				return
+			}
+			time.Sleep(w.pause())
+		}
+		w.settleDown()
+	}
+}
+
+// allRun tells whether all pods that are wanted have an address, and a record of it.
+func (w *world) allRun() bool {
+	for _, s := range all[*appsv1.StatefulSet](w.server, statefulSets) {
+		for i := range *s.Spec.Replicas {
+			key := namespace + "/" + podName(s, i)
+			pod, ok := one[*corev1.Pod](w.server, pods, key)
+			if _, recorded := one[*v1alpha1.FixedIP](w.server, fixedIPs, key); !ok || pod.Status.PodIP == "" || !recorded {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func podName(s *appsv1.StatefulSet, i int32) string { return fmt.Sprintf("%s-%d", s.Name, i) }
+
+// spell is what follows a plot: for some steps nobody does anything and nothing goes wrong, so that what the plot
+// has begun takes its course. Chance alone would need a thousand runs for what is one then.
+type spell struct {
+	// left are the steps that it still lasts.
+	left int
+	// mute is a machine that says and does nothing while the spell lasts, until a time; nil: all of them do.
+	mute  *machine
+	until time.Time
+}
+
+func (w *world) enchant(mute *machine) {
+	w.spell = spell{left: spellSteps, mute: mute, until: time.Now().Add(muteFor)}
+}
+
+// mutes tells whether a machine does nothing now.
+func (s spell) mutes(m *machine) bool { return s.left > 0 && s.mute == m && time.Now().Before(s.until) }
+
+// plots are what people may do at just the moment at which it hurts. The name up to the colon is counted.
+func (w *world) plots() []deed {
+	var d []deed
+	add := func(name string, mute *machine, do func()) {
+		d = append(d, deed{name, func() { do(); w.enchant(mute) }})
+	}
+	sets := all[*appsv1.StatefulSet](w.server, statefulSets)
+	for _, s := range sets {
+		// The controller sees that the workload is gone, and not that it is there again.
+		add("recreate behind the controller: StatefulSet "+s.Name, nil, func() {
+			_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
+			for _, c := range w.controllers {
+				w.stall(c.process, statefulSets)
+			}
+			w.makeSet(s.Name)
+		})
+		for i := range *s.Spec.Replicas {
+			pod, ok := one[*corev1.Pod](w.server, pods, namespace+"/"+podName(s, i))
+			if !ok || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil {
+				continue
+			}
+			m := w.machine(pod.Spec.NodeName)
+			if s.Annotations[identity.AnnotationFailover] == string(v1alpha1.Migrate) {
+				add("drain: pod "+pod.Name, nil, func() {
+					w.cordon(pod.Spec.NodeName)
+					w.deletePod(pod, "user")
+				})
+				if w.unlisted(pod) {
+					// What the agent's silence is worth.
+					add("force-delete young pod: "+pod.Name, m, func() {
+						w.cordon(pod.Spec.NodeName)
+						w.forceDelete(pod)
+					})
+				}
+			}
+			if s.Annotations[identity.AnnotationWhenDeleted] == "" && m != nil && m.boxes[pod.UID] != nil {
+				// Its address goes back while it runs, and others want one.
+				add("force-delete with its workload: pod "+pod.Name, m, func() {
+					w.forceDelete(pod)
+					_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
+					for _, other := range sets {
+						if other.Name != s.Name {
+							change(w.server, statefulSets, keyOf(other), "user", func(o *appsv1.StatefulSet) { o.Spec.Replicas = ptr.To[int32](3) })
+						}
+					}
+					for range 2 {
+						w.makeJob()
+					}
+				})
+			}
+		}
+	}
+	for _, name := range []string{"a", "b", "c"}[:maxSets] {
+		if slices.ContainsFunc(sets, func(s *appsv1.StatefulSet) bool { return s.Name == name }) {
+			continue
+		}
+		for _, ip := range w.marked("fixedip.io/away") {
+			add("ask for what lives elsewhere: StatefulSet "+name, nil, func() {
+				s := &appsv1.StatefulSet{}
+				s.Namespace, s.Name = namespace, name
+				s.Annotations = map[string]string{request.AnnotationIPs: ip}
+				s.Spec.Replicas = ptr.To[int32](1)
+				s.Spec.Template.Labels = map[string]string{templateHash: "0"}
+				if _, err := w.server.create(statefulSets, s, "user"); err != nil {
+					panic(err)
+				}
+			})
+		}
+	}
+	return d
+}
+
+// stall has a process see all that stands of a kind, and nothing of what comes, until a watch moves again.
+func (w *world) stall(p *process, k *kind) {
+	for _, i := range p.informers {
+		if p.dead() || i.of != k || !i.synced {
+			continue
+		}
+		for i.behind() {
+			w.tell("%s", i.step(0))
+		}
+		i.stalled = true
+	}
+}
+
+// cordon leaves a pod of the node no way back to it.
+func (w *world) cordon(node string) {
+	change(w.server, nodes, node, "user", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+}
+
+func (w *world) forceDelete(pod *corev1.Pod) {
+	w.forced[pod.UID] = time.Now()
+	_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
+}
+
+// marked are the addresses that pools have a mark on.
+func (w *world) marked(owner string) []string {
+	var found []string
+	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
+		for ip, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == owner {
+				found = append(found, ip)
+			}
+		}
+	}
+	slices.Sort(found)
+	return found
+}
