@@ -279,6 +279,7 @@ func (c *checks) atRest() {
 			case e.Owner == "fixedip.io/released" && c.inUse(ip):
 				// One that keeps no address has got it from an agent that did not know yet. It rests until
 				// the pod is gone.
+			case e.Owner == "fixedip.io/arriving" && c.onItsWay(records[e.Resource], ip, cn.Name):
 			case mark(e.Owner) && e.Owner != "fixedip.io/away":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
@@ -305,6 +306,21 @@ func (c *checks) atRest() {
 			c.violate("no leak: FixedIP %s stands, and nobody is to have it", r.Name)
 		}
 	}
+}
+
+// onItsWay tells whether the home of an address that a FixedIP keeps says that it lives on a node, where it was
+// announced: the pod went before the move was over, and the next of its name brings that to its end.
+func (c *checks) onItsWay(r *v1alpha1.FixedIP, ip, node string) bool {
+	if r == nil || !slices.Contains(r.Spec.IPs, ip) {
+		return false
+	}
+	if _, pod := one[*corev1.Pod](c.w.server, pods, r.Namespace+"/"+r.Spec.PodName); pod {
+		return false
+	}
+	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes), func(home *ciliumv2.CiliumNode) bool {
+		e := home.Spec.IPAM.Pool[ip]
+		return e.Owner == "fixedip.io/away" && e.Resource == node+"/"+r.Namespace+"/"+r.Spec.PodName
+	})
 }
 
 // inUse tells whether a pod runs with an address.
