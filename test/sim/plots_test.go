@@ -94,6 +94,8 @@ func (w *world) plots() []deed {
 				w.stall(c.process, statefulSets)
 			}
 			w.makeSet(s.Name)
+			// Whoever asks the API server from now on would hear of it.
+			time.Sleep(2 * absenceCounts)
 		})
 		for i := range *s.Spec.Replicas {
 			pod, ok := one[*corev1.Pod](w.server, pods, namespace+"/"+podName(s, i))
