@@ -21,6 +21,7 @@ import (
 	ciliumclient "github.com/cilium/cilium/pkg/k8s/client/clientset/versioned"
 
 	"fixedip.io/fixedip/hack/cluster/startup"
+	"fixedip.io/fixedip/hack/reconnect"
 )
 
 func main() {
@@ -43,6 +44,7 @@ func newClients(kubeconfig, nodeName string) (*clients, error) {
 	}
 	cfg.QPS, cfg.Burst = 200, 400
 	cfg = rest.AddUserAgent(cfg, "fixedip-simnode/"+nodeName)
+	cfg.Wrap(reconnect.Transport)
 	kube, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make a Kubernetes client from %s: %w", kubeconfig, err)

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/hack/reconnect"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/scheme"
 )
@@ -97,6 +98,8 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(reconnect.Transport)
 	watches, err := cache.New(cfg, cache.Options{Scheme: kinds})
 	if err != nil {
 		return nil, fmt.Errorf("make a cache: %w", err)
