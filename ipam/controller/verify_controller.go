@@ -47,6 +47,7 @@ type verifyReconciler struct {
 	cached    client.Reader
 	live      client.Client
 	kinds     identity.Kinds
+	adoption  identity.Adoption
 	workloads workloadStore
 	events    events.EventRecorder
 	clock     clock.Clock
@@ -57,7 +58,7 @@ type verifyReconciler struct {
 func (p *parts) newVerifyReconciler() *verifyReconciler {
 	return &verifyReconciler{
 		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live,
-		kinds: p.kinds, workloads: p.workloads, events: p.events, clock: p.clock, cfg: p.cfg.Verify,
+		kinds: p.kinds, adoption: p.cfg.Adoption, workloads: p.workloads, events: p.events, clock: p.clock, cfg: p.cfg.Verify,
 		restarter: p.restarter,
 	}
 }
@@ -211,6 +212,9 @@ func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key 
 	o.Asked = request.Asks(pod.Annotations, annotations)
 	if o.Policy, err = identity.MismatchPolicy(annotations, pod.Annotations, identity.OnMismatch(r.cfg.OnMismatch)); err != nil {
 		r.events.Eventf(&pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a mismatch is only reported", err)
+	}
+	if o.Returns, err = r.returns(ctx, from, &pod, o.Held); err != nil {
+		return o, again, err
 	}
 	o.Endpoint, again, err = r.hasEndpoint(ctx, &pod)
 	return o, again, err

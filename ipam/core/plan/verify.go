@@ -30,6 +30,9 @@ type Observed struct {
 	// Endpoint tells whether it has the CiliumEndpoint that its node's agent owes it. It is true
 	// where none is owed.
 	Endpoint bool
+	// Returns are the nodes that hold something for it and would have it, made again: its scheduler brings a pod
+	// to where its addresses are. The pod's own node is none of them.
+	Returns []string
 	// Alone tells that nobody would make the pod again, so that it is neither restarted nor is anything
 	// kept for it but what its entry says, which a person may have written.
 	Alone bool
@@ -86,10 +89,11 @@ type Verdict struct {
 const (
 	// ReasonAsReserved: what was wrong is right now.
 	ReasonAsReserved = "AsReserved"
-	// ReasonWrongAddress: the pod runs with another address, and the right one waits in the pool.
+	// ReasonWrongAddress: the pod runs with another address, and the right one waits in the pool of its node, or
+	// of one to which its scheduler brings it.
 	ReasonWrongAddress = "WrongAddress"
-	// ReasonNoPoolEntry: the pod runs with another address, and the right one is not in the pool of
-	// its node, so that a restart would not help.
+	// ReasonNoPoolEntry: the pod runs with another address, and the right one is in no pool to which a restart
+	// would bring it.
 	ReasonNoPoolEntry = "NoPoolEntry"
 	// ReasonNoCiliumEndpoint: nothing is known of the pod on other nodes, and the agent does not
 	// mend that by itself.
@@ -181,9 +185,10 @@ func find(o Observed) finding {
 	case len(missing) > 0:
 		f.reason, f.patience = ReasonWrongAddress, o.Patience.Address
 		f.message = fmt.Sprintf("Pod %s/%s runs with %s on node %s, and %s is kept for it", o.Pod.Namespace, o.Pod.Name, podIPs(o.Pod), o.Pod.Spec.NodeName, strings.Join(missing, ", "))
-		if where := elsewhere(o.Held, o.Pod.Spec.NodeName, missing); where != "" {
+		where, returns := elsewhere(o, missing)
+		f.message += where
+		if where != "" && !returns {
 			f.reason, f.curable = ReasonNoPoolEntry, false
-			f.message += ", " + where
 		}
 	case !o.Endpoint:
 		f.reason, f.patience = ReasonNoCiliumEndpoint, o.Patience.Endpoint
@@ -215,20 +220,23 @@ func aloneFirst(o Observed) Verdict {
 	return Verdict{Step: TellPod, Condition: mismatch(metav1.ConditionTrue, ReasonWrongAddress, message, o.Now)}
 }
 
-// elsewhere says where the entries of addresses are that the pool of the node does not have; empty
-// where it has them all.
-func elsewhere(held []ledger.Holding, node string, ips []string) string {
-	h, _ := heldOn(held, node)
-	missing := slices.DeleteFunc(slices.Clone(ips), func(ip string) bool { return slices.Contains(address.Strings(h.Addrs), ip) })
+// elsewhere says where the entries of addresses are that the pool of the pod's node does not have, and whether a
+// restart brings the pod there. It says nothing where the node has them all.
+func elsewhere(o Observed, ips []string) (where string, returns bool) {
+	here, _ := heldOn(o.Held, o.Pod.Spec.NodeName)
+	missing := slices.DeleteFunc(slices.Clone(ips), func(ip string) bool { return slices.Contains(address.Strings(here.Addrs), ip) })
 	if len(missing) == 0 {
-		return ""
+		return "", false
 	}
-	for _, h := range held {
-		if h.Node != node && slices.Contains(address.Strings(h.Addrs), missing[0]) {
-			return fmt.Sprintf("in the pool of node %s: a restart helps only if its scheduler brings it there", h.Node)
+	for _, h := range o.Held {
+		switch has := h.Node != here.Node && slices.Contains(address.Strings(h.Addrs), missing[0]); {
+		case has && slices.Contains(o.Returns, h.Node):
+			return fmt.Sprintf(", in the pool of node %s, where its scheduler brings it", h.Node), true
+		case has:
+			return fmt.Sprintf(", in the pool of node %s: a restart helps only if its scheduler brings it there", h.Node), false
 		}
 	}
-	return fmt.Sprintf("in no pool: a restart would not help before node %s has the entry", node)
+	return fmt.Sprintf(", in no pool: a restart would not help before node %s has the entry", o.Pod.Spec.NodeName), false
 }
 
 // firstPlacement adopts what a pod got in place of what was claimed for it, in the families in which

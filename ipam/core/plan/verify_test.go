@@ -38,12 +38,14 @@ func TestVerify(t *testing.T) {
 		wrong   = "Pod db/mysql-0 runs with 10.0.1.2 on node node-1, and 10.0.1.6 is kept for it"
 		nowhere = wrong + ", in no pool: a restart would not help before node node-1 has the entry"
 		there   = wrong + ", in the pool of node node-2: a restart helps only if its scheduler brings it there"
+		back    = wrong + ", in the pool of node node-2, where its scheduler brings it"
 		mute    = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so that other nodes know nothing of it"
 		alone   = "; nobody would make it again, so that it is not restarted. Delete it and make it again"
 		hands   = "; it is not restarted, by its policy. Restart it, or set fixedip.io/on-mismatch to Restart"
 	)
 	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
 	both := []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}
+	apart := []ledger.Holding{held("node-1", "10.0.1.2"), held("node-2", "10.0.1.6")}
 	tell := func(reason, message string) plan.Verdict {
 		status := metav1.ConditionTrue
 		if reason == plan.ReasonAsReserved {
@@ -109,29 +111,35 @@ func TestVerify(t *testing.T) {
 		"alone, told long ago":                  {seen: plan.Observed{Alone: true, Record: told(time.Hour, plan.ReasonWrongAddress, wrong+alone), Held: mine, Pod: podOn("node-1", "10.0.1.2")}},
 		"alone, and no entry":                   {seen: plan.Observed{Alone: true, Record: record(), Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
 
-		"another address":                         {seen: plan.Observed{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
-		"another address, entry nowhere":          {seen: plan.Observed{Record: record(), Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
-		"another address, entry on another node":  {seen: plan.Observed{Record: record(), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, there)},
-		"told, and the agent may not have seen":   {seen: plan.Observed{Record: told(19*time.Second, plan.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: plan.Verdict{At: now.Add(time.Second)}},
-		"told long enough ago":                    {seen: plan.Observed{Record: told(20*time.Second, plan.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: restart(wrong)},
-		"told, and a restart would not help":      {seen: plan.Observed{Record: told(time.Hour, plan.ReasonNoPoolEntry, nowhere), Pod: podOn("node-1", "10.0.1.2")}},
-		"the entry has come":                      {seen: plan.Observed{Record: told(time.Hour, plan.ReasonNoPoolEntry, nowhere), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
-		"evicted, and the watch is late":          {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestarting, wrong), Held: mine, Pod: madeAgo(time.Hour, "10.0.1.2")}},
-		"evicted, and the next is wrong too":      {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestarting, wrong), Held: mine, Pod: madeAgo(0, "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
-		"evicted, and the next is right":          {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestarting, wrong), Held: mine, Pod: madeAgo(0, "10.0.1.6")}, want: tell(plan.ReasonAsReserved, "The pod runs with what is kept for it")},
-		"blocked":                                 {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestartBlocked, wrong), Held: mine, Pod: madeAgo(time.Hour, "10.0.1.2")}, want: restart(wrong)},
-		"blocked, and the entry has gone":         {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestartBlocked, wrong), Pod: madeAgo(time.Hour, "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
-		"right again by itself":                   {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, want: tell(plan.ReasonAsReserved, "The pod runs with what is kept for it")},
-		"right, as was told":                      {seen: plan.Observed{Record: told(time.Hour, plan.ReasonAsReserved, ""), Held: mine, Pod: podOn("node-1", "10.0.1.6")}},
-		"wrong once more":                         {seen: plan.Observed{Record: told(time.Hour, plan.ReasonAsReserved, ""), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
-		"a family that its node does not give":    {seen: plan.Observed{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: both, Pod: podOn("node-1", "10.0.1.6")}},
-		"no CiliumEndpoint":                       {seen: plan.Observed{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, silent: true, want: tell(plan.ReasonNoCiliumEndpoint, mute)},
-		"no CiliumEndpoint, told a while ago":     {seen: plan.Observed{Record: told(59*time.Second, plan.ReasonNoCiliumEndpoint, mute), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, silent: true, want: plan.Verdict{At: now.Add(time.Second)}},
-		"no CiliumEndpoint for too long":          {seen: plan.Observed{Record: told(time.Minute, plan.ReasonNoCiliumEndpoint, mute), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, silent: true, want: restart(mute)},
-		"reported":                                {seen: plan.Observed{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, report: true, want: tell(plan.ReasonWrongAddress, wrong+hands)},
-		"reported long ago":                       {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, wrong+hands), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, report: true},
-		"reported, and the policy has changed":    {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, wrong+hands), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
-		"blocked, and the policy has changed too": {seen: plan.Observed{Record: told(time.Hour, plan.ReasonRestartBlocked, wrong), Held: mine, Pod: madeAgo(2*time.Hour, "10.0.1.2")}, report: true, want: tell(plan.ReasonWrongAddress, wrong+hands)},
+		"another address":                             {seen: plan.Observed{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
+		"another address, entry nowhere":              {seen: plan.Observed{Record: record(), Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
+		"another address, entry on another node":      {seen: plan.Observed{Record: record(), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, there)},
+		"its address waits where it returns to":       {seen: plan.Observed{Record: record(), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, back)},
+		"and has waited long enough":                  {seen: plan.Observed{Record: told(20*time.Second, plan.ReasonWrongAddress, back), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: restart(back)},
+		"and by its policy goes on waiting":           {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, back+hands), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, report: true},
+		"it waits on another node than it returns to": {seen: plan.Observed{Record: record(), Held: apart, Returns: []string{"node-3"}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, there)},
+		"it returned, and the node takes no pods now": {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, back), Held: apart, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, there)},
+		"one family here, the other where it returns": {seen: plan.Observed{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "fd00::6")}, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2", "fd00::2")}, want: tell(plan.ReasonWrongAddress, "Pod db/mysql-0 runs with 10.0.1.2, fd00::2 on node node-1, and 10.0.1.6, fd00::6 is kept for it, in the pool of node node-2, where its scheduler brings it")},
+		"told, and the agent may not have seen":       {seen: plan.Observed{Record: told(19*time.Second, plan.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: plan.Verdict{At: now.Add(time.Second)}},
+		"told long enough ago":                        {seen: plan.Observed{Record: told(20*time.Second, plan.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: restart(wrong)},
+		"told, and a restart would not help":          {seen: plan.Observed{Record: told(time.Hour, plan.ReasonNoPoolEntry, nowhere), Pod: podOn("node-1", "10.0.1.2")}},
+		"the entry has come":                          {seen: plan.Observed{Record: told(time.Hour, plan.ReasonNoPoolEntry, nowhere), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
+		"evicted, and the watch is late":              {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestarting, wrong), Held: mine, Pod: madeAgo(time.Hour, "10.0.1.2")}},
+		"evicted, and the next is wrong too":          {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestarting, wrong), Held: mine, Pod: madeAgo(0, "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
+		"evicted, and the next is right":              {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestarting, wrong), Held: mine, Pod: madeAgo(0, "10.0.1.6")}, want: tell(plan.ReasonAsReserved, "The pod runs with what is kept for it")},
+		"blocked":                                     {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestartBlocked, wrong), Held: mine, Pod: madeAgo(time.Hour, "10.0.1.2")}, want: restart(wrong)},
+		"blocked, and the entry has gone":             {seen: plan.Observed{Record: told(time.Second, plan.ReasonRestartBlocked, wrong), Pod: madeAgo(time.Hour, "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
+		"right again by itself":                       {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, want: tell(plan.ReasonAsReserved, "The pod runs with what is kept for it")},
+		"right, as was told":                          {seen: plan.Observed{Record: told(time.Hour, plan.ReasonAsReserved, ""), Held: mine, Pod: podOn("node-1", "10.0.1.6")}},
+		"wrong once more":                             {seen: plan.Observed{Record: told(time.Hour, plan.ReasonAsReserved, ""), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
+		"a family that its node does not give":        {seen: plan.Observed{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: both, Pod: podOn("node-1", "10.0.1.6")}},
+		"no CiliumEndpoint":                           {seen: plan.Observed{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, silent: true, want: tell(plan.ReasonNoCiliumEndpoint, mute)},
+		"no CiliumEndpoint, told a while ago":         {seen: plan.Observed{Record: told(59*time.Second, plan.ReasonNoCiliumEndpoint, mute), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, silent: true, want: plan.Verdict{At: now.Add(time.Second)}},
+		"no CiliumEndpoint for too long":              {seen: plan.Observed{Record: told(time.Minute, plan.ReasonNoCiliumEndpoint, mute), Held: mine, Pod: podOn("node-1", "10.0.1.6")}, silent: true, want: restart(mute)},
+		"reported":                                    {seen: plan.Observed{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, report: true, want: tell(plan.ReasonWrongAddress, wrong+hands)},
+		"reported long ago":                           {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, wrong+hands), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, report: true},
+		"reported, and the policy has changed":        {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, wrong+hands), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, wrong)},
+		"blocked, and the policy has changed too":     {seen: plan.Observed{Record: told(time.Hour, plan.ReasonRestartBlocked, wrong), Held: mine, Pod: madeAgo(2*time.Hour, "10.0.1.2")}, report: true, want: tell(plan.ReasonWrongAddress, wrong+hands)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := c.seen
