@@ -190,6 +190,23 @@ func (e *env) caughtUp() {
 	})
 }
 
+// agentsWatch waits until the agents of that many nodes watch their CiliumNodes again. One that is not back yet gives
+// a pod another address than was claimed for it, which is put right (see the tests of late agents) and would be told
+// as a broken promise here. Nobody else watches a CiliumNode by its name.
+func (e *env) agentsWatch(nodes int) {
+	e.t.Helper()
+	e.eventually("the agents to watch their CiliumNodes", func() bool {
+		samples, err := e.served()
+		watches := 0
+		for _, s := range samples["apiserver_longrunning_requests"] {
+			if s.Metric["verb"] == "WATCH" && s.Metric["resource"] == "ciliumnodes" && s.Metric["scope"] == "resource" {
+				watches += int(s.Value)
+			}
+		}
+		return err == nil && watches == nodes
+	})
+}
+
 // fromEnv is a number that the caller of make may set.
 func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
 	t.Helper()
@@ -255,11 +272,12 @@ func TestKilledAtRandom(t *testing.T) {
 					continue
 				}
 				// What the witness does not see in its order, it can't judge: our programs do nothing until
-				// it watches again.
+				// it watches again, and the agents do.
 				e.must(victim.Kill())
 				gate.shut(func() {
 					e.must(victim.Restart(within(t)))
 					e.caughtUp()
+					e.agentsWatch(len(threeNodes))
 				})
 			}
 		})

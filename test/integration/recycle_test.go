@@ -74,18 +74,30 @@ func (e *env) cleared(ctx context.Context) func() map[string]time.Time {
 	}
 }
 
+// served are the metrics of the API server.
+func (e *env) served() (testutil.Metrics, error) {
+	samples := testutil.NewMetrics()
+	cfg, err := e.RESTConfig(cluster.Admin)
+	if err != nil {
+		return samples, err
+	}
+	api, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return samples, err
+	}
+	body, err := api.RESTClient().Get().AbsPath("/metrics").DoRaw(within(e.t))
+	if err != nil {
+		return samples, err
+	}
+	return samples, testutil.ParseMetrics(string(body), &samples)
+}
+
 // answered is how many requests of each kind the API server has answered, but for watches. Key: verb and
 // resource.
 func (e *env) answered() map[string]int {
 	e.t.Helper()
-	cfg, err := e.RESTConfig(cluster.Admin)
+	samples, err := e.served()
 	e.must(err)
-	api, err := kubernetes.NewForConfig(cfg)
-	e.must(err)
-	body, err := api.RESTClient().Get().AbsPath("/metrics").DoRaw(within(e.t))
-	e.must(err)
-	samples := testutil.NewMetrics()
-	e.must(testutil.ParseMetrics(string(body), &samples))
 	n := map[string]int{}
 	for _, s := range samples["apiserver_request_total"] {
 		if resource := s.Metric["resource"]; resource != "" && s.Metric["verb"] != "WATCH" {
