@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +27,9 @@ type checks struct {
 	violations []string
 	// included is since when a workload has had a pod of the name, without a break. Key: namespace/name.
 	included map[string]time.Time
+	// said is since when a workload says what it says: its replicas, its policy, and whether it opts out. Key:
+	// namespace/name of the StatefulSet. It goes with that.
+	said map[string]time.Time
 	// byUser are the records that a person made or released. Key: their UID.
 	byUser map[types.UID]bool
 	// forced is when a person deleted pods by force. Key: the UID.
@@ -35,7 +39,7 @@ type checks struct {
 }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, byUser: map[types.UID]bool{}, forced: map[types.UID]time.Time{}}
+	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, byUser: map[types.UID]bool{}, forced: map[types.UID]time.Time{}}
 }
 
 func (c *checks) violate(format string, args ...any) {
@@ -238,15 +242,24 @@ func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
 	}
 	// The API server is asked before: since then the workload may have come.
 	asked := c.w.server.serving.begun.Add(-absenceCounts)
+	if exists && !included && c.said[keyOf(set)].Before(asked) && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" &&
+		set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && failover != v1alpha1.Reassign {
+		c.violate("durable: FixedIP %s is deleted by %s, and its workload, which has no such replica, retains it", r.Name, by)
+	}
 	if included && since.Before(asked) && failover != v1alpha1.Reassign {
 		c.violate("durable: FixedIP %s is deleted by %s, and its workload has had it since %v", r.Name, by, since.Sub(c.w.began))
 	}
 }
 
-// noteWorkload keeps since when each name is a workload's.
+// noteWorkload keeps since when each name is a workload's, and since when that says what it says.
 func (c *checks) noteWorkload(e event) {
 	s, exists := e.after.(*appsv1.StatefulSet)
 	name := e.object().GetName()
+	if before, was := e.before.(*appsv1.StatefulSet); !exists {
+		delete(c.said, keyOf(e.object()))
+	} else if !was || !maps.Equal(before.Annotations, s.Annotations) || *before.Spec.Replicas != *s.Spec.Replicas || !maps.Equal(before.Spec.Template.Annotations, s.Spec.Template.Annotations) {
+		c.said[keyOf(s)] = time.Now()
+	}
 	for i := range 10 {
 		key := fmt.Sprintf("%s/%s-%d", namespace, name, i)
 		in := exists && i < int(*s.Spec.Replicas) && s.Spec.Template.Annotations[identity.AnnotationEnabled] == ""
