@@ -11,18 +11,23 @@ import (
 	"time"
 )
 
-// down is a server to which nobody gets through so many times.
+// down is a server that does not do what it is asked for so many times.
 type down struct {
 	times, tried int
-	err          error
+	// err: nobody gets through; nil: it answers with the status.
+	err    error
+	status int
 }
 
 func (d *down) RoundTrip(*http.Request) (*http.Response, error) {
 	d.tried++
-	if d.tried <= d.times {
+	switch {
+	case d.tried > d.times:
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	case d.err != nil:
 		return nil, fmt.Errorf("dial: %w", d.err)
 	}
-	return &http.Response{StatusCode: http.StatusOK}, nil
+	return &http.Response{StatusCode: d.status, Body: http.NoBody}, nil
 }
 
 func TestTransport(t *testing.T) {
@@ -31,13 +36,20 @@ func TestTransport(t *testing.T) {
 		server   down
 		patience time.Duration
 		tried    int
-		answered bool
+		// status: what the caller is told; 0: the error.
+		status int
 	}{
-		"up":                           {http.MethodGet, down{}, time.Second, 1, true},
-		"back soon":                    {http.MethodGet, down{times: 3, err: syscall.ECONNREFUSED}, time.Second, 4, true},
-		"back too late":                {http.MethodGet, down{times: 30, err: syscall.ECONNREFUSED}, 950 * time.Millisecond, 10, false},
-		"a write is the caller's":      {http.MethodPost, down{times: 3, err: syscall.ECONNREFUSED}, time.Second, 1, false},
-		"so is what fails another way": {http.MethodGet, down{times: 3, err: syscall.ECONNRESET}, time.Second, 1, false},
+		"up":                            {http.MethodGet, down{}, time.Second, 1, http.StatusOK},
+		"back soon":                     {http.MethodGet, down{times: 3, err: syscall.ECONNREFUSED}, time.Second, 4, http.StatusOK},
+		"back late":                     {http.MethodGet, down{times: 500, err: syscall.ECONNREFUSED}, time.Minute, 501, http.StatusOK},
+		"back too late":                 {http.MethodGet, down{times: 30, err: syscall.ECONNREFUSED}, 950 * time.Millisecond, 10, 0},
+		"killed as it was asked":        {http.MethodGet, down{times: 3, err: syscall.ECONNRESET}, time.Second, 4, http.StatusOK},
+		"starting":                      {http.MethodGet, down{times: 3, status: http.StatusTooManyRequests}, time.Second, 4, http.StatusOK},
+		"starting when the caller goes": {http.MethodGet, down{times: 30, status: http.StatusServiceUnavailable}, 950 * time.Millisecond, 10, http.StatusServiceUnavailable},
+		"it means what it says":         {http.MethodGet, down{times: 500, status: http.StatusForbidden}, time.Minute, 152, http.StatusForbidden},
+		"not found":                     {http.MethodGet, down{times: 3, status: http.StatusNotFound}, time.Second, 1, http.StatusNotFound},
+		"a write is the caller's":       {http.MethodPost, down{times: 3, err: syscall.ECONNREFUSED}, time.Second, 1, 0},
+		"so is what fails another way":  {http.MethodGet, down{times: 3, err: syscall.EPERM}, time.Second, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -47,9 +59,13 @@ func TestTransport(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, err = Transport(&c.server).RoundTrip(request)
-				if c.server.tried != c.tried || (err == nil) != c.answered || err != nil && !errors.Is(err, c.server.err) {
-					t.Errorf("tried %d times, %v; want %d times, an answer: %v", c.server.tried, err, c.tried, c.answered)
+				response, err := Transport(&c.server).RoundTrip(request)
+				status := 0
+				if response != nil {
+					status = response.StatusCode
+				}
+				if c.server.tried != c.tried || status != c.status || (err == nil) != (status != 0) || err != nil && !errors.Is(err, c.server.err) {
+					t.Errorf("tried %d times, status %d, %v; want %d times, status %d", c.server.tried, status, err, c.tried, c.status)
 				}
 			})
 		})
