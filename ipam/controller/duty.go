@@ -38,6 +38,8 @@ type duty struct {
 	// waiting are the pods that are bound to the node and of which no address is known, as entries
 	// name them.
 	waiting []string
+	// counting are those of them that may count on what was fixed for their name: they don't opt out.
+	counting []string
 	// taken are the addresses that pods on the node have, by their statuses: the agent's word is late.
 	taken []netip.Addr
 	// occupants are the pods that have or need an address there.
@@ -92,6 +94,9 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 		pod := &pods.Items[i]
 		if lacksAddress(pod) {
 			d.waiting = append(d.waiting, pool.OwnerKey(pod.Namespace, pod.Name))
+			if !identity.OptsOut(pod.Annotations) {
+				d.counting = append(d.counting, pool.OwnerKey(pod.Namespace, pod.Name))
+			}
 		}
 		if hasAddresses(pod) {
 			d.taken = append(d.taken, podAddrs(pod)...)
@@ -328,11 +333,12 @@ func (d *duty) edits(n pool.Node) []pool.Edit {
 }
 
 // counted tells whether a pod on the node has an address, or may come to have it: one of the name that it
-// was taken from waits for its own there.
+// was taken from waits for its own there. One that has opted out since does not: where the node has no other
+// left, it waits for that one to be anybody's.
 func (d *duty) counted(n pool.Node) func(netip.Addr) bool {
 	return func(a netip.Addr) bool {
 		from, ok := n.Entries[a].ReleasedFrom()
-		return d.held(a) || ok && slices.Contains(d.waiting, from)
+		return d.held(a) || ok && slices.Contains(d.counting, from)
 	}
 }
 

@@ -58,3 +58,42 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 		t.Errorf("after the second look: %v, %d patches; want the one that ends the rest", err, s.patches)
 	}
 }
+
+// An address rests for as long as a pod of the name that it was taken from waits on the node, which may have been
+// bound counting on it. One that has opted out counts on nothing: on a node that has no other address left, each of
+// the two would wait for the other.
+func TestRestForAPodThatWaits(t *testing.T) {
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		ends        int
+	}{
+		"it counts on the address": {nil, 0},
+		"it has opted out":         {map[string]string{identity.AnnotationEnabled: "false"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
+			s := newStage(t, objects(), objects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, pod))
+			s.fill(map[string]pool.Entry{"10.0.1.9": pool.ReleasedFrom("db/mysql-0", begin)}, nil)
+			s.adopts() // The ledger has the pool then.
+			cfg := Config{
+				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
+				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
+			}
+			l := s.records.ledger
+			r := &nodeReconciler{
+				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
+				subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
+			}
+			n, _ := l.Node("n")
+			d, err := r.dutyFor(t.Context(), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.now = begin.Add(cfg.CoolDown)
+			edits, _ := plan.Rested(n, d.now, cfg.CoolDown, d.counted(n))
+			if len(edits) != c.ends {
+				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)
+			}
+		})
+	}
+}
