@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +22,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 // homeless records an address that may migrate, of a node that went an hour ago.
@@ -191,6 +194,51 @@ func (e *env) inheritedMarks(t *testing.T) {
 	// Who was about to let it arrive there is refused.
 	if _, err := pools.Edit(within(t), foreign, []pool.Edit{{Addr: moves, From: ptr.To(pool.Arriving("db/mysql-2")), To: ptr.To(owned("mysql-2"))}}); !errors.Is(err, ciliumpool.ErrChanged) {
 		t.Errorf("the move went on: %v", err)
+	}
+}
+
+// A pod was claimed for, and moved before it ever ran. No FixedIP tells of its address, and the mark at its home is
+// gone with that: who has the subnet next must not give the address to another.
+func (e *env) unrecordedMarks(t *testing.T) {
+	lives := netip.MustParseAddr("10.6.0.2")
+	for name, c := range map[string]struct {
+		// before and after the home is gone.
+		before, after func(a *subnets.Allocator, foreign pool.Node)
+	}{
+		"to who has seen its home": {before: func(a *subnets.Allocator, _ pool.Node) {
+			// The first choice takes the ticket, and looks at all nodes.
+			if _, err := a.Assign(within(t), e.ciliumNode(t, "first"), plan.Joiner{}, nothing); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"to who sees where it lives": {after: func(a *subnets.Allocator, foreign pool.Node) { a.Ledger.SetNode(foreign) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pools := ciliumpool.New(e.api)
+			foreign := e.ciliumNode(t, "foreign", "10.66.1.0/28")
+			foreign, err := pools.Edit(within(t), foreign, []pool.Edit{foreign.Set(lives, owned("mysql-1"))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			home := e.ciliumNode(t, "home", "10.6.0.0/28")
+			a := e.allocator(t, pools, plan.Inherit)
+			if c.before != nil {
+				c.before(a, foreign)
+			}
+			if err := e.api.Delete(within(t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: home.Name}}); err != nil {
+				t.Fatal(err)
+			}
+			if c.after != nil {
+				c.after(a, foreign)
+			}
+			next := e.ciliumNode(t, "next")
+			if given, err := a.Assign(within(t), next, plan.Joiner{}, nothing); err != nil || !slices.Equal(given.Subnets, home.Subnets) {
+				t.Fatalf("given: %+v, %v", given, err)
+			}
+			if got := e.published(t, "next").Entries; len(got) != 1 || got[lives] != pool.Away("foreign", "db/mysql-1") {
+				t.Errorf("the next has %v", got)
+			}
+		})
 	}
 }
 

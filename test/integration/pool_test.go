@@ -42,6 +42,7 @@ func TestPools(t *testing.T) {
 	t.Run("a node that comes back has its subnet", e.returningNode)
 	t.Run("two allocators never give one orphan away twice", e.racingHeirs)
 	t.Run("an adoption that was not published goes to the same heir", e.pausedAdoption)
+	t.Run("what lives elsewhere and was never recorded is reserved as away", e.unrecordedMarks)
 	t.Run("what lives elsewhere is reserved as away, and a move under way is called off", e.inheritedMarks)
 }
 

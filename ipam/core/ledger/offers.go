@@ -42,6 +42,18 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	return found
 }
 
+// StraysIn tells whether a pool offers an address in subnets that are not its node's.
+func (l *Ledger) StraysIn(subnets []netip.Prefix) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for a := range l.strays {
+		if slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
+			return true
+		}
+	}
+	return false
+}
+
 func (l *Ledger) offering(a netip.Addr) []string {
 	found := slices.Clone(l.strays[a])
 	for subnet, names := range l.subnets {

@@ -68,3 +68,23 @@ func TestOffers(t *testing.T) {
 		}
 	}
 }
+
+func TestStraysIn(t *testing.T) {
+	l := ledger.New()
+	l.SetNode(node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.2.3": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), "10.0.3.3": pool.Arriving("db/mysql-1")}))
+	for subnet, want := range map[string]bool{
+		"10.0.1.0/24": false, // It is at home.
+		"10.0.2.0/24": true,
+		"10.0.2.0/28": true,
+		"10.0.3.0/24": false, // What is announced is not offered.
+		"10.0.4.0/24": false,
+	} {
+		if got := l.StraysIn([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix(subnet)}); got != want {
+			t.Errorf("in %s: %v, want %v", subnet, got, want)
+		}
+	}
+	l.RemoveNode("a")
+	if l.StraysIn([]netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}) {
+		t.Error("the node is gone, and its stray is not")
+	}
+}

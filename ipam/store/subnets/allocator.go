@@ -170,13 +170,15 @@ func (a *Allocator) give(ctx context.Context, n pool.Node, given plan.Assignment
 	if err := a.ticket.write(ctx, append(open, intent{Node: n.Name, UID: n.UID, Onto: n.PodCIDRs, Subnets: given.Subnets})); err != nil {
 		return fmt.Errorf("set out to give %v to node %s: %w", given.Subnets, n.Name, err)
 	}
+	had := false
 	for _, s := range given.Subnets {
+		had = had || a.worn[s]
 		a.chosen[s] = holder{name: n.Name, uid: n.UID, onto: n.PodCIDRs}
 		a.worn[s] = true
 	}
 	// Where it fails, the subnets stay chosen until settle has seen what became of them: somebody
 	// else may have published the same ones for the same node, having read our intent.
-	if err := a.publish(ctx, n, given, first); err != nil {
+	if err := a.publish(ctx, n, given, had, first); err != nil {
 		return err
 	}
 	for _, s := range given.Subnets {

@@ -18,9 +18,10 @@ import (
 // moves under way were taken away. Without a home nobody announces a new one, so two are enough.
 const reserveTries = 4
 
-// publish writes the subnets into the CiliumNode, with all that is reserved in them.
-func (a *Allocator) publish(ctx context.Context, n pool.Node, given plan.Assignment, first func(pool.Node) []pool.Edit) error {
-	entries, err := a.reserve(ctx, n, given)
+// publish writes the subnets into the CiliumNode, with all that is reserved in them. had tells that one of them
+// had a node while we looked.
+func (a *Allocator) publish(ctx context.Context, n pool.Node, given plan.Assignment, had bool, first func(pool.Node) []pool.Edit) error {
+	entries, err := a.reserve(ctx, n, given, had)
 	if err != nil {
 		return err
 	}
@@ -41,8 +42,12 @@ func (a *Allocator) publish(ctx context.Context, n pool.Node, given plan.Assignm
 // reserve makes the entries of all that is kept in the subnets. Addresses may live in the pools of
 // other nodes, or be about to move there, so all pools are read at the API server: after the node was
 // seen gone that decided over them, and with the ticket in hand, so that nobody decides but us.
-func (a *Allocator) reserve(ctx context.Context, n pool.Node, given plan.Assignment) (map[netip.Addr]pool.Entry, error) {
-	if len(given.Kept) == 0 {
+//
+// An address may live elsewhere that no FixedIP keeps: its pod has not run yet. A pool that offers it tells
+// of it, or is behind where the subnet had a node while we looked. Reading all pools for each node of a cluster that comes up
+// would be quadratic.
+func (a *Allocator) reserve(ctx context.Context, n pool.Node, given plan.Assignment, had bool) (map[netip.Addr]pool.Entry, error) {
+	if len(given.Kept) == 0 && !had && !a.Ledger.StraysIn(given.Subnets) {
 		return nil, nil
 	}
 	for range reserveTries {
