@@ -30,6 +30,10 @@ type checks struct {
 	// said is since when a workload says what it says: its replicas, its policy, and whether it opts out. Key:
 	// namespace/name of the StatefulSet. It goes with that.
 	said map[string]time.Time
+	// stood are the owners of entries that a pool had and has no more. Key: node and owner.
+	stood map[[2]string]bool
+	// bare are the pods that were bound to an entry that was gone by then. Key: their UID.
+	bare map[types.UID]bool
 	// byUser are the records that a person made or released. Key: their UID.
 	byUser map[types.UID]bool
 	// forced is when a person deleted pods by force. Key: the UID.
@@ -39,7 +43,7 @@ type checks struct {
 }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, byUser: map[types.UID]bool{}, forced: map[types.UID]time.Time{}}
+	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, stood: map[[2]string]bool{}, bare: map[types.UID]bool{}, byUser: map[types.UID]bool{}, forced: map[types.UID]time.Time{}}
 }
 
 func (c *checks) violate(format string, args ...any) {
@@ -84,13 +88,19 @@ func isPod(owner string) bool { return strings.Contains(owner, "/") && !mark(own
 
 // checkPool is invariants 1 and 2 for the entries that a write has changed.
 func (c *checks) checkPool(e event, by string) {
+	var was ipamtypes.AllocationMap
+	if before, ok := e.before.(*ciliumv2.CiliumNode); ok {
+		was = before.Spec.IPAM.Pool
+		for _, entry := range was {
+			c.stood[[2]string{before.Name, entry.Owner}] = true
+		}
+	}
 	after, ok := e.after.(*ciliumv2.CiliumNode)
 	if !ok {
 		return
 	}
-	var was ipamtypes.AllocationMap
-	if before, ok := e.before.(*ciliumv2.CiliumNode); ok {
-		was = before.Spec.IPAM.Pool
+	if isProduct(by) {
+		c.checkTaken(after, was)
 	}
 	for ip, now := range after.Spec.IPAM.Pool {
 		before, stood := was[ip]
@@ -109,6 +119,22 @@ func (c *checks) checkPool(e event, by string) {
 		}
 		if isProduct(by) && now.Owner == "" {
 			c.checkDynamic(after.Name, ip)
+		}
+	}
+}
+
+// checkTaken is that no dynamic entry goes from under a pod: it would be somebody else's while that runs.
+func (c *checks) checkTaken(after *ciliumv2.CiliumNode, was ipamtypes.AllocationMap) {
+	m := c.w.machine(after.Name)
+	if m == nil {
+		return
+	}
+	for ip, before := range was {
+		if _, stands := after.Spec.IPAM.Pool[ip]; stands || before.Owner != "" {
+			continue
+		}
+		if has := m.allocatedTo(ip); has != "" {
+			c.violate("no hijack: %s is taken out of the pool of %s while the agent has it allocated to %s", ip, after.Name, has)
 		}
 	}
 }
@@ -154,7 +180,7 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	}
 }
 
-// checkBind counts the pods that rely on an entry that is not there.
+// checkBind is that the claim comes before the bind. It counts the pods that rely on an entry that is gone by then.
 func (c *checks) checkBind(e event, by string) {
 	pod, ok := e.after.(*corev1.Pod)
 	if !ok || !isProduct(by) || pod.Spec.NodeName == "" || pod.Annotations[identity.AnnotationEnabled] != "" {
@@ -168,7 +194,12 @@ func (c *checks) checkBind(e event, by string) {
 			}
 		}
 	}
+	// A scheduler whose watch is behind takes what stood for what stands. Whoever gave that back looks after it.
+	if !c.stood[[2]string{pod.Spec.NodeName, keyOf(pod)}] {
+		c.violate("claimed: pod %s is bound to %s by %s, whose pool never had anything for it", keyOf(pod), pod.Spec.NodeName, by)
+	}
 	c.w.stats["bound to an entry that was gone"]++
+	c.bare[pod.UID] = true
 }
 
 // started is told of every sandbox that gets an address: invariant 1 where it counts.
@@ -357,7 +388,8 @@ func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	})
 }
 
-// full tells whether the pool of a node has as many dynamic entries as it may: half of its subnet.
+// full tells whether the pool of a node has as many dynamic entries as it may, half of its subnet, or as many entries
+// as there are addresses. Who places ordinary pods does not know of that.
 func (c *checks) full(node string) bool {
 	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, node)
 	dynamic := 0
@@ -368,7 +400,7 @@ func (c *checks) full(node string) bool {
 			}
 		}
 	}
-	return dynamic >= 7
+	return dynamic >= 7 || ok && len(cn.Spec.IPAM.Pool) >= 14
 }
 
 // podAtRest is invariant 3 for one pod.
@@ -385,7 +417,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		}
 		return
 	}
-	if pod.Status.PodIP == "" && !fixed && c.full(pod.Spec.NodeName) {
+	if pod.Status.PodIP == "" && (!fixed || c.bare[pod.UID]) && c.full(pod.Spec.NodeName) {
 		return
 	}
 	if pod.Status.PodIP == "" {

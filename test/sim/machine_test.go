@@ -58,6 +58,9 @@ type machine struct {
 	wroteAt time.Time
 	// labels counts the writes of labels before a report.
 	labels int
+	// startsAfter, reportsAfter and seesAfter are when pods may start there again, and when the agent may tell of
+	// what it has given out, and hear of its CiliumNode.
+	startsAfter, reportsAfter, seesAfter time.Time
 	// own are the addresses of the node itself, as they are on its disk. Key: router, health.
 	own map[string]string
 }
@@ -191,7 +194,7 @@ func (m *machine) deeds(now time.Time) []deed {
 				add("agent starts", m.agentUp)
 			}
 		default:
-			if m.seesNode() {
+			if m.seesNode() && !now.Before(m.seesAfter) {
 				add("agent sees", m.seeNode)
 			}
 			if !m.ready && m.ipam.Node != nil && len(m.ipam.Node.Spec.IPAM.Pool) >= minPool {
@@ -200,7 +203,7 @@ func (m *machine) deeds(now time.Time) []deed {
 			if m.labels < maxLabels && m.unreported() {
 				add("agent labels its CiliumNode", m.label)
 			}
-			if m.ready && m.dirty && !now.Before(m.wroteAt.Add(updateRate)) {
+			if m.ready && m.dirty && !now.Before(m.wroteAt.Add(updateRate)) && !now.Before(m.reportsAfter) {
 				add("agent reports", m.report)
 			}
 		}
@@ -210,7 +213,7 @@ func (m *machine) deeds(now time.Time) []deed {
 		switch box := m.boxes[pod.UID]; {
 		case pod.DeletionTimestamp != nil && box == nil && !m.cut:
 			add("kubelet removes "+key, func() { m.removed(pod) })
-		case pod.DeletionTimestamp == nil && box == nil && m.ready && !ended(pod) && !now.Before(m.retryAt[pod.UID]):
+		case pod.DeletionTimestamp == nil && box == nil && m.ready && !ended(pod) && !now.Before(m.retryAt[pod.UID]) && !now.Before(m.startsAfter):
 			add("kubelet starts "+key, func() { m.start(pod) })
 		case box != nil && !box.told && !m.cut:
 			add("kubelet tells of "+key, func() { m.told(pod, box) })

@@ -79,6 +79,26 @@ func (w *world) enchant(mute *machine) {
 // mutes tells whether a machine does nothing now.
 func (s spell) mutes(m *machine) bool { return s.left > 0 && s.mute == m && time.Now().Before(s.until) }
 
+// calmSteps bounds what happens in a calm.
+const calmSteps = 2000
+
+// calm has everything go on by itself for a while, but for what is stalled or cut off, so that what people and faults
+// do next happens to what has come of what they did before. It is one step.
+func (w *world) calm(d time.Duration) {
+	w.stats["calm"]++
+	w.tell("** calm for %v", d)
+	until := time.Now().Add(d)
+	for range calmSteps {
+		if w.broken() != nil || !time.Now().Before(until) {
+			return
+		}
+		if !w.allAtOnce() {
+			time.Sleep(min(w.pause(), time.Until(until)))
+		}
+		w.settleDown()
+	}
+}
+
 // plots are what people may do at just the moment at which it hurts. The name up to the colon is counted.
 func (w *world) plots() []deed {
 	var d []deed
@@ -123,7 +143,7 @@ func (w *world) plots() []deed {
 					_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 					for _, other := range sets {
 						if other.Name != s.Name {
-							change(w.server, statefulSets, keyOf(other), "user", func(o *appsv1.StatefulSet) { o.Spec.Replicas = ptr.To[int32](3) })
+							change(w.server, statefulSets, keyOf(other), "user", func(o *appsv1.StatefulSet) { o.Spec.Replicas = ptr.To(int32(most(o.Name))) })
 						}
 					}
 					for range 2 {
@@ -150,7 +170,7 @@ func (w *world) plots() []deed {
 			})
 		}
 	}
-	return d
+	return append(d, w.plays()...)
 }
 
 // stall has a process see all that stands of a kind, and nothing of what comes, until a watch moves again.

@@ -103,6 +103,9 @@ func (w *world) homeless() bool {
 // allAtOnce does the first of all that can go on.
 func (w *world) allAtOnce() bool {
 	for _, c := range w.line.waiting() {
+		if c.from.cut {
+			continue
+		}
 		if c.left {
 			w.line.take(c)
 			continue

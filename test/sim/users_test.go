@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -39,7 +40,7 @@ func (w *world) userDeeds() []deed {
 		}
 		add("delete: StatefulSet "+s.Name, func() { _ = w.server.remove(statefulSets, keyOf(s), nil, true, "user") })
 		add("orphan: StatefulSet "+s.Name, func() { w.orphan(s) })
-		add("scale: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(w.choose(4))) }))
+		add("scale: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(w.choose(1 + most(s.Name)))) }))
 		add("roll: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) {
 			w.rolls++
 			s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
@@ -152,9 +153,18 @@ func (w *world) policy() map[string]string {
 	return a
 }
 
+// most are how many pods a workload may have. One of them is big enough that nodes run out of addresses that nobody
+// has had, and small enough that all find room in the end.
+func most(name string) int {
+	if name == "c" {
+		return 8
+	}
+	return 3
+}
+
 func (w *world) makeSet(name string) {
 	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: w.policy()}}
-	s.Spec.Replicas = ptr.To(int32(1 + w.choose(3)))
+	s.Spec.Replicas = ptr.To(int32(1 + w.choose(most(name))))
 	s.Spec.Template.Labels = map[string]string{templateHash: "0"}
 	if w.choose(4) == 3 {
 		if a := w.someAddress(); a != "" {
@@ -181,12 +191,31 @@ func (w *world) orphan(s *appsv1.StatefulSet) {
 	_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 }
 
+// makeJob starts an ordinary pod, unless there are as many as there may be.
 func (w *world) makeJob() {
+	jobs := 0
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		if metav1.GetControllerOfNoCopy(pod) == nil {
+			jobs++
+		}
+	}
+	if jobs >= maxJobs {
+		return
+	}
 	w.jobs++
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("job%d", w.jobs)}}
 	pod.Spec.SchedulerName = "default-scheduler"
 	if _, err := w.server.create(pods, pod, "user"); err != nil {
 		panic(err)
+	}
+}
+
+// endJobs ends all ordinary pods.
+func (w *world) endJobs() {
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		if metav1.GetControllerOfNoCopy(pod) == nil && pod.DeletionTimestamp == nil && strings.HasPrefix(pod.Name, "job") {
+			w.deletePod(pod, "user")
+		}
 	}
 }
 

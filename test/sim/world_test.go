@@ -385,9 +385,11 @@ func (w *world) do(s step) error {
 	switch {
 	case n < 84:
 		w.progress(n, s)
-	case n < 91:
+	case n < 86:
 		w.time(pauses[int(s.which)%len(pauses)])
-	case n < 95:
+	case n < 88:
+		w.calm(pauses[int(s.which)%len(pauses)])
+	case n < 94:
 		w.happen(w.userDeeds(), s)
 	case n < 96:
 		w.happen(w.plots(), s)
@@ -436,9 +438,9 @@ func (w *world) progress(n int, s step) {
 	}
 	// Nothing goes on by itself before time passes, or somebody does something.
 	switch {
-	case w.spell.left > 0 || s.seed%4 < 2:
-		w.time(time.Second)
-	case s.seed%4 == 2:
+	case w.spell.left > 0 || s.seed%4 == 0:
+		w.time(w.pause())
+	case s.seed%4 == 1:
 		w.happen(w.plots(), s)
 	default:
 		w.happen(w.userDeeds(), s)
