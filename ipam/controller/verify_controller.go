@@ -213,8 +213,10 @@ func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key 
 	if o.Policy, err = identity.MismatchPolicy(annotations, pod.Annotations, identity.OnMismatch(r.cfg.OnMismatch)); err != nil {
 		r.events.Eventf(&pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a mismatch is only reported", err)
 	}
-	if o.Returns, err = r.returns(ctx, from, &pod, o.Held); err != nil {
-		return o, again, err
+	if _, o.Ours = r.adoption.Placed(&pod, r.kinds); o.Ours {
+		if o.Returns, err = r.returns(ctx, from, &pod, o.Held); err != nil {
+			return o, again, err
+		}
 	}
 	o.Endpoint, again, err = r.hasEndpoint(ctx, &pod)
 	return o, again, err

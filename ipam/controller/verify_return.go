@@ -14,15 +14,12 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-// returns are the nodes but its own that hold something for a pod and would have it, made again. Only our scheduler
-// brings a pod to its addresses, and only one that keeps its name. Where a node takes no pods, or not this one, a pod
-// that was restarted for its address would wait for it, and is better off as it is.
+// returns are the nodes but its own that hold something for a pod of our scheduler and would have it, made again.
+// Where a node takes no pods, or not this one, a pod that was restarted for its address would wait for it, and is better
+// off as it is.
 //
 // The caches have neither tolerations nor taints: what they say is asked of the API server before anything is done.
 func (r *verifyReconciler) returns(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.Holding) ([]string, error) {
-	if _, ours := r.adoption.Placed(pod, r.kinds); !ours {
-		return nil, nil
-	}
 	var nodes []string
 	for _, h := range held {
 		if h.Node == pod.Spec.NodeName {

@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/scheme"
 )
@@ -34,7 +33,7 @@ func TestReturns(t *testing.T) {
 	pod := func(is ...func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", Controller: ptr.To(true)}}},
-			Spec:       corev1.PodSpec{SchedulerName: "ours", NodeName: "its-own"},
+			Spec:       corev1.PodSpec{NodeName: "its-own"},
 		}
 		for _, f := range is {
 			f(p)
@@ -65,10 +64,6 @@ func TestReturns(t *testing.T) {
 			node("other", tainted(corev1.TaintEffectNoSchedule)), []string{"other"}},
 		"a node that it asks for":  {pod(in("a")), node("other"), []string{"other"}},
 		"one that it must not use": {pod(in("b")), node("other"), nil},
-		"a pod of another scheduler": {
-			pod(func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" }), node("other"), nil},
-		"a pod that comes back under another name": {
-			pod(func(p *corev1.Pod) { p.OwnerReferences[0].Kind, p.OwnerReferences[0].Name = "ReplicaSet", "mysql-5f6d" }), node("other"), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registered, err := scheme.New()
@@ -76,10 +71,7 @@ func TestReturns(t *testing.T) {
 				t.Fatal(err)
 			}
 			var api client.Reader = fake.NewClientBuilder().WithScheme(registered).WithObjects(c.node).Build()
-			r := &verifyReconciler{
-				adoption: identity.Adoption{Schedulers: []string{"ours"}},
-				kinds:    identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}),
-			}
+			r := &verifyReconciler{}
 			var held []ledger.Holding
 			for _, n := range []string{"its-own", "other"} {
 				held = append(held, ledger.Holding{Node: n, Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.200")}})

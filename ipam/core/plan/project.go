@@ -129,6 +129,9 @@ func rival(namespace, other string) string {
 	return "a FixedIP of another namespace"
 }
 
+// reasonHoldsAnother: what is in the way of an entry is what the pool has for the pod itself, which goes when that does.
+const reasonHoldsAnother = "HoldsAnother"
+
 // another tells of an address of the family that the pod has at the same home beside the recorded one: a
 // pool never gives two to one pod.
 func another(s Situation, p Place) *obstacle {
@@ -137,7 +140,7 @@ func another(s Situation, p Place) *obstacle {
 	if i < 0 {
 		return nil
 	}
-	return &obstacle{"HoldsAnother", fmt.Sprintf("%s can't be its pod's on node %s beside %s, which the pool there has for it; delete the pod, and that goes back", p.Addr, p.Home, h.Addrs[i])}
+	return &obstacle{reasonHoldsAnother, fmt.Sprintf("%s can't be its pod's on node %s beside %s, which the pool there has for it; delete the pod, and that goes back", p.Addr, p.Home, h.Addrs[i])}
 }
 
 // RunsOn tells whether a pod runs on a node with an address, and was not asked to stop.

@@ -30,6 +30,9 @@ type Observed struct {
 	// Endpoint tells whether it has the CiliumEndpoint that its node's agent owes it. It is true
 	// where none is owed.
 	Endpoint bool
+	// Ours tells that our scheduler places it, under a name that it keeps: made again, it goes to where its addresses
+	// are by then.
+	Ours bool
 	// Returns are the nodes that hold something for it and would have it, made again: its scheduler brings a pod
 	// to where its addresses are. The pod's own node is none of them.
 	Returns []string
@@ -235,6 +238,10 @@ func elsewhere(o Observed, ips []string) (where string, returns bool) {
 		case has:
 			return fmt.Sprintf(", in the pool of node %s: a restart helps only if its scheduler brings it there", h.Node), false
 		}
+	}
+	projected := meta.FindStatusCondition(o.Record.Status.Conditions, v1alpha1.ConditionProjected)
+	if o.Ours && projected != nil && projected.Status == metav1.ConditionFalse && projected.Reason == reasonHoldsAnother {
+		return ", which it can't have beside what the pool has for it, and has once it is made again", true
 	}
 	return fmt.Sprintf(", in no pool: a restart would not help before node %s has the entry", o.Pod.Spec.NodeName), false
 }

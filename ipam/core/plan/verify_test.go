@@ -33,18 +33,26 @@ func madeAgo(ago time.Duration, ips ...string) *corev1.Pod {
 	return p
 }
 
+// beside is a record whose address can't stand in the pool beside another that this has for its pod.
+func beside(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
+	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionProjected, Status: metav1.ConditionFalse, Reason: "HoldsAnother"})
+	return r
+}
+
 func TestVerify(t *testing.T) {
 	const (
 		wrong   = "Pod db/mysql-0 runs with 10.0.1.2 on node node-1, and 10.0.1.6 is kept for it"
 		nowhere = wrong + ", in no pool: a restart would not help before node node-1 has the entry"
 		there   = wrong + ", in the pool of node node-2: a restart helps only if its scheduler brings it there"
 		back    = wrong + ", in the pool of node node-2, where its scheduler brings it"
+		instead = wrong + ", which it can't have beside what the pool has for it, and has once it is made again"
 		mute    = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so that other nodes know nothing of it"
 		alone   = "; nobody would make it again, so that it is not restarted. Delete it and make it again"
 		hands   = "; it is not restarted, by its policy. Restart it, or set fixedip.io/on-mismatch to Restart"
 	)
 	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
 	both := []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}
+	other := []ledger.Holding{held("node-1", "10.0.1.2")}
 	apart := []ledger.Holding{held("node-1", "10.0.1.2"), held("node-2", "10.0.1.6")}
 	tell := func(reason, message string) plan.Verdict {
 		status := metav1.ConditionTrue
@@ -120,6 +128,10 @@ func TestVerify(t *testing.T) {
 		"it waits on another node than it returns to": {seen: plan.Observed{Record: record(), Held: apart, Returns: []string{"node-3"}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, there)},
 		"it returned, and the node takes no pods now": {seen: plan.Observed{Record: told(time.Hour, plan.ReasonWrongAddress, back), Held: apart, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, there)},
 		"one family here, the other where it returns": {seen: plan.Observed{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "fd00::6")}, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2", "fd00::2")}, want: tell(plan.ReasonWrongAddress, "Pod db/mysql-0 runs with 10.0.1.2, fd00::2 on node node-1, and 10.0.1.6, fd00::6 is kept for it, in the pool of node node-2, where its scheduler brings it")},
+		"its address waits for the pod to go":         {seen: plan.Observed{Record: beside(record()), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonWrongAddress, instead)},
+		"and has waited for long enough":              {seen: plan.Observed{Record: beside(told(20*time.Second, plan.ReasonWrongAddress, instead)), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: restart(instead)},
+		"another scheduler might not bring it there":  {seen: plan.Observed{Record: beside(record()), Held: other, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
+		"something else is in the way of its address": {seen: plan.Observed{Record: record(), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: tell(plan.ReasonNoPoolEntry, nowhere)},
 		"told, and the agent may not have seen":       {seen: plan.Observed{Record: told(19*time.Second, plan.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: plan.Verdict{At: now.Add(time.Second)}},
 		"told long enough ago":                        {seen: plan.Observed{Record: told(20*time.Second, plan.ReasonWrongAddress, wrong), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: restart(wrong)},
 		"told, and a restart would not help":          {seen: plan.Observed{Record: told(time.Hour, plan.ReasonNoPoolEntry, nowhere), Pod: podOn("node-1", "10.0.1.2")}},
