@@ -328,10 +328,13 @@ func (c *checks) atRest() {
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
 				r := records[e.Owner]
-				_, pod := one[*corev1.Pod](w.server, pods, e.Owner)
-				if r == nil && !pod && !c.mayClaim(e.Owner) {
+				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
+				// One that nobody would make again, or to which a person has promised another address meanwhile, runs
+				// on with what it has: see podAtRest.
+				runs := exists && pod.Status.PodIP == ip && (metav1.GetControllerOfNoCopy(pod) == nil || r != nil && c.byUser[r.UID])
+				if r == nil && !exists && !c.mayClaim(e.Owner) {
 					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
-				} else if r != nil && len(r.Spec.IPs) > 0 && !slices.Contains(r.Spec.IPs, ip) {
+				} else if r != nil && len(r.Spec.IPs) > 0 && !slices.Contains(r.Spec.IPs, ip) && !runs {
 					c.violate("no leak: %s on %s is still kept for %s, whose FixedIP has %v", ip, cn.Name, e.Owner, r.Spec.IPs)
 				}
 			}
@@ -388,6 +391,13 @@ func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	})
 }
 
+// hasOther tells whether another pod than that of the key runs with an address.
+func (c *checks) hasOther(ip, key string) bool {
+	return slices.ContainsFunc(c.w.machines, func(m *machine) bool {
+		return slices.ContainsFunc(m.uses(ip), func(user string) bool { return user != key })
+	})
+}
+
 // full tells whether the pool of a node has as many dynamic entries as it may, half of its subnet, or as many entries
 // as there are addresses. Who places ordinary pods does not know of that.
 func (c *checks) full(node string) bool {
@@ -436,6 +446,10 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	}
 	if r.DeletionTimestamp != nil {
 		// A person has released it, and it goes when the pod does.
+		return
+	}
+	if c.byUser[r.UID] && slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return c.hasOther(ip, key) }) {
+		// A person has promised it what another pod has: one of the two has to go, and nobody else can say which.
 		return
 	}
 	if !slices.Contains(r.Spec.IPs, pod.Status.PodIP) {

@@ -162,5 +162,16 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 		return true
 	}
 	r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, keyOf(pod))
-	return ok && w.byUser[r.UID]
+	return ok && (w.byUser[r.UID] || w.stranded(r))
+}
+
+// stranded tells whether an address lives on a node that is gone, where it was brought before its workload said that
+// it waits: it waits for that node, until a person says otherwise.
+func (w *world) stranded(r *v1alpha1.FixedIP) bool {
+	if _, exists := one[*corev1.Node](w.server, nodes, r.Spec.NodeName); exists || r.Spec.Failover == v1alpha1.Migrate || r.Spec.Failover == v1alpha1.Reassign {
+		return false
+	}
+	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
+		return slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return cn.Spec.IPAM.Pool[ip].Owner == "fixedip.io/away" })
+	})
 }
