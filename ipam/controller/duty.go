@@ -332,13 +332,16 @@ func (d *duty) edits(n pool.Node) []pool.Edit {
 	return append(edits, d.first(n)...)
 }
 
-// counted tells whether a pod on the node has an address, or may come to have it: one of the name that it
-// was taken from waits for its own there. One that has opted out since does not: where the node has no other
-// left, it waits for that one to be anybody's.
+// counted tells whether a pod on the node has an address, or may be given it back: one of the name that it was taken
+// from waits for its own there (see adoptReconciler.mend). That has been looked at after two sweeps. A pod that has opted
+// out since, or that asks for another address, is not given it back: where the node has no other left, each of the two
+// would wait for the other.
 func (d *duty) counted(n pool.Node) func(netip.Addr) bool {
 	return func(a netip.Addr) bool {
 		from, ok := n.Entries[a].ReleasedFrom()
-		return d.held(a) || ok && slices.Contains(d.counting, from)
+		at, _ := n.Entries[a].ReleasedAt()
+		waits := ok && slices.Contains(d.counting, from) && d.now.Before(at.Add(2 * sweepInterval))
+		return waits || d.held(a)
 	}
 }
 

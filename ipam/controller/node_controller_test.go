@@ -65,10 +65,12 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 func TestRestForAPodThatWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotations map[string]string
+		after       time.Duration
 		ends        int
 	}{
-		"it counts on the address": {nil, 0},
-		"it has opted out":         {map[string]string{identity.AnnotationEnabled: "false"}, 1},
+		"it counts on the address":      {nil, time.Minute, 0},
+		"nobody has given it that back": {nil, 10 * time.Minute, 1},
+		"it has opted out":              {map[string]string{identity.AnnotationEnabled: "false"}, time.Minute, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
@@ -89,7 +91,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.now = begin.Add(cfg.CoolDown)
+			d.now = begin.Add(c.after)
 			edits, _ := plan.Rested(n, d.now, cfg.CoolDown, d.counted(n))
 			if len(edits) != c.ends {
 				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)

@@ -227,7 +227,8 @@ func (w *world) processDeeds() []deed {
 		role, _, _ := strings.Cut(p.name, "-")
 		runs[role] = true
 		leader[role] = leader[role] || p.leads && !p.lost
-		if p.lost {
+		// What a former leader does as long as it knows of nothing is what a plot may be about.
+		if p.lost && w.spell.left == 0 {
 			d = append(d, deed{"notices", func() { w.tell("%s notices that it does not lead any more, and exits", p); p.kill() }})
 		}
 	}
