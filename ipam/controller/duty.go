@@ -332,19 +332,6 @@ func (d *duty) edits(n pool.Node) []pool.Edit {
 	return append(edits, d.first(n)...)
 }
 
-// counted tells whether a pod on the node has an address, or may be given it back: one of the name that it was taken
-// from waits for its own there (see adoptReconciler.mend). That has been looked at after two sweeps. A pod that has opted
-// out since, or that asks for another address, is not given it back: where the node has no other left, each of the two
-// would wait for the other.
-func (d *duty) counted(n pool.Node) func(netip.Addr) bool {
-	return func(a netip.Addr) bool {
-		from, ok := n.Entries[a].ReleasedFrom()
-		at, _ := n.Entries[a].ReleasedAt()
-		waits := ok && slices.Contains(d.counting, from) && d.now.Before(at.Add(2 * sweepInterval))
-		return waits || d.held(a)
-	}
-}
-
 // marks makes the next marks of the release handshakes.
 func (d *duty) marks(n pool.Node) []pool.Mark {
 	var marks []pool.Mark

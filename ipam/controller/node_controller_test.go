@@ -96,6 +96,9 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			if len(edits) != c.ends {
 				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)
 			}
+			if next := d.lastBack(n); next.IsZero() != (c.ends > 0) {
+				t.Errorf("it is looked at again at %v", next)
+			}
 		})
 	}
 }

@@ -277,6 +277,10 @@ func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
 		set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && failover != v1alpha1.Reassign {
 		c.violate("durable: FixedIP %s is deleted by %s, and its workload, which has no such replica, retains it", r.Name, by)
 	}
+	if pod, ok := one[*corev1.Pod](c.w.server, pods, keyOf(r)); ok && metav1.GetControllerOfNoCopy(pod) == nil && pod.DeletionTimestamp == nil &&
+		pod.CreationTimestamp.Time.Before(asked) && slices.Contains(r.Spec.IPs, pod.Status.PodIP) && pod.Annotations[identity.AnnotationEnabled] == "" && !exists {
+		c.violate("durable: FixedIP %s is deleted by %s, and a person has kept its pod, which runs with it", r.Name, by)
+	}
 	if included && since.Before(asked) && failover != v1alpha1.Reassign {
 		c.violate("durable: FixedIP %s is deleted by %s, and its workload has had it since %v", r.Name, by, since.Sub(c.w.began))
 	}
