@@ -135,15 +135,16 @@ func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
 		}
 	}
 	for _, x := range l.Away(owner) {
-		all := true
+		all, listed := true, false
 		for _, a := range x.Addrs {
 			there, known := m.nodes[x.At]
+			listed = listed || known && there.InUse(a)
 			_, released := there.Entries[a].ReleasedAt()
 			all = all && (!known || released)
 			got = append(got, fmt.Sprint("away ", a, x.Home, x.At, !known || released))
 		}
-		if x.Barred != all {
-			t.Fatalf("%+v: barred, want %v", x, all)
+		if x.Barred != all || x.Listed != listed {
+			t.Fatalf("%+v: barred, want %v, or listed, want %v", x, all, listed)
 		}
 	}
 	for _, h := range l.Arriving(owner) {

@@ -23,6 +23,9 @@ type Absence struct {
 	// Barred: the pool at At marks all of them as released, or there is none. Nobody can come to
 	// have them there by a decision that was made before.
 	Barred bool
+	// Listed: the agent at At tells that it has given one of them out. Its pod may run there, whatever became of the
+	// entry, and of the pod at the API.
+	Listed bool
 }
 
 // Away are the absences of an owner's addresses, by home and node.
@@ -44,6 +47,7 @@ func (l *Ledger) Away(owner string) []Absence {
 			if there, known := l.node(at); known {
 				_, released := there.pool.Entries[a].ReleasedAt()
 				out[i].Barred = out[i].Barred && released
+				out[i].Listed = out[i].Listed || there.pool.InUse(a)
 			}
 		}
 	}

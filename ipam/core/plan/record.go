@@ -143,7 +143,8 @@ func beside(s Situation, ips []string) Situation {
 // that was moved is taken where it is; then its home says that it leaves, its way there is barred, and only
 // then is it free to rest at home: whoever was about to bring it there fails (see pool.Move). One watch shows
 // all pools, in the order of their writes: what is seen barred while the home is seen to say that it leaves
-// stays so until the home is written to. ok is false where nothing is left.
+// stays so until the home is written to. As long as the agent there lists it, its pod may run there, of which the agent
+// at home knows nothing: it does not come home. ok is false where nothing is left.
 func release(s Situation, but string) (next Next, ok bool) {
 	for _, h := range s.Held {
 		if h.Node != but {
@@ -168,6 +169,8 @@ func release(s Situation, but string) (next Next, ok bool) {
 			return Next{Step: Depart, Node: a.Home, From: a.At, Addrs: a.Addrs}, true
 		case !a.Barred:
 			return Next{Step: Bar, Node: a.At, Addrs: a.Addrs}, true
+		case a.Listed && (s.Record == nil || s.Record.DeletionTimestamp == nil || !Overdue(s)):
+			return Next{At: s.Now.Add(lookAgain)}, true
 		default:
 			return Next{Step: ReleaseHome, Node: a.Home, From: a.At, Addrs: a.Addrs, Generation: a.Generation}, true
 		}

@@ -97,6 +97,12 @@ func leavingFrom(node string, barred bool) []ledger.Absence {
 	return away
 }
 
+// listed is an absence of an address that the agent there says it has given out.
+func listed(away []ledger.Absence) []ledger.Absence {
+	away[0].Listed = true
+	return away
+}
+
 func on(node string) func(*v1alpha1.FixedIP) {
 	return func(r *v1alpha1.FixedIP) { r.Spec.NodeName = node }
 }
@@ -290,12 +296,20 @@ func TestDecide(t *testing.T) {
 		"then it rests at home": {
 			plan.Situation{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", true), Workload: gone},
 			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
+		"but not while the agent there lists it": {
+			plan.Situation{Record: record(deleting, on("node-2")), Away: listed(leavingFrom("node-2", true)), Workload: gone},
+			plan.Next{At: now.Add(10 * time.Second)}},
+		"unless the record should have been gone": {
+			plan.Situation{Record: record(deleting, on("node-2")), Away: listed(leavingFrom("node-2", true)), Workload: gone, Deadline: time.Hour},
+			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"what is announced goes before": {
 			plan.Situation{Record: record(deleting), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: gone},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
 		"and without a record the same": {
 			plan.Situation{Away: leavingFrom("node-2", true), Workload: gone},
 			plan.Next{Step: plan.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
+		"nor while the agent lists it": {
+			plan.Situation{Away: listed(leavingFrom("node-2", true)), Workload: gone}, plan.Next{At: now.Add(10 * time.Second)}},
 		"but not while the workload stands": {
 			plan.Situation{Away: leavingFrom("node-2", true), Workload: standing}, plan.Next{}},
 		"deleted while its pod runs where it moved to": {

@@ -261,13 +261,14 @@ func (n Node) Bar(owner string, addrs []netip.Addr, at time.Time) []Edit {
 }
 
 // Return makes the edits at the home that end the absence of an owner's addresses on another node:
-// they rest at home. An address that is elsewhere by now, or is not about to leave, is left alone. Write
+// they rest at home, and are nobody's until they have cooled down, since the agent there has never listed them, and that
+// on the other node may be late. An address that is elsewhere by now, or is not about to leave, is left alone. Write
 // them only where the home is unchanged as a whole since before the other node was seen to bar them.
 func (n Node) Return(owner, from string, addrs []netip.Addr, at time.Time) []Edit {
 	var edits []Edit
 	for _, a := range addrs {
 		if now, exists := n.Entries[a]; exists && now == Leaving(from, owner) {
-			edits = append(edits, n.Set(a, Released(at)))
+			edits = append(edits, n.Set(a, Released(at).Unlisted()))
 		}
 	}
 	return edits

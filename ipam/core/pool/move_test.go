@@ -198,10 +198,10 @@ func TestEndOfAbsence(t *testing.T) {
 		all = append(all, netip.AddrFrom4([4]byte{10, 0, 1, i}))
 	}
 	n := pool.Node{Name: "n", Entries: entries}
-	edited := func(edits []pool.Edit) []string {
+	edited := func(edits []pool.Edit, to pool.Entry) []string {
 		var out []string
 		for _, e := range edits {
-			if *e.To != pool.Released(at) {
+			if *e.To != to {
 				t.Errorf("%s becomes %v", e.Addr, *e.To)
 			}
 			out = append(out, e.Addr.String())
@@ -209,10 +209,10 @@ func TestEndOfAbsence(t *testing.T) {
 		slices.Sort(out)
 		return out
 	}
-	if got := edited(n.Bar(owner, all, at)); !slices.Equal(got, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3"}) {
+	if got := edited(n.Bar(owner, all, at), pool.Released(at)); !slices.Equal(got, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3"}) {
 		t.Errorf("barred: %v", got)
 	}
-	if got := edited(n.Return(owner, "t", all, at)); !slices.Equal(got, []string{"10.0.1.5"}) {
+	if got := edited(n.Return(owner, "t", all, at), pool.Released(at).Unlisted()); !slices.Equal(got, []string{"10.0.1.5"}) {
 		t.Errorf("returned: %v", got)
 	}
 }
