@@ -30,7 +30,7 @@ var rules = []struct {
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
 	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/scheme", "ipam/store/dryrun"}, nil},
 	{"cmd/kubectl-fixedip", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store/ciliumpool", "ipam/store/fixedips", "ipam/store/workloads"}, nil},
-	{"hack/witness", []string{"ipam/api", "ipam/scheme"}, nil},
+	{"hack/witness", []string{"ipam/api", "ipam/scheme", "hack/reconnect"}, nil},
 	{"hack", []string{"ipam/api", "ipam/scheme", "hack"}, nil},
 }
 

@@ -27,9 +27,10 @@ import (
 // A bind writes nothing where the entry stands already. Where the watch of the scheduler is behind, or
 // the controller dies between a release and its second look, a pod is therefore bound counting on an entry
 // that was taken back. That shows in what stands, whenever and whoever looks: our scheduler bound the pod,
-// and there is neither an entry for it nor a FixedIP.
+// and there is neither an entry for it nor a FixedIP with an address.
 
-// lost tells whether a pod that our scheduler has placed has neither an entry of its own nor a record.
+// lost tells whether a pod that our scheduler has placed has neither an entry of its own nor a record that keeps an
+// address for it.
 func (r *adoptReconciler) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || identity.Ended(pod) {
 		return false, nil
@@ -44,7 +45,8 @@ func (r *adoptReconciler) lost(ctx context.Context, pod *corev1.Pod, id identity
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("read FixedIP %s: %w", client.ObjectKeyFromObject(pod), err)
 	}
-	return apierrors.IsNotFound(err), nil
+	// A person may have made one that waits for addresses: it keeps none.
+	return apierrors.IsNotFound(err) || record.DeletionTimestamp == nil && len(record.Spec.IPs) == 0, nil
 }
 
 // ofLost asks for a pod that has lost what it was bound for. Where that can't be told, it is looked at.

@@ -48,6 +48,8 @@ func TestPodBoundOnAnEntryThatWasReleased(t *testing.T) {
 		stored map[string]pool.Entry
 		used   map[string]string
 		record bool
+		// waits: the record waits for addresses.
+		waits bool
 		// elsewhere: the API server does not have the pod any more.
 		gone bool
 		// want are owners of entries afterwards, those that are the same left out.
@@ -75,17 +77,23 @@ func TestPodBoundOnAnEntryThatWasReleased(t *testing.T) {
 		"not by its policy": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{identity.AnnotationOnMismatch: string(identity.Report)}
 		}), stored: map[string]pool.Entry{"10.0.1.200": {Owner: "db/x"}}},
-		"another scheduler's": {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Spec.SchedulerName = "theirs" }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
-		"opted out":           {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
-		"it has a record":     {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: true},
-		"it has an entry":     {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.Owned("db", "web-0", "StatefulSet", "web")}},
-		"not bound":           {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
+		"another scheduler's":            {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Spec.SchedulerName = "theirs" }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
+		"opted out":                      {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
+		"it has a record":                {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: true},
+		"its record waits for addresses": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, waits: true, want: map[string]string{"10.0.1.1": mine}},
+		"it has an entry":                {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.Owned("db", "web-0", "StatefulSet", "web")}},
+		"not bound":                      {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, lost := range []bool{false, true} {
 				cached, api := objects(c.pod.DeepCopy()), objects(c.pod.DeepCopy())
 				if c.record {
 					cached, api = append(cached, recordOf(0, false)), append(api, recordOf(0, false))
+				}
+				if c.waits {
+					record := recordOf(0, false)
+					record.Spec.IPs = nil
+					cached, api = append(cached, record), append(api, record.DeepCopy())
 				}
 				if c.gone {
 					api = nil
