@@ -224,7 +224,9 @@ func (r *releaseReconciler) confirm(ctx context.Context, leaving map[string]*v1a
 	stays := map[string]bool{}
 	calls, ctx := errgroup.WithContext(ctx)
 	calls.SetLimit(liveCalls)
-	for owner, record := range leaving {
+	// In an order that is always the same: not all of them go at once.
+	for _, owner := range slices.Sorted(maps.Keys(leaving)) {
+		record := leaving[owner]
 		calls.Go(func() error {
 			confirm := r.stillDeleted
 			if record.DeletionTimestamp == nil {

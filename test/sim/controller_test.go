@@ -184,7 +184,7 @@ func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string,
 	if o, ok := regarding.(client.Object); ok {
 		name = keyOf(o)
 	}
-	r.p.w.tell("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
+	r.p.w.overhear("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
 }
 
 // sink notes errors of reconciles in the story. A panic is a violation.

@@ -47,6 +47,9 @@ type world struct {
 	began time.Time
 	*checks
 	spell spell
+	// overheard is what goroutines of the product have said since the world last stood still: which of them was first
+	// is chance.
+	overheard []string
 	// story is what has happened, in words.
 	story []string
 	// stats count what was drawn. Key: the action or fault.
@@ -76,6 +79,13 @@ func (w *world) tell(format string, args ...any) {
 	w.story = append(w.story, fmt.Sprintf("%8.1fs ", time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
+// overhear adds to the story what one of several goroutines of the product says.
+func (w *world) overhear(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.overheard = append(w.overheard, fmt.Sprintf(format, args...))
+}
+
 // choose is a number below n, by the step.
 func (w *world) choose(n int) int {
 	v := int(w.seed % uint64(n))
@@ -91,9 +101,13 @@ func (w *world) settleDown() {
 			s.wakeActivated()
 		}
 		w.mu.Lock()
-		landed := w.landed
-		w.landed = nil
+		landed, overheard := w.landed, w.overheard
+		w.landed, w.overheard = nil, nil
 		w.mu.Unlock()
+		slices.Sort(overheard)
+		for _, text := range overheard {
+			w.tell("%s", text)
+		}
 		if len(landed) == 0 {
 			return
 		}
