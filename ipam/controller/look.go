@@ -31,9 +31,10 @@ type look struct {
 	node string
 	// pods are those on the node. Key: namespace/name.
 	pods map[string]*corev1.Pod
-	// gone are the workloads that the API server did not have when the pods were listed.
-	gone     map[absence]bool
-	absences *absences
+	// workloads are those of the node's identities, as they were when the pods were listed; nil: the API
+	// server did not have it. What many replicas on the node belong to is asked for once.
+	workloads map[absence]*identity.Workload
+	absences  *absences
 }
 
 // Get reads one object.
@@ -60,7 +61,11 @@ func (l look) Get(ctx context.Context, key client.ObjectKey, obj client.Object, 
 // workload reads the owner of an identity; nil where there is none.
 func (l look) workload(ctx context.Context, store workloadStore, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	key := absence{gk, types.NamespacedName{Namespace: namespace, Name: name}}
-	if l.gone[key] || l.absences.has(ctx, key) {
+	w, asked := l.workloads[key]
+	if w != nil {
+		return w, nil
+	}
+	if asked || l.absences.has(ctx, key) {
 		if w, err := store.Get(gk, namespace, name); err == nil && w == nil {
 			return nil, nil
 		}

@@ -168,30 +168,30 @@ func (r *releaseReconciler) leaving(ctx context.Context, node string) (map[strin
 }
 
 // lookFirst lists the pods on the node, as the API server says, and has it asked at the same time for the
-// workloads that seem to be gone, which confirm then knows: where it is busy, one call after another is
-// what takes the time.
+// workloads of the FixedIPs that are to be deleted, which confirm then knows: where it is busy, one call
+// after another is what takes the time.
 func (r *releaseReconciler) lookFirst(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP) (look, error) {
-	from := look{Reader: r.cached, live: r.live, node: node, gone: map[absence]bool{}, absences: r.absences}
+	from := look{Reader: r.cached, live: r.live, node: node, workloads: map[absence]*identity.Workload{}, absences: r.absences}
 	calls, ctx := errgroup.WithContext(ctx)
 	calls.SetLimit(liveCalls)
 	calls.Go(func() (err error) {
 		from.pods, err = r.podsOn(ctx, node)
 		return err
 	})
-	seems := map[absence]bool{}
+	asked := map[absence]bool{}
 	for _, record := range leaving {
 		owner := identity.OwnerOf(record)
 		if record.DeletionTimestamp == nil && owner.Kind != podKind {
-			seems[absence{owner.GroupKind(), types.NamespacedName{Namespace: record.Namespace, Name: owner.Name}}] = true
+			asked[absence{owner.GroupKind(), types.NamespacedName{Namespace: record.Namespace, Name: owner.Name}}] = true
 		}
 	}
 	var mu sync.Mutex
-	for key := range seems {
+	for key := range asked {
 		calls.Go(func() error {
 			w, err := look{absences: r.absences}.workload(ctx, r.workloads, key.kind, key.key.Namespace, key.key.Name)
-			if err == nil && w == nil {
+			if err == nil {
 				mu.Lock()
-				from.gone[key] = true
+				from.workloads[key] = w
 				mu.Unlock()
 			}
 			return err
@@ -224,9 +224,7 @@ func (r *releaseReconciler) confirm(ctx context.Context, leaving map[string]*v1a
 	stays := map[string]bool{}
 	calls, ctx := errgroup.WithContext(ctx)
 	calls.SetLimit(liveCalls)
-	// In an order that is always the same: not all of them go at once.
-	for _, owner := range slices.Sorted(maps.Keys(leaving)) {
-		record := leaving[owner]
+	for owner, record := range leaving {
 		calls.Go(func() error {
 			confirm := r.stillDeleted
 			if record.DeletionTimestamp == nil {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -242,8 +244,9 @@ func (r *subnetReconciler) holderOf(except string, s netip.Prefix) string {
 
 // tell brings the condition Homed of all FixedIPs up to date. told tells whether any was written.
 func (r *subnetReconciler) tell(ctx context.Context, v *view) (told bool, err error) {
-	for key, want := range v.homed {
-		record := v.records[key]
+	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
+	for _, key := range slices.SortedFunc(maps.Keys(v.homed), byName) {
+		record, want := v.records[key], v.homed[key]
 		have := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionHomed)
 		if have != nil && have.Status == want.Status && have.Reason == want.Reason {
 			continue
