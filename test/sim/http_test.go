@@ -56,6 +56,9 @@ func (c *call) String() string {
 	if c.subresource != "" {
 		what += "/" + c.subresource
 	}
+	if c.onNode != "" {
+		what += " on " + c.onNode
+	}
 	return what
 }
 

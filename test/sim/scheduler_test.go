@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -258,6 +259,8 @@ func (s *scheduler) cycle(p *pending) {
 // again has a pod tried later.
 func (s *scheduler) again(p *pending, st *fwk.Status) {
 	backoff := min(time.Second<<min(p.attempts-1, 4), 10*time.Second)
+	// What the plugin asks for from a goroutine of its own comes before this: one of the two has to be first.
+	synctest.Wait()
 	s.wakeActivated()
 	switch {
 	case p.woken || st.Code() == fwk.Error:
