@@ -184,6 +184,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 .PHONY: test-unit
 test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
+	go test ./test/e2e/scenarios
 
 .PHONY: test-sim
 test-sim: ## Runs the product in a model of the cluster, for a minute, always the same, and holds its agent against Cilium's own

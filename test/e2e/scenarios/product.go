@@ -37,8 +37,8 @@ const installation = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%s]
 images:
-- {name: fixedip-scheduler, newTag: %s}
-- {name: fixedip-controller, newTag: %s}
+- {name: fixedip-scheduler, newTag: %q}
+- {name: fixedip-controller, newTag: %q}
 configMapGenerator:
 - {name: fixedip-controller-config, namespace: fixedip-system, behavior: replace, files: [config.yaml=controller.yaml]}
 - {name: fixedip-scheduler-config, namespace: fixedip-system, behavior: replace, files: [config.yaml=scheduler.yaml]}

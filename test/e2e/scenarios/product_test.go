@@ -1,0 +1,27 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/types"
+)
+
+// A commit may be named by digits alone, or by what YAML takes for a number otherwise.
+func TestTagsAreText(t *testing.T) {
+	for _, tag := range []string{"v1.0.0", "3200406", "12e4567", "0x10", "1_000"} {
+		var k types.Kustomization
+		if err := k.Unmarshal([]byte(fmt.Sprintf(installation, "../manifests", tag, tag))); err != nil {
+			t.Errorf("%s: %v", tag, err)
+			continue
+		}
+		for _, image := range k.Images {
+			if image.NewTag != tag {
+				t.Errorf("the tag of image %s is %q, and was to be %q", image.Name, image.NewTag, tag)
+			}
+		}
+		if len(k.Images) != 2 {
+			t.Errorf("%s: %d images", tag, len(k.Images))
+		}
+	}
+}
