@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -11,17 +10,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // defaultPodCapacity is that of a node which does not say how many pods it takes, as a kubelet's.
@@ -105,11 +101,6 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 	return d, err
 }
 
-// lacksAddress tells whether a pod will take an address of its node's pool, as far as its status goes.
-func lacksAddress(pod *corev1.Pod) bool {
-	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && !identity.Ended(pod) && len(pod.Status.PodIPs) == 0
-}
-
 // without counts the owners that the pool gives no address of their own.
 func without(n pool.Node, owners []string) int {
 	has := map[string]bool{}
@@ -123,86 +114,6 @@ func without(n pool.Node, owners []string) int {
 		}
 	}
 	return count
-}
-
-// nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
-// that the node is strict would have to be emptied again.
-func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
-	var node corev1.Node
-	err := r.cached.Get(ctx, client.ObjectKey{Name: name}, &node)
-	if apierrors.IsNotFound(err) {
-		err = r.live.Get(ctx, client.ObjectKey{Name: name}, &node)
-	}
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("read node %s: %w", name, err)
-	}
-	return &node, nil
-}
-
-// needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or
-// about to be placed. One with an identity has an entry that is kept, and ordinary ones are in its
-// way.
-func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, node, namespace, name string) (bool, error) {
-	var pod corev1.Pod
-	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
-	}
-	if identity.Ended(&pod) {
-		return false, nil
-	}
-	if place := identity.Place(&pod); place != "" {
-		return place == node, nil
-	}
-	_, fixed, err := identity.Of(&pod, kinds, identity.NoControllers)
-	return err != nil || !fixed, nil
-}
-
-// occupants are those of the pods that have or need an address. What a record keeps for a pod is
-// projected, and not replaced.
-func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]plan.Occupant, error) {
-	var list []plan.Occupant
-	for i := range pods {
-		pod := &pods[i]
-		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || identity.Ended(pod) {
-			continue
-		}
-		var record v1alpha1.FixedIP
-		err := r.cached.Get(ctx, client.ObjectKeyFromObject(pod), &record)
-		if err == nil && len(record.Spec.IPs) > 0 {
-			continue
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
-		}
-		list = append(list, plan.Occupant{Namespace: pod.Namespace, Name: pod.Name, Addrs: podAddrs(pod)})
-	}
-	return list, nil
-}
-
-func podAddrs(pod *corev1.Pod) []netip.Addr {
-	var addrs []netip.Addr
-	for _, ip := range pod.Status.PodIPs {
-		if a, err := address.Parse(ip.IP); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
-}
-
-// takesAway tells of an edit that would be wrong if a pod had the address without our knowing: a
-// dynamic entry that goes, or that becomes a pod's.
-func takesAway(e pool.Edit) bool {
-	if e.From == nil || !e.From.Dynamic() {
-		return false
-	}
-	return e.To == nil || !e.To.Node()
 }
 
 // lookLive replaces what the caches say of the pods by what the API server has.
@@ -241,15 +152,6 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 	}
 	d.live = true
 	return nil
-}
-
-// livePods are the pods that are bound to a node, as the API server has them.
-func (r *nodeReconciler) livePods(ctx context.Context, node string) ([]corev1.Pod, error) {
-	var pods corev1.PodList
-	if err := r.live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
-		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
-	}
-	return pods.Items, nil
 }
 
 // watermark is that of one family.
@@ -368,65 +270,4 @@ func (d *duty) tell(r *nodeReconciler, n pool.Node) {
 			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses and subnets %v have none left", short, f, n.PodCIDRs)
 		}
 	}
-}
-
-// write brings the pool up to date.
-//
-// A bind writes nothing where the entry stands already, so that a pod may come under the name of one
-// that is gone, between the look at the API server and the write, and count on the entry. It gets it
-// back: nobody else can have had the address in between.
-func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrack bool) error {
-	// freed are the ordinary entries as they were.
-	var freed []pool.Edit
-	err := r.writer.Write(ctx, ciliumpool.Request{
-		Node: n.Name,
-		Decide: func(n pool.Node) ([]pool.Edit, error) {
-			edits := d.edits(n)
-			if !d.live {
-				edits = slices.DeleteFunc(edits, takesAway)
-			}
-			for _, e := range edits {
-				if e.From != nil && e.From.Ordinary() {
-					freed = append(freed, e)
-				}
-			}
-			return edits, nil
-		},
-		Marks:   d.marks,
-		Untrack: untrack,
-		// Nobody may have claimed an address for a pod meanwhile that is given one here, or waits for
-		// a dynamic one.
-		Whole: d.strict || len(d.waiting) > 0,
-	})
-	if err != nil || len(freed) == 0 {
-		return err
-	}
-	here, err := r.livePods(ctx, n.Name)
-	if err != nil {
-		return err
-	}
-	needed := func(e pool.Edit) bool {
-		return slices.ContainsFunc(here, func(pod corev1.Pod) bool {
-			return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner && !identity.Ended(&pod)
-		})
-	}
-	if !slices.ContainsFunc(freed, needed) {
-		return nil
-	}
-	err = r.writer.Write(ctx, ciliumpool.Request{Node: n.Name, Live: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		var undo []pool.Edit
-		for _, e := range freed {
-			if now, ok := n.Entries[e.Addr]; ok && now == *e.To && needed(e) {
-				undo = append(undo, n.Set(e.Addr, *e.From))
-			}
-		}
-		return undo, nil
-	}})
-	if errors.Is(err, ciliumpool.ErrGone) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("give pods that came to node %s their entries back: %w", n.Name, err)
-	}
-	return nil
 }

@@ -1,0 +1,101 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/plan"
+)
+
+// nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
+// that the node is strict would have to be emptied again.
+func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
+	var node corev1.Node
+	err := r.cached.Get(ctx, client.ObjectKey{Name: name}, &node)
+	if apierrors.IsNotFound(err) {
+		err = r.live.Get(ctx, client.ObjectKey{Name: name}, &node)
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return &node, nil
+}
+
+// needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or
+// about to be placed. One with an identity has an entry that is kept, and ordinary ones are in its
+// way.
+func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, node, namespace, name string) (bool, error) {
+	var pod corev1.Pod
+	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
+	}
+	if identity.Ended(&pod) {
+		return false, nil
+	}
+	if place := identity.Place(&pod); place != "" {
+		return place == node, nil
+	}
+	_, fixed, err := identity.Of(&pod, kinds, identity.NoControllers)
+	return err != nil || !fixed, nil
+}
+
+// lacksAddress tells whether a pod will take an address of its node's pool, as far as its status goes.
+func lacksAddress(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && !identity.Ended(pod) && len(pod.Status.PodIPs) == 0
+}
+
+func podAddrs(pod *corev1.Pod) []netip.Addr {
+	var addrs []netip.Addr
+	for _, ip := range pod.Status.PodIPs {
+		if a, err := address.Parse(ip.IP); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// livePods are the pods that are bound to a node, as the API server has them.
+func (r *nodeReconciler) livePods(ctx context.Context, node string) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := r.live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	return pods.Items, nil
+}
+
+// occupants are those of the pods that have or need an address. What a record keeps for a pod is
+// projected, and not replaced.
+func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]plan.Occupant, error) {
+	var list []plan.Occupant
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || identity.Ended(pod) {
+			continue
+		}
+		var record v1alpha1.FixedIP
+		err := r.cached.Get(ctx, client.ObjectKeyFromObject(pod), &record)
+		if err == nil && len(record.Spec.IPs) > 0 {
+			continue
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
+		}
+		list = append(list, plan.Occupant{Namespace: pod.Namespace, Name: pod.Name, Addrs: podAddrs(pod)})
+	}
+	return list, nil
+}
