@@ -213,5 +213,16 @@ func (r *slotReconciler) step(ctx context.Context, namespace string, s slotStep)
 		}
 		key.Name = identity.SlotName(s.next.Spec.Owner.Name, first)
 	}
+	if s.situation.Record != nil && s.next.Departs(s.situation.Record) {
+		var pod corev1.Pod
+		switch err := r.live.Get(ctx, key, &pod); {
+		case err == nil && !identity.Ended(&pod):
+			return fmt.Errorf("pod %s is there: %w", key, errSuperseded)
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("look whether pod %s is gone: %w", key, err)
+		}
+		// It was gone by now, and may not have been when this was decided.
+		s.next.Status.Departed = plan.Departed(key.Name, r.clock.Now())
+	}
 	return r.make(ctx, key, s.situation, s.next)
 }

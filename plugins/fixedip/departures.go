@@ -30,7 +30,9 @@ import (
 // only where their node is gone or out of service, which counts as much.)
 //
 // The agent listed the address when the pod was gone, and does so no more. Or the pod has been gone for so
-// long that the agent would have listed it (see silence, and live).
+// long that the agent would have listed it (see silence, and live). That time begins with this process where it did
+// not see the pod go, or when the controller saw it gone, which the FixedIP says: a scheduler that is started again and
+// again would begin to wait each time.
 //
 // The zero value is ready, and knows of no pod: all went long ago.
 type departures struct {
@@ -129,13 +131,17 @@ func (d *departures) tidy(now time.Time) {
 }
 
 // until is when it is sure that a pod that is gone does not run with any of the addresses on the node; zero: it is
-// now. Where it is not, unheard are the addresses that the agent is not known to have listed since.
-func (d *departures) until(owner, node string, addrs []netip.Addr, patience time.Duration, now time.Time) (at time.Time, unheard []netip.Addr) {
+// now. Where it is not, unheard are the addresses that the agent is not known to have listed since. recorded is when
+// the controller saw the pod gone; zero: it has not said so.
+func (d *departures) until(owner, node string, addrs []netip.Addr, recorded time.Time, patience time.Duration, now time.Time) (at time.Time, unheard []netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	this, known := d.gone[owner]
 	if !known {
 		this = departure{at: d.start, node: anyNode}
+	}
+	if this.at.Equal(d.start) && !recorded.IsZero() && recorded.Before(d.start) {
+		this.at = recorded
 	}
 	if at = this.at.Add(patience); this.node != node && this.node != anyNode || !now.Before(at) {
 		return time.Time{}, nil
@@ -194,8 +200,8 @@ func (d *departures) note(owner string, n pool.Node, addrs []netip.Addr, now tim
 
 // departed tells until when it is not sure that the former holder of a slot does not run any more, as until does. What
 // its agent lists by our watch the API server is asked about.
-func (w *world) departed(owner, node string, addrs []netip.Addr, patience time.Duration) time.Time {
-	at, unheard := w.departures.until(owner, node, addrs, patience, time.Now())
+func (w *world) departed(owner, node string, addrs []netip.Addr, recorded time.Time, patience time.Duration) time.Time {
+	at, unheard := w.departures.until(owner, node, addrs, recorded, patience, time.Now())
 	if n, ok := w.ledger.Node(node); ok && slices.ContainsFunc(unheard, n.InUse) {
 		w.live.ask(node, owner, func(n pool.Node) {
 			if w.departures.note(owner, n, unheard, time.Now()) {
@@ -220,7 +226,7 @@ func (w *world) followHolders(pods toolscache.SharedIndexInformer) error {
 			for _, h := range w.ledger.Held(owner) {
 				if w.slotted(h) {
 					// What the agent lists at this moment is the proof once it does not.
-					w.departed(owner, h.Node, h.Addrs, w.departures.longest())
+					w.departed(owner, h.Node, h.Addrs, time.Time{}, w.departures.longest())
 				}
 				w.tell(news{freed: h.Node})
 			}

@@ -53,6 +53,8 @@ type freeSlot struct {
 	// it is only a matter of time; zero: it is not, or nobody knows yet.
 	kept string
 	at   time.Time
+	// recorded is when the controller saw that the former holder was gone; zero: it has not said so.
+	recorded time.Time
 }
 
 // freeSlots are the slots of the identity's workload that no living pod has, by node, and on each by
@@ -78,14 +80,14 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 		if s.Owner == id.Key() || s.Claimed || released(s.Addrs) {
 			continue
 		}
-		f := freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs}
+		f := freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs, recorded: recorded(records.Items, s)}
 		switch lives, leaves := p.holder(s.Owner); {
 		case lives:
 			continue
 		case leaves:
 			f.kept = leaving(s.Owner)
 		default:
-			f.at = p.world.departed(s.Owner, s.Node, s.Addrs, p.silence.patience)
+			f.at = p.world.departed(s.Owner, s.Node, s.Addrs, f.recorded, p.silence.patience)
 			if s.User != "" {
 				f.kept = fmt.Sprintf("the agent there still lists it as used by %s", s.User)
 			} else {
@@ -110,6 +112,24 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 		return y.addrs[0].Compare(x.addrs[0])
 	})
 	return free, nil
+}
+
+// departedAt is when the controller saw that a pod was gone, by the FixedIP of the slot; zero: it does not say.
+func departedAt(r *v1alpha1.FixedIP, owner string) time.Time {
+	if d := r.Status.Departed; d != nil && pool.OwnerKey(r.Namespace, d.PodName) == owner {
+		return d.At.Time
+	}
+	return time.Time{}
+}
+
+// recorded is the same by the one of the FixedIPs that keeps the addresses of a slot.
+func recorded(records []v1alpha1.FixedIP, s ledger.Slot) time.Time {
+	for i := range records {
+		if slices.Contains(records[i].Spec.IPs, s.Addrs[0].String()) {
+			return departedAt(&records[i], s.Owner)
+		}
+	}
+	return time.Time{}
 }
 
 // unheard says why it is not sure before a time that the former holder of a slot does not run any more; empty where
@@ -154,7 +174,8 @@ func (p *Plugin) freeRecord(r *v1alpha1.FixedIP, id identity.Identity) (f freeSl
 	case leaves:
 		f.kept = leaving(f.from)
 	default:
-		f.at = p.world.departed(f.from, f.node, f.addrs, p.silence.patience)
+		f.recorded = departedAt(r, f.from)
+		f.at = p.world.departed(f.from, f.node, f.addrs, f.recorded, p.silence.patience)
 		f.kept = unheard(f.from, f.at)
 	}
 	for _, a := range f.addrs {
@@ -319,7 +340,7 @@ func (p *Plugin) stillGone(ctx context.Context, c *cycle, claim ledger.Claim) er
 		if f.from != from || f.node != claim.Node {
 			continue
 		}
-		if at := p.world.departed(from, f.node, f.addrs, p.silence.patience); !at.IsZero() {
+		if at := p.world.departed(from, f.node, f.addrs, f.recorded, p.silence.patience); !at.IsZero() {
 			return fmt.Errorf("%s: %w", unheard(from, at), pool.ErrUnfenced)
 		}
 	}

@@ -50,6 +50,18 @@ func TestFreeSlots(t *testing.T) {
 		f[0].at = time.Date(2000, 1, 1, 0, 0, 59, 0, time.UTC)
 		return f
 	}
+	// seen is a record whose controller saw the pod gone.
+	seen := func(pod string, at time.Time) *v1alpha1.FixedIP {
+		return record(func(r *v1alpha1.FixedIP) {
+			r.Status.Departed = &v1alpha1.Departure{PodName: pod, At: metav1.NewTime(at)}
+		})
+	}
+	before := func(d time.Duration) time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(-d) }
+	since := func(f []freeSlot, recorded, at time.Time) []freeSlot {
+		f[0].recorded, f[0].at = recorded, at
+		return f
+	}
+	started := func(d *departures, ago time.Time) { d.begin(ago, time.Minute) }
 	forced := func(node string) func(*departures, time.Time) {
 		return func(d *departures, ago time.Time) {
 			d.begin(ago.Add(-time.Hour), time.Minute)
@@ -68,20 +80,24 @@ func TestFreeSlots(t *testing.T) {
 		asks string
 		want []freeSlot
 	}{
-		"its pod is gone":                           {entry: entry("web-x"), record: record(), want: free("")},
-		"its pod is gone, there is no record yet":   {entry: entry("web-x"), want: free("")},
-		"its pod lives":                             {entry: entry("web-x"), record: record(), pod: living},
-		"its pod is being deleted":                  {entry: entry("web-x"), record: record(), pod: leaving, want: free("db/web-x, which is being deleted, still has it")},
-		"the agent lists it":                        {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still lists it as used by db/web-x")},
-		"a claim for it is in flight":               {entry: entry("web-x"), record: record(), claimed: true},
-		"it is being given back":                    {entry: entry("web-x"), record: record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
-		"it is the pod's own":                       {entry: entry("web-x"), record: record(), asks: "web-x", pod: living},
-		"its pod was deleted by force":              {entry: entry("web-x"), record: record(), went: forced("n"), want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
-		"and the agent lists it":                    {entry: entry("web-x"), record: record(), went: forced("n"), user: "db/web-x", want: until("the agent there still lists it as used by db/web-x")},
-		"its pod has only just left the cache":      {entry: entry("web-x"), record: record(), went: func(d *departures, _ time.Time) { d.came(living) }, want: free("db/web-x, which is being deleted, still has it")},
-		"its pod was bound elsewhere":               {entry: entry("web-x"), record: record(), went: forced("m"), want: free("")},
-		"its pod went, and is gone since the start": {entry: entry("web-x"), record: record(), went: func(d *departures, ago time.Time) { d.begin(ago, time.Minute) }, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
-		"another workload's":                        {entry: pool.Owned("db", "web-x", "StatefulSet", "web")},
+		"its pod is gone":                              {entry: entry("web-x"), record: record(), want: free("")},
+		"its pod is gone, there is no record yet":      {entry: entry("web-x"), want: free("")},
+		"its pod lives":                                {entry: entry("web-x"), record: record(), pod: living},
+		"its pod is being deleted":                     {entry: entry("web-x"), record: record(), pod: leaving, want: free("db/web-x, which is being deleted, still has it")},
+		"the agent lists it":                           {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still lists it as used by db/web-x")},
+		"a claim for it is in flight":                  {entry: entry("web-x"), record: record(), claimed: true},
+		"it is being given back":                       {entry: entry("web-x"), record: record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
+		"it is the pod's own":                          {entry: entry("web-x"), record: record(), asks: "web-x", pod: living},
+		"its pod was deleted by force":                 {entry: entry("web-x"), record: record(), went: forced("n"), want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
+		"and the agent lists it":                       {entry: entry("web-x"), record: record(), went: forced("n"), user: "db/web-x", want: until("the agent there still lists it as used by db/web-x")},
+		"its pod has only just left the cache":         {entry: entry("web-x"), record: record(), went: func(d *departures, _ time.Time) { d.came(living) }, want: free("db/web-x, which is being deleted, still has it")},
+		"its pod was bound elsewhere":                  {entry: entry("web-x"), record: record(), went: forced("m"), want: free("")},
+		"its pod went, and is gone since the start":    {entry: entry("web-x"), record: record(), went: started, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
+		"its pod went before, as its record says":      {entry: entry("web-x"), record: seen("web-x", before(31*time.Second)), went: started, want: since(free("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:29Z to do so"), before(31*time.Second), before(-29*time.Second))},
+		"its pod went long before, as its record says": {entry: entry("web-x"), record: seen("web-x", before(time.Minute)), went: started, want: since(free(""), before(time.Minute), time.Time{})},
+		"its record says it of an earlier one":         {entry: entry("web-x"), record: seen("web-w", before(time.Hour)), went: started, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
+		"its entry is lost, its record says it":        {record: seen("web-x", before(time.Minute)), went: started, want: since(free(""), before(time.Minute), time.Time{})},
+		"another workload's":                           {entry: pool.Owned("db", "web-x", "StatefulSet", "web")},
 
 		"its entry is lost":                               {record: record(), want: free("")},
 		"its entry is lost, its pod lives":                {record: record(), pod: living},
@@ -92,7 +108,7 @@ func TestFreeSlots(t *testing.T) {
 		"its entry is lost, another's is there":           {entry: pool.Owned("db", "shop-x", "Deployment", "shop"), record: record(), want: free("10.0.1.6 is an address which belongs to db/shop-x on n; ask for another or free it")},
 		"its node is gone":                                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", kept: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
 		"a record that is no slot is no business":         {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
-		"made beforehand, since the start":                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), went: func(d *departures, ago time.Time) { d.begin(ago, time.Minute) }, want: free("")},
+		"made beforehand, since the start":                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), went: started, want: free("")},
 		"a record made beforehand, for no pod yet":        {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free("")},
 		"a record that is another workload's slots":       {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
 	} {

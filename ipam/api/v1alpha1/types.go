@@ -189,11 +189,25 @@ type FixedIPStatus struct {
 	// expiresAt is when the addresses go back, unless a pod comes back under the name before.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
+	// departed is the pod that had the addresses of a slot last, while none has them.
+	// +optional
+	Departed *Departure `json:"departed,omitempty"`
 	// conditions say what is out of order, each in words.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Departure is a pod that is gone.
+type Departure struct {
+	// podName is its name.
+	// +required
+	PodName string `json:"podName"`
+	// at is a time at which the API server did not have it any more, in whole seconds, rounded up. A scheduler
+	// that did not see it go waits for the word of the node's agent from then on, and not from its own start.
+	// +required
+	At metav1.Time `json:"at"`
 }
 
 // ConditionHomed is the condition that tells whether the subnet of the addresses has a node, and one alone:

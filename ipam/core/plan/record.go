@@ -336,11 +336,11 @@ func settled(s Situation, spec v1alpha1.FixedIPSpec, h ledger.Holding, held, rec
 	return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved})
 }
 
-// status brings the status to phase, pod and time of want, and the conditions up to date.
+// status brings the status to phase, pod and time of want, and the rest up to date.
 func status(s Situation, want v1alpha1.FixedIPStatus) Next {
-	want.Conditions = conditions(s)
+	want.Conditions, want.Departed = conditions(s), departed(s)
 	have := s.Record.Status
-	if have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) && sameConditions(have.Conditions, want.Conditions) {
+	if have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) && have.Departed == want.Departed && sameConditions(have.Conditions, want.Conditions) {
 		return Next{}
 	}
 	return Next{Step: UpdateStatus, Status: want}

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -146,6 +148,28 @@ func DecideSlot(s Situation, holder string) Next {
 		return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: s.Pod.UID})
 	}
 	return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved})
+}
+
+// departed is the last pod of a slot where it is gone: what the record says already, if it is about that pod.
+func departed(s Situation) *v1alpha1.Departure {
+	if name := s.Record.Spec.PodName; s.Record.Spec.Slot && s.Pod == nil && name != "" {
+		if said := s.Record.Status.Departed; said != nil && said.PodName == name {
+			return said
+		}
+		return Departed(name, s.Now)
+	}
+	return nil
+}
+
+// Departed is a pod that was gone at a time. Whole seconds are what the API keeps.
+func Departed(pod string, by time.Time) *v1alpha1.Departure {
+	return &v1alpha1.Departure{PodName: pod, At: metav1.NewTime(by.Add(time.Second - 1).Truncate(time.Second))}
+}
+
+// Departs tells whether the step says of a pod for the first time that it is gone, which the caches alone don't
+// prove: the API server has to be asked before.
+func (n Next) Departs(record *v1alpha1.FixedIP) bool {
+	return n.Step == UpdateStatus && n.Status.Departed != nil && n.Status.Departed != record.Status.Departed
 }
 
 // slotWithoutRecord decides about a claim: it becomes a slot when its pod runs with it (see Decide).

@@ -41,10 +41,35 @@ func slotRecord(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return r
 }
 
-func keptAside(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved} }
+func keptAside(r *v1alpha1.FixedIP) {
+	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: plan.Departed("shop-x", now.Add(-time.Hour))}
+}
 
 func reclaimed(p v1alpha1.ReclaimPolicy) func(*v1alpha1.FixedIP) {
 	return func(r *v1alpha1.FixedIP) { r.Spec.Reclaim = p }
+}
+
+// Whole seconds are what the API keeps: a pod is never said to be gone before it is.
+func TestDeparted(t *testing.T) {
+	for by, want := range map[time.Time]time.Time{time.Unix(7, 0): time.Unix(7, 0), time.Unix(7, 1): time.Unix(8, 0)} {
+		if at := plan.Departed("shop-x", by).At; !at.Time.Equal(want) {
+			t.Errorf("%v for %v, want %v", at, by, want)
+		}
+	}
+	said := slotRecord(keptAside)
+	for name, c := range map[string]struct {
+		next plan.Next
+		want bool
+	}{
+		"for the first time": {plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Departed: plan.Departed("shop-y", now)}}, true},
+		"as it says":         {plan.Next{Step: plan.UpdateStatus, Status: said.Status}, false},
+		"of none":            {plan.Next{Step: plan.UpdateStatus}, false},
+		"another step":       {plan.Next{Step: plan.DeleteRecord}, false},
+	} {
+		if got := c.next.Departs(said); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }
 
 func replica(name, node string, ips ...string) *corev1.Pod {
@@ -86,6 +111,11 @@ func TestDecideSlot(t *testing.T) {
 
 		"all is well": {plan.Situation{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x", plan.Next{}},
 		"the pod is gone": {plan.Situation{Record: slotRecord(), Held: mine, Workload: open}, "shop-x",
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: plan.Departed("shop-x", now)}}},
+		"and has been for long": {plan.Situation{Record: slotRecord(keptAside), Held: mine, Workload: open}, "shop-x", plan.Next{}},
+		"another one is gone than the record says": {plan.Situation{Record: slotRecord(keptAside, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Workload: open}, "shop-y",
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: plan.Departed("shop-y", now)}}},
+		"made beforehand, it never had a pod": {plan.Situation{Record: slotRecord(func(r *v1alpha1.FixedIP) { r.Spec.PodName, r.Status = "", v1alpha1.FixedIPStatus{} }), Workload: open}, "",
 			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
 		"another pod has taken it over": {plan.Situation{Record: slotRecord(keptAside), Held: mine, Pod: replica("shop-y", ""), Workload: open}, "shop-y",
 			plan.Next{Step: plan.UpdateRecord, Spec: handedOn}},
@@ -106,7 +136,7 @@ func TestDecideSlot(t *testing.T) {
 		"the workload is gone, not it":      {plan.Situation{Record: slotRecord(keptAside, reclaimed(policy("Retain", "Retain", 0))), Held: mine, Workload: closed}, "shop-x", plan.Next{}},
 		"the workload is gone, its pod not": {plan.Situation{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: closed}, "shop-x", plan.Next{}},
 		"the workload is gone, and it has time to live": {plan.Situation{Record: slotRecord(keptAside, reclaimed(policy("Delete", "Retain", time.Hour))), Held: mine, Workload: closed}, "shop-x",
-			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}, Departed: plan.Departed("shop-x", now.Add(-time.Hour))}, At: now.Add(time.Hour)}},
 
 		"deleted while its pod runs": {plan.Situation{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x",
 			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-shop-x"}}},
