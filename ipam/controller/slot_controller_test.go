@@ -1,0 +1,56 @@
+package controller
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/plan"
+)
+
+// A pod that the caches do not show may only not be there yet. The FixedIP of its slot says that it is gone when the
+// API server has said so, since a scheduler hands the slot on by that.
+func TestDeparture(t *testing.T) {
+	slot := recordOf(0, false)
+	slot.Spec.Slot = true
+	lives, over := podOf(0), podOf(0)
+	over.Status.Phase = corev1.PodSucceeded
+	gone := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: plan.Departed("web-0", begin.Add(time.Hour))}
+	for name, c := range map[string]struct {
+		api  []client.Object
+		want v1alpha1.FixedIPStatus
+		err  error
+	}{
+		"it is gone":  {api: objects(slot), want: gone},
+		"it is over":  {api: objects(slot, over), want: gone},
+		"it is there": {api: objects(slot, lives), want: slot.Status, err: errSuperseded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, c.api, nil)
+			var record v1alpha1.FixedIP
+			if err := s.api.Get(t.Context(), client.ObjectKeyFromObject(slot), &record); err != nil {
+				t.Fatal(err)
+			}
+			situation := plan.Situation{Record: &record, Now: begin}
+			step := slotStep{slot: plan.Slot{Record: &record, Holder: "web-0"}, situation: situation,
+				next: plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: plan.Departed("web-0", begin)}}}
+			// When the API server is asked, it is later than when this was decided.
+			s.clock.Step(time.Hour)
+			if err := (&slotReconciler{s.records}).step(t.Context(), "db", step); !errors.Is(err, c.err) {
+				t.Error(err)
+			}
+			var now v1alpha1.FixedIP
+			if err := s.api.Get(t.Context(), client.ObjectKeyFromObject(slot), &now); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, now.Status); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
