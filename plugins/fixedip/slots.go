@@ -68,19 +68,24 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 	var free []freeSlot
 	// pooled are the addresses that the slots have in pools.
 	pooled := map[string]bool{}
-	released := func(addrs []netip.Addr) bool {
-		return slices.ContainsFunc(records.Items, func(r v1alpha1.FixedIP) bool {
-			return r.DeletionTimestamp != nil && slices.Contains(r.Spec.IPs, addrs[0].String())
-		})
+	// keeper is who keeps an address: one of the FixedIPs, and where there are two, the one that is going.
+	keeper := map[string]*v1alpha1.FixedIP{}
+	for i := range records.Items {
+		for _, ip := range records.Items[i].Spec.IPs {
+			if other := keeper[ip]; other == nil || other.DeletionTimestamp == nil {
+				keeper[ip] = &records.Items[i]
+			}
+		}
 	}
 	for _, s := range p.world.ledger.Slots(id.Resource()) {
 		for _, a := range s.Addrs {
 			pooled[a.String()] = true
 		}
-		if s.Owner == id.Key() || s.Claimed || released(s.Addrs) {
+		record := keeper[s.Addrs[0].String()]
+		if s.Owner == id.Key() || s.Claimed || record != nil && record.DeletionTimestamp != nil {
 			continue
 		}
-		f := freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs, recorded: recorded(records.Items, s)}
+		f := freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs, recorded: departedAt(record, s.Owner)}
 		switch lives, leaves := p.holder(s.Owner); {
 		case lives:
 			continue
@@ -114,20 +119,14 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 	return free, nil
 }
 
-// departedAt is when the controller saw that a pod was gone, by the FixedIP of the slot; zero: it does not say.
+// departedAt is when the controller saw that a pod was gone, by the FixedIP of the slot, of which there may be none
+// yet; zero: it does not say.
 func departedAt(r *v1alpha1.FixedIP, owner string) time.Time {
+	if r == nil {
+		return time.Time{}
+	}
 	if d := r.Status.Departed; d != nil && pool.OwnerKey(r.Namespace, d.PodName) == owner {
 		return d.At.Time
-	}
-	return time.Time{}
-}
-
-// recorded is the same by the one of the FixedIPs that keeps the addresses of a slot.
-func recorded(records []v1alpha1.FixedIP, s ledger.Slot) time.Time {
-	for i := range records {
-		if slices.Contains(records[i].Spec.IPs, s.Addrs[0].String()) {
-			return departedAt(&records[i], s.Owner)
-		}
 	}
 	return time.Time{}
 }
