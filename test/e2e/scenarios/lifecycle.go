@@ -261,10 +261,9 @@ func (s *scene) mostAtOnce(ctx context.Context) <-chan int {
 }
 
 // rolledOut returns when all pods of a Deployment are of its last revision and whole, with the number of addresses
-// that are kept for it. Pods are replaced one after the other; where our programs are killed as one goes, the next
-// waits for the minute within which an agent tells of all that it has given out.
+// that are kept for it.
 func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, error) {
-	err := within(ctx, 2*patience, func() error {
+	err := eventually(ctx, func() error {
 		d := &appsv1.Deployment{ObjectMeta: s.meta(name)}
 		if err := s.api.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
 			return err
