@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // slotReconciler owns the FixedIPs of slots, and the release of their entries. A request names a
@@ -198,6 +200,25 @@ func (r *slotReconciler) records(ctx context.Context, from client.Reader, namesp
 	return records, nil
 }
 
+// listed notes which addresses of a slot the agent of its node lists, of which the API server is asked: the pod is gone
+// there, and the cache may be of before.
+func (r *slotReconciler) listed(ctx context.Context, spec v1alpha1.FixedIPSpec, departed *v1alpha1.Departure) error {
+	var node ciliumv2.CiliumNode
+	switch err := r.live.Get(ctx, client.ObjectKey{Name: spec.NodeName}, &node); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look what the agent of node %s lists: %w", spec.NodeName, err)
+	}
+	pool := ciliumpool.FromCiliumNode(&node)
+	for _, ip := range spec.IPs {
+		if a, err := address.Parse(ip); err == nil && pool.InUse(a) {
+			departed.NodeName, departed.Listed = spec.NodeName, append(departed.Listed, ip)
+		}
+	}
+	return nil
+}
+
 // step makes one step about one slot. What is released goes by the pod that has it; all else by the
 // record.
 func (r *slotReconciler) step(ctx context.Context, namespace string, s slotStep) error {
@@ -222,7 +243,11 @@ func (r *slotReconciler) step(ctx context.Context, namespace string, s slotStep)
 			return fmt.Errorf("look whether pod %s is gone: %w", key, err)
 		}
 		// It was gone by now, and may not have been when this was decided.
-		s.next.Status.Departed = plan.Departed(key.Name, r.clock.Now())
+		departed := plan.Departed(key.Name, r.clock.Now())
+		if err := r.listed(ctx, s.situation.Record.Spec, departed); err != nil {
+			return err
+		}
+		s.next.Status.Departed = departed
 	}
 	return r.make(ctx, key, s.situation, s.next)
 }

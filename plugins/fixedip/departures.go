@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -30,9 +31,9 @@ import (
 // only where their node is gone or out of service, which counts as much.)
 //
 // The agent listed the address when the pod was gone, and does so no more. Or the pod has been gone for so
-// long that the agent would have listed it (see silence, and live). That time begins with this process where it did
-// not see the pod go, or when the controller saw it gone, which the FixedIP says: a scheduler that is started again and
-// again would begin to wait each time.
+// long that the agent would have listed it (see silence, and live). Where this process did not see the pod go, the FixedIP
+// says what the agent listed and since when the pod is gone, as the controller saw it: a scheduler that is started again
+// and again would begin to wait each time. Without that the time begins with this process.
 //
 // The zero value is ready, and knows of no pod: all went long ago.
 type departures struct {
@@ -131,23 +132,24 @@ func (d *departures) tidy(now time.Time) {
 }
 
 // until is when it is sure that a pod that is gone does not run with any of the addresses on the node; zero: it is
-// now. Where it is not, unheard are the addresses that the agent is not known to have listed since. recorded is when
-// the controller saw the pod gone; zero: it has not said so.
-func (d *departures) until(owner, node string, addrs []netip.Addr, recorded time.Time, patience time.Duration, now time.Time) (at time.Time, unheard []netip.Addr) {
+// now. Where it is not, unheard are the addresses that the agent is not known to have listed since. recorded is what
+// the controller has said of the pod's end, which only matters where nobody here saw it; nil: nothing.
+func (d *departures) until(owner, node string, addrs []netip.Addr, recorded *v1alpha1.Departure, patience time.Duration, now time.Time) (at time.Time, unheard []netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	this, known := d.gone[owner]
 	if !known {
 		this = departure{at: d.start, node: anyNode}
 	}
-	if this.at.Equal(d.start) && !recorded.IsZero() && recorded.Before(d.start) {
-		this.at = recorded
+	unseen := recorded != nil && this.at.Equal(d.start)
+	if unseen && recorded.At.Time.Before(d.start) {
+		this.at = recorded.At.Time
 	}
 	if at = this.at.Add(patience); this.node != node && this.node != anyNode || !now.Before(at) {
 		return time.Time{}, nil
 	}
 	for _, a := range addrs {
-		if !this.listed[a] {
+		if !this.listed[a] && !(unseen && recorded.NodeName == node && slices.Contains(recorded.Listed, a.String())) {
 			unheard = append(unheard, a)
 		}
 	}
@@ -200,7 +202,7 @@ func (d *departures) note(owner string, n pool.Node, addrs []netip.Addr, now tim
 
 // departed tells until when it is not sure that the former holder of a slot does not run any more, as until does. What
 // its agent lists by our watch the API server is asked about.
-func (w *world) departed(owner, node string, addrs []netip.Addr, recorded time.Time, patience time.Duration) time.Time {
+func (w *world) departed(owner, node string, addrs []netip.Addr, recorded *v1alpha1.Departure, patience time.Duration) time.Time {
 	at, unheard := w.departures.until(owner, node, addrs, recorded, patience, time.Now())
 	if n, ok := w.ledger.Node(node); ok && slices.ContainsFunc(unheard, n.InUse) {
 		w.live.ask(node, owner, func(n pool.Node) {
@@ -226,7 +228,7 @@ func (w *world) followHolders(pods toolscache.SharedIndexInformer) error {
 			for _, h := range w.ledger.Held(owner) {
 				if w.slotted(h) {
 					// What the agent lists at this moment is the proof once it does not.
-					w.departed(owner, h.Node, h.Addrs, time.Time{}, w.departures.longest())
+					w.departed(owner, h.Node, h.Addrs, nil, w.departures.longest())
 				}
 				w.tell(news{freed: h.Node})
 			}

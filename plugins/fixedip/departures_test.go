@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -41,30 +42,36 @@ func TestDepartures(t *testing.T) {
 		went   *corev1.Pod
 		missed bool
 		listed pool.Node
-		// recorded is when the controller has seen that the pod was gone, before the start; 0: it has not.
+		// recorded is when the controller has seen that the pod was gone, before the start; 0: it has not. said is
+		// the node whose agent listed both addresses then, by the controller.
 		recorded time.Duration
+		said     string
 		// want is how long after the start it is sure that nothing runs with the addresses on n; 0: it is.
 		want time.Duration
 	}
 	for name, steps := range map[string][]step{
-		"by force":                                {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour + time.Minute}},
-		"by force, listed, and no more":           {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", a, b)}},
-		"by force, one of two listed":             {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", a), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", b)}},
-		"by force, listed elsewhere":              {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("m", a, b), want: time.Hour + time.Minute}},
-		"listed before it went":                   {{after: time.Hour, listed: lists("n", a, b)}, {after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}},
-		"its kubelet has said that it is over":    {{after: time.Hour, went: goes(pod, "n", 30)}},
-		"it is over, and nobody deletes it":       {{after: time.Hour, went: pod}},
-		"it was bound elsewhere":                  {{after: time.Hour, went: goes(pod, "m", 0)}},
-		"it was never bound":                      {{after: time.Hour, went: goes(pod, "", 0)}},
-		"nobody saw its end":                      {{after: time.Hour, went: goes(pod, "n", 30), missed: true, want: time.Hour + time.Minute}},
-		"nobody saw whether it was bound":         {{after: time.Hour, went: goes(pod, "", 0), missed: true, want: time.Hour + time.Minute}},
-		"before the start":                        {{want: time.Minute}, {after: 59 * time.Second, want: time.Minute}, {after: time.Minute}},
-		"before the start, listed, and no more":   {{want: time.Minute}, {after: time.Second, listed: lists("n", a, b)}},
-		"before the start, as the controller saw": {{recorded: 40 * time.Second, want: 20 * time.Second}, {after: 19 * time.Second, recorded: 40 * time.Second, want: 20 * time.Second}, {after: 20 * time.Second, recorded: 40 * time.Second}},
-		"long before, as the controller saw":      {{recorded: time.Minute}},
-		"one of the name, as the controller saw":  {{after: time.Second, recorded: time.Hour}, {after: 2 * time.Second, recorded: time.Hour, went: goes(pod, "n", 0), want: 62 * time.Second}},
-		"just after the start, its kubelet said":  {{after: time.Second, went: goes(pod, "n", 30)}},
-		"a second one of the name":                {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour + 50*time.Second, went: goes(pod, "n", 0), want: time.Hour + 110*time.Second}, {after: time.Hour + time.Minute, want: time.Hour + 110*time.Second}},
+		"by force":                                 {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour + time.Minute}},
+		"by force, listed, and no more":            {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", a, b)}},
+		"by force, one of two listed":              {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", a), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("n", b)}},
+		"by force, listed elsewhere":               {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour, listed: lists("m", a, b), want: time.Hour + time.Minute}},
+		"listed before it went":                    {{after: time.Hour, listed: lists("n", a, b)}, {after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}},
+		"its kubelet has said that it is over":     {{after: time.Hour, went: goes(pod, "n", 30)}},
+		"it is over, and nobody deletes it":        {{after: time.Hour, went: pod}},
+		"it was bound elsewhere":                   {{after: time.Hour, went: goes(pod, "m", 0)}},
+		"it was never bound":                       {{after: time.Hour, went: goes(pod, "", 0)}},
+		"nobody saw its end":                       {{after: time.Hour, went: goes(pod, "n", 30), missed: true, want: time.Hour + time.Minute}},
+		"nobody saw whether it was bound":          {{after: time.Hour, went: goes(pod, "", 0), missed: true, want: time.Hour + time.Minute}},
+		"before the start":                         {{want: time.Minute}, {after: 59 * time.Second, want: time.Minute}, {after: time.Minute}},
+		"before the start, listed, and no more":    {{want: time.Minute}, {after: time.Second, listed: lists("n", a, b)}},
+		"before the start, as the controller saw":  {{recorded: 40 * time.Second, want: 20 * time.Second}, {after: 19 * time.Second, recorded: 40 * time.Second, want: 20 * time.Second}, {after: 20 * time.Second, recorded: 40 * time.Second}},
+		"long before, as the controller saw":       {{recorded: time.Minute}},
+		"one of the name, as the controller saw":   {{after: time.Second, recorded: time.Hour}, {after: 2 * time.Second, recorded: time.Hour, went: goes(pod, "n", 0), want: 62 * time.Second}},
+		"listed, as the controller saw":            {{recorded: time.Second, said: "n"}},
+		"listed since, as the controller saw":      {{want: time.Minute}, {after: 2 * time.Second, recorded: -time.Second, said: "n"}},
+		"listed elsewhere, as the controller saw":  {{recorded: time.Second, said: "m", want: 59 * time.Second}},
+		"the controller saw an earlier one listed": {{after: time.Second, recorded: time.Hour, said: "n"}, {after: 2 * time.Second, recorded: time.Hour, said: "n", went: goes(pod, "n", 0), want: 62 * time.Second}},
+		"just after the start, its kubelet said":   {{after: time.Second, went: goes(pod, "n", 30)}},
+		"a second one of the name":                 {{after: time.Hour, went: goes(pod, "n", 0), want: time.Hour + time.Minute}, {after: time.Hour + 50*time.Second, went: goes(pod, "n", 0), want: time.Hour + 110*time.Second}, {after: time.Hour + time.Minute, want: time.Hour + 110*time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d departures
@@ -88,15 +95,18 @@ func TestDepartures(t *testing.T) {
 				if s.listed.Name != "" {
 					d.note("db/web-x", s.listed, []netip.Addr{a, b}, now)
 				}
-				var recorded time.Time
-				if s.recorded > 0 {
-					recorded = begun.Add(-s.recorded)
+				var recorded *v1alpha1.Departure
+				if s.recorded != 0 {
+					recorded = &v1alpha1.Departure{PodName: "web-x", At: metav1.NewTime(begun.Add(-s.recorded))}
+				}
+				if s.said != "" {
+					recorded.NodeName, recorded.Listed = s.said, []string{a.String(), b.String()}
 				}
 				at, unheard := d.until("db/web-x", "n", []netip.Addr{a, b}, recorded, time.Minute, now)
 				if (s.want == 0) != at.IsZero() || s.want > 0 && !at.Equal(begun.Add(s.want)) || (len(unheard) == 0) != at.IsZero() {
 					t.Errorf("%d: until %v, unheard %v, want %v", i, at, unheard, begun.Add(s.want))
 				}
-				if other, _ := d.until("db/web-y", "n", []netip.Addr{a}, time.Time{}, time.Minute, begun); other.IsZero() {
+				if other, _ := d.until("db/web-y", "n", []netip.Addr{a}, nil, time.Minute, begun); other.IsZero() {
 					t.Errorf("%d: what was seen of one pod counts for another", i)
 				}
 			}

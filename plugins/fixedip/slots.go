@@ -53,8 +53,8 @@ type freeSlot struct {
 	// it is only a matter of time; zero: it is not, or nobody knows yet.
 	kept string
 	at   time.Time
-	// recorded is when the controller saw that the former holder was gone; zero: it has not said so.
-	recorded time.Time
+	// recorded is what the controller has said of the former holder's end; nil: nothing.
+	recorded *v1alpha1.Departure
 }
 
 // freeSlots are the slots of the identity's workload that no living pod has, by node, and on each by
@@ -85,7 +85,7 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 		if s.Owner == id.Key() || s.Claimed || record != nil && record.DeletionTimestamp != nil {
 			continue
 		}
-		f := freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs, recorded: departedAt(record, s.Owner)}
+		f := freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs, recorded: departureOf(record, s.Owner)}
 		switch lives, leaves := p.holder(s.Owner); {
 		case lives:
 			continue
@@ -119,16 +119,12 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 	return free, nil
 }
 
-// departedAt is when the controller saw that a pod was gone, by the FixedIP of the slot, of which there may be none
-// yet; zero: it does not say.
-func departedAt(r *v1alpha1.FixedIP, owner string) time.Time {
-	if r == nil {
-		return time.Time{}
+// departureOf is what the FixedIP of a slot, of which there may be none yet, says of the end of a pod; nil: nothing.
+func departureOf(r *v1alpha1.FixedIP, owner string) *v1alpha1.Departure {
+	if r == nil || r.Status.Departed == nil || pool.OwnerKey(r.Namespace, r.Status.Departed.PodName) != owner {
+		return nil
 	}
-	if d := r.Status.Departed; d != nil && pool.OwnerKey(r.Namespace, d.PodName) == owner {
-		return d.At.Time
-	}
-	return time.Time{}
+	return r.Status.Departed
 }
 
 // unheard says why it is not sure before a time that the former holder of a slot does not run any more; empty where
@@ -173,7 +169,7 @@ func (p *Plugin) freeRecord(r *v1alpha1.FixedIP, id identity.Identity) (f freeSl
 	case leaves:
 		f.kept = leaving(f.from)
 	default:
-		f.recorded = departedAt(r, f.from)
+		f.recorded = departureOf(r, f.from)
 		f.at = p.world.departed(f.from, f.node, f.addrs, f.recorded, p.silence.patience)
 		f.kept = unheard(f.from, f.at)
 	}

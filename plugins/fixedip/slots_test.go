@@ -58,9 +58,11 @@ func TestFreeSlots(t *testing.T) {
 	}
 	before := func(d time.Duration) time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(-d) }
 	since := func(f []freeSlot, recorded, at time.Time) []freeSlot {
-		f[0].recorded, f[0].at = recorded, at
+		f[0].recorded, f[0].at = seen("web-x", recorded).Status.Departed, at
 		return f
 	}
+	listed := seen("web-x", before(time.Second))
+	listed.Status.Departed.NodeName, listed.Status.Departed.Listed = "n", []string{addr}
 	started := func(d *departures, ago time.Time) { d.begin(ago, time.Minute) }
 	forced := func(node string) func(*departures, time.Time) {
 		return func(d *departures, ago time.Time) {
@@ -95,6 +97,8 @@ func TestFreeSlots(t *testing.T) {
 		"its pod went, and is gone since the start":    {entry: entry("web-x"), record: record(), went: started, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
 		"its pod went before, as its record says":      {entry: entry("web-x"), record: seen("web-x", before(31*time.Second)), went: started, want: since(free("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:29Z to do so"), before(31*time.Second), before(-29*time.Second))},
 		"its pod went long before, as its record says": {entry: entry("web-x"), record: seen("web-x", before(time.Minute)), went: started, want: since(free(""), before(time.Minute), time.Time{})},
+		"its agent listed it, as its record says":      {entry: entry("web-x"), record: listed, went: started, want: []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, recorded: listed.Status.Departed}}},
+		"and it lists it still":                        {entry: entry("web-x"), record: listed, user: "db/web-x", went: started, want: []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, kept: "the agent there still lists it as used by db/web-x", recorded: listed.Status.Departed}}},
 		"its record says it of an earlier one":         {entry: entry("web-x"), record: seen("web-w", before(time.Hour)), went: started, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
 		"its entry is lost, its record says it":        {record: seen("web-x", before(time.Minute)), went: started, want: since(free(""), before(time.Minute), time.Time{})},
 		"another workload's":                           {entry: pool.Owned("db", "web-x", "StatefulSet", "web")},

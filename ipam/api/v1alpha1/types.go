@@ -208,6 +208,13 @@ type Departure struct {
 	// that did not see it go waits for the word of the node's agent from then on, and not from its own start.
 	// +required
 	At metav1.Time `json:"at"`
+	// nodeName is the node where the addresses were then, and listed are those that its agent listed then, by
+	// the API server. Once the agent lists them no more, the pod does not run any more.
+	// +optional
+	NodeName string `json:"nodeName,omitempty"`
+	// +optional
+	// +listType=set
+	Listed []string `json:"listed,omitempty"`
 }
 
 // ConditionHomed is the condition that tells whether the subnet of the addresses has a node, and one alone:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -41,7 +42,7 @@ func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed 
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { set(obj.(*v1alpha1.FixedIP)) },
 		UpdateFunc: func(before, after any) {
-			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); Reserves(a, b) {
+			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); Reserves(a, b) || Departs(a, b) {
 				set(b)
 			}
 		},
@@ -64,4 +65,9 @@ func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed 
 func Reserves(before, after *v1alpha1.FixedIP) bool {
 	return before.UID != after.UID || before.Generation != after.Generation ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
+}
+
+// Departs tells whether the record of a slot says anew of a pod that it is gone, so that another may follow it.
+func Departs(before, after *v1alpha1.FixedIP) bool {
+	return after.Status.Departed != nil && !equality.Semantic.DeepEqual(before.Status.Departed, after.Status.Departed)
 }

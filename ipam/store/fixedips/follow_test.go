@@ -45,6 +45,27 @@ func TestKeeping(t *testing.T) {
 	}
 }
 
+func TestDeparts(t *testing.T) {
+	said := func(d v1alpha1.Departure) *v1alpha1.FixedIP {
+		return record(func(r *v1alpha1.FixedIP) { r.Status.Departed = &d })
+	}
+	once := v1alpha1.Departure{PodName: "web-x", At: made}
+	for name, c := range map[string]struct {
+		before, after *v1alpha1.FixedIP
+		want          bool
+	}{
+		"for the first time":      {record(), said(once), true},
+		"again":                   {said(once), said(once), false},
+		"of another":              {said(once), said(v1alpha1.Departure{PodName: "web-y", At: made}), true},
+		"somebody has it":         {said(once), record(), false},
+		"nothing is said of pods": {record(), record(func(r *v1alpha1.FixedIP) { r.Status.Phase = v1alpha1.PhaseInUse }), false},
+	} {
+		if got := Departs(c.before, c.after); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 func TestReserves(t *testing.T) {
 	for name, c := range map[string]struct {
 		after *v1alpha1.FixedIP
