@@ -208,10 +208,11 @@ type Departure struct {
 	// that did not see it go waits for the word of the node's agent from then on, and not from its own start.
 	// +required
 	At metav1.Time `json:"at"`
-	// nodeName is the node where the addresses were then, and listed are those that its agent listed then, by
-	// the API server. Once the agent lists them no more, the pod does not run any more.
+	// nodeName is the node of the addresses that are listed.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
+	// listed are the addresses that the node's agent listed as used at that time. Once it lists them no more, the
+	// pod does not run any more.
 	// +optional
 	// +listType=set
 	Listed []string `json:"listed,omitempty"`
