@@ -2,10 +2,12 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -207,6 +209,22 @@ func (e *env) agentsWatch(nodes int) {
 	})
 }
 
+// startAgain starts programs again that have ended because the API server was gone before it had answered what they
+// ask first. A kubelet does that for their users.
+func (e *env) startAgain(programs ...*cluster.Process) {
+	e.t.Helper()
+	for _, p := range programs {
+		if p.Running() {
+			continue
+		}
+		var exit *exec.ExitError
+		if err := p.ExitError(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			e.t.Fatalf("%s has ended, and not because it could not start: %v\n%s", p.Name, err, p.LogTail())
+		}
+		e.must(p.Restart(within(e.t)))
+	}
+}
+
 // fromEnv is a number that the caller of make may set.
 func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
 	t.Helper()
@@ -279,6 +297,7 @@ func TestKilledAtRandom(t *testing.T) {
 					e.caughtUp()
 					e.agentsWatch(len(threeNodes))
 				})
+				e.startAgain(e.scheduler, e.controller)
 			}
 		})
 		now := c.settle()
