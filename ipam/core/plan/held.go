@@ -70,6 +70,17 @@ func besides(held []netip.Addr, ips []string) []netip.Addr {
 	return found
 }
 
+// heldAny are those of the addresses that are among what is held.
+func heldAny(held []ledger.Holding, addrs []netip.Addr) []netip.Addr {
+	var found []netip.Addr
+	for _, a := range addrs {
+		if slices.ContainsFunc(held, func(h ledger.Holding) bool { return slices.Contains(h.Addrs, a) }) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
 // Spares tells that a pod runs, and with none of the addresses. One whose addresses are not known
 // yet may come to have any that its node's pool gives it.
 func Spares(pod *corev1.Pod, addrs []netip.Addr) bool {

@@ -280,6 +280,12 @@ func standing(s Situation) Next {
 				return Next{Step: ReleaseEntries, Node: h.Node, Addrs: left}
 			}
 		}
+		// A move that was only announced binds nobody, and whoever comes next may go elsewhere or not come at all.
+		for _, h := range s.Arriving {
+			if announced := heldAny(s.Held, h.Addrs); len(announced) > 0 {
+				return Next{Step: ReleaseEntries, Node: h.Node, Addrs: announced}
+			}
+		}
 	}
 	// What is kept for a pod that may come back has to stand in a pool as well.
 	at, addrs, in := projection(s)

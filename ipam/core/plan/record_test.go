@@ -255,6 +255,15 @@ func TestDecide(t *testing.T) {
 		"and so is one whose pod is gone for now": {
 			plan.Situation{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
 			plan.Next{}},
+		"one that was only announced goes with the pod": {
+			plan.Situation{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"and is left alone while the pod waits": {
+			plan.Situation{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+			plan.Next{}},
+		"and while nobody says where the address is": {
+			plan.Situation{Record: record(migrates, reserved), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			plan.Next{}},
 		"an announcement that was left behind goes": {
 			plan.Situation{Record: record(migrates), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2"}},
