@@ -319,25 +319,35 @@ func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 	}
 }
 
-// A pod that opted out and is on its way out takes nothing from the next of its name, which is to have a fixed
-// address again. One that stays does.
-func TestOptedOutPodOnItsWayOut(t *testing.T) {
-	for _, going := range []bool{true, false} {
-		pod := podOf(0)
-		pod.Spec.NodeName = "another"
-		pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
-		if going {
-			pod.Finalizers, pod.DeletionTimestamp = []string{"test/keeps"}, &metav1.Time{Time: begin}
-		}
-		sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}}
-		s := newStage(t, nil, objects(recordOf(0, false), pod, sts))
-		situation, err := s.records.situation(t.Context(), s.cached, client.ObjectKeyFromObject(pod))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if next := plan.Decide(situation); (next.Step == plan.DeleteRecord) == going {
-			t.Errorf("going %v: %s", going, next.Step)
-		}
+// A pod that opted out takes what was kept for its name only while it waits to run without: its workload may want a
+// fixed address for the next of its name by now, whose template says so.
+func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		goes   bool
+	}{
+		"it waits": {func(*corev1.Pod) {}, true},
+		"it runs":  {func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.2.9"}} }, false},
+		"it is on its way out": {func(p *corev1.Pod) {
+			p.Finalizers, p.DeletionTimestamp = []string{"test/keeps"}, &metav1.Time{Time: begin}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := podOf(0)
+			pod.Spec.NodeName = "another"
+			pod.Status = corev1.PodStatus{}
+			pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+			c.change(pod)
+			sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}}
+			s := newStage(t, nil, objects(recordOf(0, false), pod, sts))
+			situation, err := s.records.situation(t.Context(), s.cached, client.ObjectKeyFromObject(pod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if next := plan.Decide(situation); (next.Step == plan.DeleteRecord) != c.goes {
+				t.Errorf("%s", next.Step)
+			}
+		})
 	}
 }
 
