@@ -210,9 +210,9 @@ func (r *slotReconciler) listed(ctx context.Context, spec v1alpha1.FixedIPSpec, 
 	case err != nil:
 		return fmt.Errorf("look what the agent of node %s lists: %w", spec.NodeName, err)
 	}
-	pool := ciliumpool.FromCiliumNode(&node)
+	seen := ciliumpool.FromCiliumNode(&node)
 	for _, ip := range spec.IPs {
-		if a, err := address.Parse(ip); err == nil && pool.InUse(a) {
+		if a, err := address.Parse(ip); err == nil && seen.InUse(a) {
 			departed.NodeName, departed.Listed = spec.NodeName, append(departed.Listed, ip)
 		}
 	}
