@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +27,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
-	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -319,38 +317,6 @@ func TestOptedOutPodComesDuringTheRelease(t *testing.T) {
 	}
 }
 
-// A pod that opted out takes what was kept for its name only while it waits to run without: its workload may want a
-// fixed address for the next of its name by now, whose template says so.
-func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*corev1.Pod)
-		goes   bool
-	}{
-		"it waits": {func(*corev1.Pod) {}, true},
-		"it runs":  {func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.2.9"}} }, false},
-		"it is on its way out": {func(p *corev1.Pod) {
-			p.Finalizers, p.DeletionTimestamp = []string{"test/keeps"}, &metav1.Time{Time: begin}
-		}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pod := podOf(0)
-			pod.Spec.NodeName = "another"
-			pod.Status = corev1.PodStatus{}
-			pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
-			c.change(pod)
-			sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}}
-			s := newStage(t, nil, objects(recordOf(0, false), pod, sts))
-			situation, err := s.records.situation(t.Context(), s.cached, client.ObjectKeyFromObject(pod))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if next := plan.Decide(situation); (next.Step == plan.DeleteRecord) != c.goes {
-				t.Errorf("%s", next.Step)
-			}
-		})
-	}
-}
-
 // F13: what can't be taken back is told, and the finalizer goes when it is overdue and not before.
 func TestF13FinalizerHasADeadline(t *testing.T) {
 	records := objects(recordOf(0, true))
@@ -476,26 +442,5 @@ func TestReleaseBesideTheRunningPod(t *testing.T) {
 				t.Errorf("%v; the owners are %s", err, s.owners())
 			}
 		})
-	}
-}
-
-// No watch asks for an identity whose address was barred somewhere: the mark names nobody. It goes on all
-// the same, before the mark has cooled down.
-func TestTheStepAfterBarIsNotMissed(t *testing.T) {
-	barred := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "other"}}
-	barred.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
-	s := newStage(t, objects(barred), nil)
-	// The clients of a stage can't be compared.
-	s.records.live = &struct{ client.Client }{s.api}
-	home, _ := s.records.ledger.Node("n")
-	s.records.ledger.SetNode(home.With([]pool.Edit{home.Set(netip.MustParseAddr(fixed(0)), pool.Leaving("m", "db/web-0"))}))
-	s.records.ledger.SetNode(ciliumpool.FromCiliumNode(barred))
-	result, err := s.records.Reconcile(t.Context(), identityRequest("db/web-0")[0])
-	var now ciliumv2.CiliumNode
-	if getErr := s.api.Get(t.Context(), client.ObjectKey{Name: "m"}, &now); err != nil || getErr != nil || now.Spec.IPAM.Pool[fixed(0)].Owner != rests {
-		t.Fatalf("%v, %v: %v", err, getErr, now.Spec.IPAM.Pool)
-	}
-	if result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
-		t.Errorf("looked at again after %v", result.RequeueAfter)
 	}
 }
