@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -17,9 +19,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	watchtools "k8s.io/client-go/tools/watch"
@@ -57,7 +62,49 @@ func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 	if err != nil {
 		return fmt.Errorf("wait for the custom resource definitions %v: %w", sets.List(pending), err)
 	}
+	return waitDiscovered(ctx, client.Discovery(), definitions)
+}
+
+// waitDiscovered waits until discovery names the kinds of the definitions, which it does a moment after they are
+// established, with no event to wait for. A client that looks for a kind before that is told that there is none.
+// Some clients ask for all groups and others for one, which are answered from different memories: both have to know.
+func waitDiscovered(ctx context.Context, api discovery.DiscoveryInterface, definitions []*apiextensionsv1.CustomResourceDefinition) error {
+	missing := sets.New[schema.GroupVersionKind]()
+	for _, d := range definitions {
+		for _, v := range d.Spec.Versions {
+			if v.Served {
+				missing.Insert(schema.GroupVersionKind{Group: d.Spec.Group, Version: v.Name, Kind: d.Spec.Names.Kind})
+			}
+		}
+	}
+	var last error
+	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(context.Context) (bool, error) {
+		var all []*metav1.APIResourceList
+		if _, all, last = api.ServerGroupsAndResources(); last != nil {
+			return false, nil
+		}
+		for kind := range missing {
+			var one *metav1.APIResourceList
+			if one, last = api.ServerResourcesForGroupVersion(kind.GroupVersion().String()); last != nil {
+				return false, nil
+			}
+			if named(kind, all...) && named(kind, one) {
+				missing.Delete(kind)
+			}
+		}
+		return missing.Len() == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for discovery to name %v: %w", missing.UnsortedList(), errors.Join(last, err))
+	}
 	return nil
+}
+
+func named(kind schema.GroupVersionKind, lists ...*metav1.APIResourceList) bool {
+	return slices.ContainsFunc(lists, func(l *metav1.APIResourceList) bool {
+		return l.GroupVersion == kind.GroupVersion().String() &&
+			slices.ContainsFunc(l.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind.Kind })
+	})
 }
 
 // readCRDs reads every definition in the files, and in the files of the folders.
