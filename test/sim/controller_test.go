@@ -5,9 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -141,7 +139,7 @@ func (c *controller) lead() {
 func (c *controller) takeQueue(r manager.Runnable) {
 	field := reflect.ValueOf(r).Elem().FieldByName("NewQueue")
 	field.Set(reflect.ValueOf(func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-		q := &queue{name: name, of: c, limiter: limiter, items: map[reconcile.Request]*item{}, grants: make(chan reconcile.Request), down: make(chan struct{})}
+		q := newQueue(name, c, limiter)
 		c.w.mu.Lock()
 		defer c.w.mu.Unlock()
 		c.queues = append(c.queues, q)
@@ -202,83 +200,6 @@ func (s sink) Error(err error, text string, _ ...any) {
 	}
 }
 
-// queue is the queue of one controller. Its workers get an item when the world says so.
-type queue struct {
-	name    string
-	of      *controller
-	limiter workqueue.TypedRateLimiter[reconcile.Request]
-	grants  chan reconcile.Request
-	down    chan struct{}
-
-	mu    sync.Mutex
-	once  sync.Once
-	items map[reconcile.Request]*item
-}
-
-// item is a request that waits, is worked on, or both.
-type item struct {
-	// ready: it may be worked on, as soon as it is not.
-	ready, worked bool
-	// later is when it will be ready once more; zero: never.
-	later time.Time
-	// begun is when the work on it began.
-	begun time.Time
-}
-
-func (q *queue) item(r reconcile.Request) *item {
-	i := q.items[r]
-	if i == nil {
-		i = &item{}
-		q.items[r] = i
-	}
-	return i
-}
-
-func (q *queue) addAfter(r reconcile.Request, after time.Duration) {
-	if after <= 0 {
-		q.Add(r)
-		return
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	i := q.item(r)
-	if due := time.Now().Add(after); i.later.IsZero() || due.Before(i.later) {
-		i.later = due
-	}
-}
-
-// ready are the items that may be worked on now, and next when the first of the others may; zero: there
-// is none.
-func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for r, i := range q.items {
-		if !i.later.IsZero() && !i.later.After(now) {
-			i.ready, i.later = true, time.Time{}
-		}
-		if i.ready && !i.worked {
-			ready = append(ready, r)
-		}
-		if !i.later.IsZero() && (next.IsZero() || i.later.Before(next)) {
-			next = i.later
-		}
-	}
-	slices.SortFunc(ready, func(a, b reconcile.Request) int { return strings.Compare(a.String(), b.String()) })
-	return ready, next
-}
-
-// busy tells whether anything is worked on.
-func (q *queue) busy() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, i := range q.items {
-		if i.worked {
-			return true
-		}
-	}
-	return false
-}
-
 // oldest is when the oldest reconcile began that the controller is at.
 func (c *controller) oldest() time.Time {
 	at := time.Now()
@@ -292,82 +213,4 @@ func (c *controller) oldest() time.Time {
 		q.mu.Unlock()
 	}
 	return at
-}
-
-// grant hands an item to a worker, where one is free.
-func (q *queue) grant(r reconcile.Request) bool {
-	q.mu.Lock()
-	i := q.items[r]
-	i.ready, i.worked, i.begun = false, true, time.Now()
-	q.mu.Unlock()
-	select {
-	case q.grants <- r:
-		return true
-	default:
-		q.mu.Lock()
-		i.ready, i.worked = true, false
-		q.mu.Unlock()
-		return false
-	}
-}
-
-func (q *queue) Add(r reconcile.Request) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.item(r).ready = true
-}
-
-func (q *queue) AddAfter(r reconcile.Request, after time.Duration) { q.addAfter(r, after) }
-func (q *queue) AddRateLimited(r reconcile.Request)                { q.addAfter(r, q.limiter.When(r)) }
-func (q *queue) Forget(r reconcile.Request)                        { q.limiter.Forget(r) }
-func (q *queue) NumRequeues(r reconcile.Request) int               { return q.limiter.NumRequeues(r) }
-
-func (q *queue) Get() (reconcile.Request, bool) {
-	select {
-	case r := <-q.grants:
-		return r, false
-	case <-q.down:
-		return reconcile.Request{}, true
-	}
-}
-
-func (q *queue) Done(r reconcile.Request) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if i := q.items[r]; i != nil {
-		i.worked = false
-		if !i.ready && i.later.IsZero() {
-			delete(q.items, r)
-		}
-	}
-}
-
-func (q *queue) ShutDown()          { q.once.Do(func() { close(q.down) }) }
-func (q *queue) ShutDownWithDrain() { q.ShutDown() }
-
-func (q *queue) ShuttingDown() bool {
-	select {
-	case <-q.down:
-		return true
-	default:
-		return false
-	}
-}
-
-func (q *queue) Len() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.items)
-}
-
-// free tells whether the queue may hand out an item. Controllers that hold a lock while they wait for
-// the API server work one at a time: a goroutine that waits for a lock keeps the time from passing.
-func (q *queue) free() bool {
-	locked := func(name string) bool { return name == "pool" || name == "subnet" }
-	for _, other := range q.of.queues {
-		if (other == q && q.name == "verify" || locked(q.name) && locked(other.name)) && other.busy() {
-			return false
-		}
-	}
-	return true
 }

@@ -1,0 +1,216 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// queue is the queue of one controller. Its workers get an item when the world says so.
+type queue struct {
+	name    string
+	of      *controller
+	limiter workqueue.TypedRateLimiter[reconcile.Request]
+	grants  chan reconcile.Request
+	down    chan struct{}
+
+	once sync.Once
+
+	mu    sync.Mutex
+	items map[reconcile.Request]*item
+	// idle counts the workers that wait for an item.
+	idle int
+}
+
+// item is a request that waits, is worked on, or both.
+type item struct {
+	// ready: it may be worked on, as soon as it is not.
+	ready, worked bool
+	// later is when it will be ready once more; zero: never.
+	later time.Time
+	// begun is when the work on it began.
+	begun time.Time
+}
+
+func newQueue(name string, of *controller, limiter workqueue.TypedRateLimiter[reconcile.Request]) *queue {
+	return &queue{name: name, of: of, limiter: limiter, items: map[reconcile.Request]*item{}, grants: make(chan reconcile.Request), down: make(chan struct{})}
+}
+
+func (q *queue) item(r reconcile.Request) *item {
+	i := q.items[r]
+	if i == nil {
+		i = &item{}
+		q.items[r] = i
+	}
+	return i
+}
+
+func (q *queue) addAfter(r reconcile.Request, after time.Duration) {
+	if after <= 0 {
+		q.Add(r)
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := q.item(r)
+	if due := time.Now().Add(after); i.later.IsZero() || due.Before(i.later) {
+		i.later = due
+	}
+}
+
+// ready are the items that may be worked on now, and next when the first of the others may; zero: there
+// is none.
+func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for r, i := range q.items {
+		if !i.later.IsZero() && !i.later.After(now) {
+			i.ready, i.later = true, time.Time{}
+		}
+		if i.ready && !i.worked {
+			ready = append(ready, r)
+		}
+		if !i.later.IsZero() && (next.IsZero() || i.later.Before(next)) {
+			next = i.later
+		}
+	}
+	slices.SortFunc(ready, func(a, b reconcile.Request) int { return strings.Compare(a.String(), b.String()) })
+	return ready, next
+}
+
+// busy tells whether anything is worked on.
+func (q *queue) busy() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, i := range q.items {
+		if i.worked {
+			return true
+		}
+	}
+	return false
+}
+
+// grant hands an item to one of the idle workers.
+func (q *queue) grant(r reconcile.Request) {
+	q.mu.Lock()
+	i := q.items[r]
+	i.ready, i.worked, i.begun = false, true, time.Now()
+	q.idle--
+	q.mu.Unlock()
+	q.grants <- r
+}
+
+func (q *queue) Add(r reconcile.Request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.item(r).ready = true
+}
+
+func (q *queue) AddAfter(r reconcile.Request, after time.Duration) { q.addAfter(r, after) }
+func (q *queue) AddRateLimited(r reconcile.Request)                { q.addAfter(r, q.limiter.When(r)) }
+func (q *queue) Forget(r reconcile.Request)                        { q.limiter.Forget(r) }
+func (q *queue) NumRequeues(r reconcile.Request) int               { return q.limiter.NumRequeues(r) }
+
+func (q *queue) Get() (reconcile.Request, bool) {
+	q.mu.Lock()
+	q.idle++
+	q.mu.Unlock()
+	select {
+	case r := <-q.grants:
+		return r, false
+	case <-q.down:
+		return reconcile.Request{}, true
+	}
+}
+
+func (q *queue) Done(r reconcile.Request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := q.items[r]; i != nil {
+		i.worked = false
+		if !i.ready && i.later.IsZero() {
+			delete(q.items, r)
+		}
+	}
+}
+
+func (q *queue) ShutDown()          { q.once.Do(func() { close(q.down) }) }
+func (q *queue) ShutDownWithDrain() { q.ShutDown() }
+
+func (q *queue) ShuttingDown() bool {
+	select {
+	case <-q.down:
+		return true
+	default:
+		return false
+	}
+}
+
+func (q *queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items)
+}
+
+// free tells whether the queue may hand out an item, and has whom to hand it to. Controllers that hold a lock while they wait for
+// the API server work one at a time: a goroutine that waits for a lock keeps the time from passing.
+func (q *queue) free() bool {
+	locked := func(name string) bool { return name == "pool" || name == "subnet" }
+	for _, other := range q.of.queues {
+		if (other == q && q.name == "verify" || locked(q.name) && locked(other.name)) && other.busy() {
+			return false
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.idle > 0
+}
+
+// An item for which there is no worker waits, and lets the time pass in which the workers are done. A run once handed
+// out the same item 40,000 times, to nobody, while four workers waited for the time to pass.
+func TestNobodyIsGrantedWhatAllAreBusyWith(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue("adopt", &controller{}, nil)
+		q.of.queues = []*queue{q}
+		requests := []reconcile.Request{{NamespacedName: types.NamespacedName{Name: "a-0"}}, {NamespacedName: types.NamespacedName{Name: "a-1"}}}
+		for _, r := range requests {
+			q.Add(r)
+		}
+		free := func(want bool, when string) {
+			t.Helper()
+			synctest.Wait()
+			if q.free() != want {
+				t.Errorf("free is %v %s", !want, when)
+			}
+		}
+		free(false, "while nobody works")
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				r, down := q.Get()
+				if down {
+					return
+				}
+				time.Sleep(time.Second)
+				q.Done(r)
+			}
+		}()
+		free(true, "and the worker waits")
+		q.grant(requests[0])
+		free(false, "and the worker is at "+requests[0].Name)
+		time.Sleep(2 * time.Second)
+		free(true, "and the worker is done")
+		q.grant(requests[1])
+		free(false, "and the worker is at "+requests[1].Name)
+		q.ShutDown()
+		<-done
+	})
+}
