@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	appsv1 "k8s.io/api/apps/v1"
@@ -176,6 +177,9 @@ func (e *env) end() {
 		for _, race := range dataRaces(log) {
 			e.t.Errorf("%s has a data race: %s", p.Name, race)
 		}
+		if folder := os.Getenv("FIXEDIP_LOGS"); folder != "" && e.t.Failed() {
+			e.must(os.WriteFile(filepath.Join(folder, strings.ReplaceAll(e.t.Name(), "/", "-")+"-"+p.Name+".log"), log, 0o600))
+		}
 		if e.t.Failed() && p.Name != "control-plane" {
 			e.t.Logf("the end of the log of %s:\n%s", p.Name, log[max(0, len(log)-4000):])
 		}
@@ -264,9 +268,25 @@ func (e *env) await(what string, condition func([]witness.Row) bool) []witness.R
 	e.t.Helper()
 	rows, err := e.witness.Await(within(e.t), namespace, condition)
 	if err != nil {
-		e.t.Fatalf("%s: %v", what, err)
+		e.t.Fatalf("%s: %v\n%s", what, err, e.waiting(rows))
 	}
 	return rows
+}
+
+// waiting says of the pods that do not run what they wait for.
+func (e *env) waiting(rows []witness.Row) string {
+	var b strings.Builder
+	for _, r := range rows {
+		pod := e.witness.Pod(namespace, r.Pod)
+		switch {
+		case r.Running:
+		case pod == nil:
+			fmt.Fprintf(&b, "%s: there is no pod\n", r.Pod)
+		default:
+			fmt.Fprintf(&b, "%s: %s, made at %s, asked to go at %v: %+v\n", r.Pod, pod.UID, pod.CreationTimestamp.Format(time.TimeOnly), pod.DeletionTimestamp, pod.Status)
+		}
+	}
+	return b.String()
 }
 
 // awaitRunning waits until exactly these pods run and are recorded as in use, each in another
