@@ -85,6 +85,16 @@ func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
 	}
 }
 
+// named is the time in which the entry of a place named a pod at a revision; nil: it did not.
+func (h history) named(at place, pod string, revision uint64) *tenure {
+	for _, e := range h.entries[at] {
+		if e.of == pod && e.from < revision && (e.until == 0 || revision < e.until) {
+			return e
+		}
+	}
+	return nil
+}
+
 // Stray is a pod that had an address while the entry in the pool of its node did not name it, or not
 // all the time.
 type Stray struct {

@@ -191,6 +191,13 @@ func (w *Witness) order(key string) {
 		return
 	}
 	p.Bound = w.boundAt[now.UID]
+	if p.Claimed >= p.Bound {
+		// The controller may have taken the claim away that stood at the bind, and have given it back when it saw
+		// the pod: it looks at the pods once more after the write.
+		if stood := w.history.named(place{p.Node, p.Address}, key, p.Bound); stood != nil && now.Spec.NodeName == p.Node {
+			p.Claimed = stood.from
+		}
+	}
 	if p.Claimed >= p.Bound && !w.anyOrder {
 		w.violate("pod %s was bound at revision %d, before its claim at %d", key, p.Bound, p.Claimed)
 	}

@@ -76,6 +76,30 @@ func TestViolations(t *testing.T) {
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 1, before its claim at 2"},
+		"bound by a claim that is taken away and given back": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.pod("web-0", "1", "node-1")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "db/web-0")
+		}, ""},
+		"bound after its claim was taken away, before it is given back": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.pod("web-0", "1", "node-1")
+			e.node("node-1", "10.0.1.9", "db/web-0")
+		}, "pod db/web-0 was bound at revision 3, before its claim at 4"},
+		"bound to one node by the claim of another that is taken away and given back": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.pod("web-0", "1", "node-2")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "db/web-0")
+		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
+		"bound by a claim that is taken away, and claimed with another address": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.pod("web-0", "1", "node-1")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
 		"two pods with one address": {func(e *events) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
