@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -120,6 +121,8 @@ func (i *informer) set(key string, after client.Object, initial bool) {
 		} else {
 			h.OnAdd(now, initial)
 		}
+		// What a handler begins in the background comes before what the next one hears: one of the two has to be first.
+		synctest.Wait()
 	}
 }
 
@@ -129,6 +132,7 @@ func (i *informer) drop(last, tell any) {
 	}
 	for _, h := range i.told() {
 		h.OnDelete(tell)
+		synctest.Wait()
 	}
 }
 
