@@ -95,6 +95,18 @@ func (h history) named(at place, pod string, revision uint64) *tenure {
 	return nil
 }
 
+// taken tells whether an entry of a node that named a pod at a revision was taken from it after that.
+func (h history) taken(node, pod string, revision uint64) bool {
+	for at, entries := range h.entries {
+		if at.node == node && slices.ContainsFunc(entries, func(e *tenure) bool {
+			return e.of == pod && e.from < revision && revision < e.until
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
 // Stray is a pod that had an address while the entry in the pool of its node did not name it, or not
 // all the time.
 type Stray struct {

@@ -51,16 +51,19 @@ type Witness struct {
 	first map[string]*Placement
 	// promised are the addresses that an identity must keep: those of its record. Key:
 	// namespace/name. It goes with the record.
-	promised map[string]string
+	promised map[string]promise
 	// ran has the address that each incarnation of a pod ran with. Key: the pod's UID.
 	ran map[types.UID]string
 	// boundAt is the version of each incarnation of a pod in which it first had a node. Key: the
 	// pod's UID.
 	boundAt map[types.UID]uint64
 	// suspicions are pods that ran with another address than the one that was kept for them as far
-	// as seen. They are violations, unless the record turns out to have been deleted before: the
-	// watches of two kinds are not in step. Key: namespace/name.
+	// as seen. Key: namespace/name.
 	suspicions map[string]suspicion
+	// early are binds that came before their claims as far as seen.
+	early []suspicion
+	// farewells are the FixedIPs that were asked to go. Key: namespace/name of the pod.
+	farewells map[string][]farewell
 	// violations are the broken promises, in the order seen.
 	violations []string
 	history    history
@@ -70,12 +73,6 @@ type Witness struct {
 	changed chan struct{}
 }
 
-type suspicion struct {
-	text string
-	// pod is the version of the pod that is suspect.
-	pod uint64
-}
-
 // blank is a witness that has seen nothing.
 func blank() *Witness {
 	return &Witness{
@@ -83,10 +80,11 @@ func blank() *Witness {
 		nodes:      map[string]*ciliumv2.CiliumNode{},
 		records:    map[string]*v1alpha1.FixedIP{},
 		first:      map[string]*Placement{},
-		promised:   map[string]string{},
+		promised:   map[string]promise{},
 		ran:        map[types.UID]string{},
 		boundAt:    map[types.UID]uint64{},
 		suspicions: map[string]suspicion{},
+		farewells:  map[string][]farewell{},
 		history:    newHistory(),
 		changed:    make(chan struct{}),
 	}
@@ -172,8 +170,11 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 		w.violate("pod %s changed its address while it ran: %s, then %s", key, before, ips)
 	}
 	w.ran[pod.UID] = ips
-	if want, ok := w.promised[key]; ok && !within(want, ips) && !w.reassigns(key) {
-		w.suspicions[key] = suspicion{fmt.Sprintf("pod %s runs with %s, and %s is kept for it", key, ips, want), version(pod)}
+	if want, ok := w.promised[key]; ok && !within(want.ips, ips) && !w.reassigns(key) {
+		w.suspicions[key] = suspicion{
+			text: fmt.Sprintf("pod %s runs with %s, and %s is kept for it", key, ips, want.ips),
+			pod:  version(pod), bound: w.boundAt[pod.UID], record: want.record, key: key, node: pod.Spec.NodeName,
+		}
 	}
 	for _, ip := range pod.Status.PodIPs {
 		for other, o := range w.pods {
@@ -199,7 +200,10 @@ func (w *Witness) order(key string) {
 		}
 	}
 	if p.Claimed >= p.Bound && !w.anyOrder {
-		w.violate("pod %s was bound at revision %d, before its claim at %d", key, p.Bound, p.Claimed)
+		w.early = append(w.early, suspicion{
+			text: fmt.Sprintf("pod %s was bound at revision %d, before its claim at %d", key, p.Bound, p.Claimed),
+			pod:  version(now), bound: p.Bound, key: key, node: now.Spec.NodeName,
+		})
 	}
 }
 
@@ -258,6 +262,7 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 		// A slot that passes to another pod promises nothing to the one before.
 		delete(w.promised, holder(before))
 	}
+	w.seeFarewell(fip)
 	if gone {
 		delete(w.records, key)
 		if version(fip) < w.suspicions[holder(fip)].pod {
@@ -268,7 +273,7 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 	w.records[key] = fip
 	// A record without addresses promises to keep what the pod will get.
 	if len(fip.Spec.IPs) > 0 {
-		w.promised[holder(fip)] = strings.Join(fip.Spec.IPs, ",")
+		w.promised[holder(fip)] = promise{strings.Join(fip.Spec.IPs, ","), fip.UID}
 	}
 	for _, ip := range fip.Spec.IPs {
 		for other, o := range w.records {
@@ -316,11 +321,7 @@ func (w *Witness) entries(owner string) []string {
 func (w *Witness) Violations() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	found := slices.Clone(w.violations)
-	for _, key := range slices.Sorted(maps.Keys(w.suspicions)) {
-		found = append(found, w.suspicions[key].text)
-	}
-	return found
+	return append(slices.Clone(w.violations), w.suspects()...)
 }
 
 // Placements are the first placements whose pods are bound, by pod.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -55,6 +56,14 @@ func (e *events) record(name string, ips ...string) *v1alpha1.FixedIP {
 	return f
 }
 
+// asked shows that a FixedIP was asked to go, in a version.
+func (e *events) asked(record *v1alpha1.FixedIP, version int) {
+	record = record.DeepCopy()
+	record.DeletionTimestamp, record.ResourceVersion = &metav1.Time{Time: time.Unix(1, 0)}, strconv.Itoa(version)
+	e.version = max(e.version, version)
+	e.w.seeRecord(record, false)
+}
+
 // What the witness swears to is worth nothing unless it tells when it is not so.
 func TestViolations(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -100,6 +109,61 @@ func TestViolations(t *testing.T) {
 			e.node("node-1", "10.0.1.9", "fixedip.io/released")
 			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
 		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
+		"bound while its address is being taken back": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.pod("web-0", "1", "node-1")
+			e.pod("web-0", "1", "node-1", "10.0.1.8")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+		}, ""},
+		"bound just before its address is taken back": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.pod("web-0", "1", "node-1")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.pod("web-0", "1", "node-1", "10.0.1.8")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+		}, ""},
+		"bound while its address is being taken back, of which the watch tells late": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			record := e.record("web-0", "10.0.1.9")
+			asked := e.version + 1
+			e.version++
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.pod("web-0", "1", "node-1")
+			e.pod("web-0", "1", "node-1", "10.0.1.8")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.asked(record, asked)
+		}, ""},
+		"bound after its address was taken back, which nobody had asked for": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.record("web-0", "10.0.1.9")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.pod("web-0", "1", "node-1")
+			e.node("node-1", "10.0.1.9", "db/web-0")
+		}, "pod db/web-0 was bound at revision 4, before its claim at 5"},
+		"another address, which nobody had asked for": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.pod("web-0", "1", "node-1")
+			record := e.record("web-0", "10.0.1.9")
+			e.pod("web-0", "1", "node-1", "10.0.1.8")
+			e.asked(record, e.version+1)
+		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
+		"bound before its claim, on a node that took nothing back": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.pod("web-0", "1", "node-2")
+			e.node("node-2", "10.0.2.9", "db/web-0")
+		}, "pod db/web-0 was bound at revision 5, before its claim at 6"},
+		"bound before its claim, by an entry that was taken back long ago": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.pod("web-0", "1", "node-1")
+			e.node("node-1", "10.0.1.9", "db/web-0")
+		}, "pod db/web-0 was bound at revision 5, before its claim at 6"},
 		"two pods with one address": {func(e *events) {
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
