@@ -40,6 +40,8 @@ type env struct {
 	provoked func(violation string) bool
 	// rounds counts the uses of settled.
 	rounds int
+	// plain: our programs run without the race detector.
+	plain bool
 }
 
 // options say what an env starts beside the control plane.
@@ -59,6 +61,8 @@ type options struct {
 	workloads string
 	// noScheduler leaves it to the test to start one.
 	noScheduler bool
+	// plain: our programs run without the race detector.
+	plain bool
 }
 
 // defaultPool are the flags of a controller where a test has no wish of its own.
@@ -100,6 +104,7 @@ func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 func start(t *testing.T, o options) *env {
 	t.Helper()
 	e := startCluster(t, o.controlPlaneArgs...)
+	e.plain = o.plain
 	for _, n := range o.nodes {
 		e.startNode(n)
 	}
@@ -141,11 +146,19 @@ func (e *env) startNode(name string, args ...string) *cluster.Process {
 	return p
 }
 
+// program is the path of one of our programs.
+func (e *env) program(name string) string {
+	if e.plain {
+		return filepath.Join(bin, name)
+	}
+	return filepath.Join(bin, "race", name)
+}
+
 // startController starts a controller. The name tells replicas apart.
 func (e *env) startController(name string, args ...string) {
 	e.t.Helper()
 	var err error
-	e.controller, err = product.StartController(e.Cluster, name, filepath.Join(bin, "race", "fixedip-controller"),
+	e.controller, err = product.StartController(e.Cluster, name, e.program("fixedip-controller"),
 		product.ControllerOptions{Lease: testLease, Args: args})
 	e.must(err)
 }
@@ -153,7 +166,7 @@ func (e *env) startController(name string, args ...string) {
 func (e *env) startScheduler(name string, o product.SchedulerOptions) *cluster.Process {
 	e.t.Helper()
 	o.Lease = testLease
-	p, err := product.StartScheduler(e.Cluster, name, filepath.Join(bin, "race", "fixedip-scheduler"), o)
+	p, err := product.StartScheduler(e.Cluster, name, e.program("fixedip-scheduler"), o)
 	e.must(err)
 	return p
 }
