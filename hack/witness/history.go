@@ -95,11 +95,11 @@ func (h history) named(at place, pod string, revision uint64) *tenure {
 	return nil
 }
 
-// taken tells whether an entry of a node that named a pod at a revision was taken from it after that.
-func (h history) taken(node, pod string, revision uint64) bool {
+// taken tells whether an entry of a node that named a pod at one revision was taken from it by another.
+func (h history) taken(node, pod string, from, by uint64) bool {
 	for at, entries := range h.entries {
 		if at.node == node && slices.ContainsFunc(entries, func(e *tenure) bool {
-			return e.of == pod && e.from < revision && revision < e.until
+			return e.of == pod && e.from < from && from < e.until && e.until <= by
 		}) {
 			return true
 		}

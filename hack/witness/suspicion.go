@@ -16,8 +16,9 @@ import (
 // what stands, a moment late. He gets another one, and nobody else can have had either.
 type suspicion struct {
 	text string
-	// pod is the version of the pod that is suspect, and bound the one in which it was bound.
-	pod, bound uint64
+	// bound is the version in which the pod was bound, and seen the one in which a promise looks broken: of the
+	// pod that runs, or of the CiliumNode with the late claim.
+	bound, seen uint64
 	// record is the FixedIP that promises; empty: none did yet.
 	record types.UID
 	// key and node are namespace/name of the pod, and where it was bound.
@@ -44,16 +45,11 @@ func (w *Witness) seeFarewell(fip *v1alpha1.FixedIP) {
 	w.farewells[key] = append(w.farewells[key], farewell{fip.UID, version(fip)})
 }
 
-// cleared tells whether a suspect was bound while his address was being taken back.
+// cleared tells whether a suspect was bound while his address was being taken back: its FixedIP had been asked to
+// go, and the entry that named him on his node then was taken before anything looked broken.
 func (w *Witness) cleared(s suspicion) bool {
 	return slices.ContainsFunc(w.farewells[s.key], func(f farewell) bool {
-		if f.asked >= s.bound {
-			return false
-		}
-		if s.record != "" {
-			return f.record == s.record
-		}
-		return w.history.taken(s.node, s.key, f.asked)
+		return f.asked < s.bound && (s.record == "" || f.record == s.record) && w.history.taken(s.node, s.key, f.asked, s.seen)
 	})
 }
 

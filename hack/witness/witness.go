@@ -173,7 +173,7 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 	if want, ok := w.promised[key]; ok && !within(want.ips, ips) && !w.reassigns(key) {
 		w.suspicions[key] = suspicion{
 			text: fmt.Sprintf("pod %s runs with %s, and %s is kept for it", key, ips, want.ips),
-			pod:  version(pod), bound: w.boundAt[pod.UID], record: want.record, key: key, node: pod.Spec.NodeName,
+			seen: version(pod), bound: w.boundAt[pod.UID], record: want.record, key: key, node: pod.Spec.NodeName,
 		}
 	}
 	for _, ip := range pod.Status.PodIPs {
@@ -202,7 +202,7 @@ func (w *Witness) order(key string) {
 	if p.Claimed >= p.Bound && !w.anyOrder {
 		w.early = append(w.early, suspicion{
 			text: fmt.Sprintf("pod %s was bound at revision %d, before its claim at %d", key, p.Bound, p.Claimed),
-			pod:  version(now), bound: p.Bound, key: key, node: now.Spec.NodeName,
+			seen: p.Claimed, bound: p.Bound, key: key, node: now.Spec.NodeName,
 		})
 	}
 }
@@ -265,7 +265,7 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 	w.seeFarewell(fip)
 	if gone {
 		delete(w.records, key)
-		if version(fip) < w.suspicions[holder(fip)].pod {
+		if version(fip) < w.suspicions[holder(fip)].seen {
 			delete(w.suspicions, holder(fip))
 		}
 		return

@@ -150,6 +150,19 @@ func TestViolations(t *testing.T) {
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
 			e.asked(record, e.version+1)
 		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
+		"another address, while the entry stands of a record that was asked to go": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.pod("web-0", "1", "node-1")
+			e.pod("web-0", "1", "node-1", "10.0.1.8")
+		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
+		"another address, and the entry is taken only then": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
+			e.pod("web-0", "1", "node-1")
+			e.pod("web-0", "1", "node-1", "10.0.1.8")
+			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
 		"bound before its claim, on a node that took nothing back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
