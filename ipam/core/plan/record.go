@@ -112,6 +112,9 @@ func withoutRecord(s Situation) Next {
 		next, _ := release(s, "")
 		return next
 	}
+	if next, ok := unannounce(s); s.Pod == nil && ok {
+		return next
+	}
 	h, ok := heldOn(s.Held, boundTo(s.Pod))
 	if !ok {
 		return Next{}
@@ -173,6 +176,17 @@ func release(s Situation, but string) (next Next, ok bool) {
 			return Next{At: s.Now.Add(lookAgain)}, true
 		default:
 			return Next{Step: ReleaseHome, Node: a.Home, From: a.At, Addrs: a.Addrs, Generation: a.Generation}, true
+		}
+	}
+	return Next{}, false
+}
+
+// unannounce takes an announcement back that was left behind by a pod that is gone: a move that was only announced
+// binds nobody, and whoever comes next may go elsewhere or not come at all.
+func unannounce(s Situation) (next Next, ok bool) {
+	for _, h := range s.Arriving {
+		if announced := heldAny(s.Held, h.Addrs); len(announced) > 0 {
+			return Next{Step: ReleaseEntries, Node: h.Node, Addrs: announced}, true
 		}
 	}
 	return Next{}, false
@@ -280,11 +294,8 @@ func standing(s Situation) Next {
 				return Next{Step: ReleaseEntries, Node: h.Node, Addrs: left}
 			}
 		}
-		// A move that was only announced binds nobody, and whoever comes next may go elsewhere or not come at all.
-		for _, h := range s.Arriving {
-			if announced := heldAny(s.Held, h.Addrs); len(announced) > 0 {
-				return Next{Step: ReleaseEntries, Node: h.Node, Addrs: announced}
-			}
+		if next, ok := unannounce(s); ok {
+			return next
 		}
 	}
 	// What is kept for a pod that may come back has to stand in a pool as well.

@@ -258,6 +258,12 @@ func TestDecide(t *testing.T) {
 		"one that was only announced goes with the pod": {
 			plan.Situation{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"and so does one of a claim that nobody has recorded": {
+			plan.Situation{Held: []ledger.Holding{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"which is left alone while its pod waits": {
+			plan.Situation{Held: []ledger.Holding{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+			plan.Next{}},
 		"and is left alone while the pod waits": {
 			plan.Situation{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
 			plan.Next{}},
