@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -296,7 +297,8 @@ func (a *Allocator) start(ctx context.Context) error {
 // open are the intents that were not seen published, by node.
 func (a *Allocator) open() []intent {
 	var open []intent
-	for s, h := range a.chosen {
+	for _, s := range a.inOrder() {
+		h := a.chosen[s]
 		if h.published {
 			continue
 		}
@@ -306,16 +308,19 @@ func (a *Allocator) open() []intent {
 			open = append(open, intent{Node: h.name, UID: h.uid, Onto: h.onto, Subnets: []netip.Prefix{s}})
 		}
 	}
-	for _, i := range open {
-		slices.SortFunc(i.Subnets, netip.Prefix.Compare)
-	}
 	return open
+}
+
+// inOrder are the chosen subnets. What is asked and written in turn is the same each time.
+func (a *Allocator) inOrder() []netip.Prefix {
+	return slices.SortedFunc(maps.Keys(a.chosen), netip.Prefix.Compare)
 }
 
 // settle drops what needs no remembering any more: subnets that the ledger shows, and those whose
 // node is gone or has others than before, so that their publication can't come any more.
 func (a *Allocator) settle(ctx context.Context) error {
-	for s, by := range a.chosen {
+	for _, s := range a.inOrder() {
+		by := a.chosen[s]
 		if shown, ok := a.Ledger.Node(by.name); ok && shown.UID == by.uid && slices.Contains(shown.Subnets, s) {
 			delete(a.chosen, s)
 			continue
