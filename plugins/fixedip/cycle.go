@@ -190,6 +190,10 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.
 		return p.refuse(pod, cause{owner: c.id.Key()}, c.decided,
 			fmt.Sprintf("node(s) didn't own the pod's address %s, which has appeared on node %s since; it is tried again there", address.Join(h.Addrs), h.Node))
 	}
+	if at, ok := p.world.overtakes(pod.UID, c.id.Key(), nodeName); ok {
+		return p.refuse(pod, cause{owner: c.id.Key()}, c.decided,
+			fmt.Sprintf("node(s) may be losing the pod's address, which is being claimed on node %s for the pod before it; it is tried again when that has ended", at))
+	}
 	var claim ledger.Claim
 	helps := p.causeOf(c)
 	switch {
@@ -237,6 +241,9 @@ func (p *Plugin) forget(pod *corev1.Pod) {
 	}
 	if claim.From != "" {
 		p.world.tell(news{freed: claim.Node})
+	}
+	if p.world.overtaken.ended(claim.Owner) {
+		p.world.tell(news{owners: []string{claim.Owner}})
 	}
 }
 

@@ -47,6 +47,7 @@ type world struct {
 	// seekers are the pods that look for a free slot, and departures how the holders of slots went.
 	seekers    seekers
 	departures departures
+	overtaken  overtaken
 	// synced tells whether all that stood at the start has been seen. Key: the plural name of the
 	// resource.
 	synced map[string]toolscache.InformerSynced

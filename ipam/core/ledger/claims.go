@@ -127,6 +127,18 @@ func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 	return c, ok
 }
 
+// ClaimedElsewhere is another node on which another pod of the owner's name has a claim in flight.
+func (l *Ledger) ClaimedElsewhere(uid types.UID, owner, nodeName string) (node string, ok bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for other, c := range l.claims {
+		if other != uid && c.Owner == owner && c.Node != nodeName {
+			return c.Node, true
+		}
+	}
+	return "", false
+}
+
 // Stands tells whether the pools already give all addresses of the claim to its pod.
 func (l *Ledger) Stands(c Claim) bool {
 	l.mu.RLock()

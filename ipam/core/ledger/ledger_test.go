@@ -124,6 +124,30 @@ func TestClaimLifeCycle(t *testing.T) {
 	}
 }
 
+// A pod and the one before it may both be on their way, to two nodes.
+func TestClaimedElsewhere(t *testing.T) {
+	l := ledger.New()
+	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/mysql-0"}}))
+	l.SetNode(node("m", "10.0.2.0/29", nil))
+	if _, err := l.AssumeMoved("uid-1", "db/mysql-0", "m", []netip.Addr{addr("10.0.1.6")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ uid, owner, node, want string }{
+		{"uid-2", "db/mysql-0", "n", "m"},
+		{"uid-2", "db/mysql-0", "m", ""},
+		{"uid-1", "db/mysql-0", "n", ""},
+		{"uid-2", "db/mysql-1", "n", ""},
+	} {
+		if at, _ := l.ClaimedElsewhere(types.UID(c.uid), c.owner, c.node); at != c.want {
+			t.Errorf("%+v: on node %q", c, at)
+		}
+	}
+	l.Forget("uid-1")
+	if at, ok := l.ClaimedElsewhere("uid-2", "db/mysql-0", "n"); ok {
+		t.Errorf("a claim that has ended is in flight to node %s", at)
+	}
+}
+
 func TestHomeAndDisputes(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.1.0/29", nil))
