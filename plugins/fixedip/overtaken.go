@@ -36,7 +36,7 @@ func (o *overtaken) ended(owner string) bool {
 // overtakes is the node on which a former pod of the identity has a claim in flight, where that is another one.
 // Who asks is told of its end: the news come after the claim has gone.
 func (w *world) overtakes(uid types.UID, owner, nodeName string) (node string, ok bool) {
-	if node, ok = w.ledger.ClaimedElsewhere(uid, owner, nodeName); !ok {
+	if _, ok = w.ledger.ClaimedElsewhere(uid, owner, nodeName); !ok {
 		return "", false
 	}
 	w.overtaken.wait(owner)
