@@ -305,6 +305,7 @@ func (m *machine) start(pod *corev1.Pod) {
 // stop takes the containers down, and is the CNI DEL.
 func (m *machine) stop(b *sandbox) {
 	delete(m.boxes, b.uid)
+	m.w.letGo(m, b)
 	if b.held && m.ipam != nil && m.ipam.Release(b.ip) == nil {
 		m.dirty = true
 	}
@@ -332,6 +333,9 @@ func (m *machine) removed(pod *corev1.Pod) {
 
 // powerOff takes everything down that runs.
 func (m *machine) powerOff() {
+	for _, b := range m.boxes {
+		m.w.letGo(m, b)
+	}
 	m.off, m.boxes = true, map[types.UID]*sandbox{}
 	m.agentDown()
 }

@@ -1,0 +1,184 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// atRest looks at the whole once nothing goes on any more: all have what they should, and nothing is left
+// of what is gone (invariants 3, 4 and 5).
+func (c *checks) atRest() {
+	w := c.w
+	c.takenBack()
+	records := map[string]*v1alpha1.FixedIP{}
+	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
+		records[r.Namespace+"/"+r.Spec.PodName] = r
+		// One that a person releases goes when its pod does.
+		if _, pod := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); r.DeletionTimestamp != nil && !pod {
+			c.violate("no leak: FixedIP %s is being deleted for ever", r.Name)
+		}
+	}
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		c.podAtRest(pod, records[keyOf(pod)])
+	}
+	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
+		for ip, e := range cn.Spec.IPAM.Pool {
+			switch {
+			case e.Owner == "fixedip.io/released" && c.inUse(ip):
+				// One that keeps no address has got it from an agent that did not know yet. It rests until
+				// the pod is gone.
+			case e.Owner == "fixedip.io/arriving" && c.onItsWay(records[e.Resource], ip, cn.Name):
+			case mark(e.Owner) && e.Owner != "fixedip.io/away":
+				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
+			case isPod(e.Owner):
+				r := records[e.Owner]
+				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
+				// One that nobody would make again, or to which a person has promised another address meanwhile, runs
+				// on with what it has: see podAtRest.
+				runs := exists && pod.Status.PodIP == ip && (metav1.GetControllerOfNoCopy(pod) == nil || r != nil && c.byUser[r.UID])
+				if r == nil && !exists && !c.mayClaim(e.Owner) {
+					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
+				} else if r != nil && len(r.Spec.IPs) > 0 && !slices.Contains(r.Spec.IPs, ip) && !runs {
+					c.violate("no leak: %s on %s is still kept for %s, whose FixedIP has %v", ip, cn.Name, e.Owner, r.Spec.IPs)
+				}
+			}
+		}
+		for ip, state := range cn.Status.IPAM.ReleaseIPs {
+			c.violate("no leak: the release handshake of %s on %s is at %s", ip, cn.Name, state)
+		}
+	}
+	for key, r := range records {
+		_, pod := one[*corev1.Pod](w.server, pods, key)
+		set, exists := one[*appsv1.StatefulSet](w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)
+		gone := !exists && r.Spec.Owner.UID != "" && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
+		// One whose workload has opted out is treated as if that was deleted.
+		surplus := exists && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
+		if !pod && (gone || surplus) {
+			c.violate("no leak: FixedIP %s stands, and nobody is to have it", r.Name)
+		}
+	}
+}
+
+// onItsWay tells whether the home of an address that a FixedIP keeps says that it lives on a node, where it was
+// announced: the pod went before the move was over, and the next of its name brings that to its end.
+func (c *checks) onItsWay(r *v1alpha1.FixedIP, ip, node string) bool {
+	if r == nil || !slices.Contains(r.Spec.IPs, ip) {
+		return false
+	}
+	if _, pod := one[*corev1.Pod](c.w.server, pods, r.Namespace+"/"+r.Spec.PodName); pod {
+		return false
+	}
+	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes), func(home *ciliumv2.CiliumNode) bool {
+		e := home.Spec.IPAM.Pool[ip]
+		return e.Owner == "fixedip.io/away" && e.Resource == node+"/"+r.Namespace+"/"+r.Spec.PodName
+	})
+}
+
+// inUse tells whether a pod runs with an address.
+func (c *checks) inUse(ip string) bool {
+	return slices.ContainsFunc(c.w.machines, func(m *machine) bool { return len(m.uses(ip)) > 0 })
+}
+
+// mayClaim tells whether an entry without a FixedIP stands for a pod that may come: one that was scaled
+// away, of a workload that retains what is.
+func (c *checks) mayClaim(owner string) bool {
+	name := owner[strings.Index(owner, "/")+1:]
+	set, ok := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name[:1])
+	return ok && set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
+}
+
+// pinnedByOther tells whether a person has made a FixedIP of what a pod has: one of the two has to go, and
+// nobody else can say which.
+func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
+		return c.byUser[r.UID] && keyOf(r) != keyOf(pod) && slices.Contains(r.Spec.IPs, pod.Status.PodIP)
+	})
+}
+
+// hasOther tells whether another pod than that of the key runs with an address.
+func (c *checks) hasOther(ip, key string) bool {
+	return slices.ContainsFunc(c.w.machines, func(m *machine) bool {
+		return slices.ContainsFunc(m.uses(ip), func(user string) bool { return user != key })
+	})
+}
+
+// full tells whether the pool of a node has as many dynamic entries as it may, half of its subnet, or as many entries
+// as there are addresses. Who places ordinary pods does not know of that.
+func (c *checks) full(node string) bool {
+	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, node)
+	dynamic := 0
+	if ok {
+		for _, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == "" {
+				dynamic++
+			}
+		}
+	}
+	return dynamic >= 7 || ok && len(cn.Spec.IPAM.Pool) >= 14
+}
+
+// podAtRest is invariant 3 for one pod.
+func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
+	key := keyOf(pod)
+	if pod.DeletionTimestamp != nil {
+		c.violate("no end: pod %s is being deleted for ever", key)
+		return
+	}
+	fixed := metav1.GetControllerOfNoCopy(pod) != nil && pod.Annotations[identity.AnnotationEnabled] == ""
+	if pod.Spec.NodeName == "" {
+		if !c.w.mayWait(pod) {
+			c.violate("no end: pod %s is not placed", key)
+		}
+		return
+	}
+	if pod.Status.PodIP == "" && (!fixed || c.bare[pod.UID]) && c.full(pod.Spec.NodeName) {
+		return
+	}
+	if pod.Status.PodIP == "" {
+		c.violate("no end: pod %s has no address on %s", key, pod.Spec.NodeName)
+		return
+	}
+	if !fixed {
+		return
+	}
+	if r == nil && c.pinnedByOther(pod) {
+		return
+	}
+	if r == nil {
+		c.violate("sticky: pod %s runs with %s, and no FixedIP keeps that", key, pod.Status.PodIP)
+		return
+	}
+	if r.DeletionTimestamp != nil {
+		// A person has released it, and it goes when the pod does.
+		return
+	}
+	if c.byUser[r.UID] && slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return c.hasOther(ip, key) }) {
+		// A person has promised it what another pod has: one of the two has to go, and nobody else can say which.
+		return
+	}
+	if !slices.Contains(r.Spec.IPs, pod.Status.PodIP) {
+		c.violate("sticky: pod %s runs with %s, and %v is kept for it", key, pod.Status.PodIP, r.Spec.IPs)
+	}
+	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
+	if cn == nil || cn.Spec.IPAM.Pool[pod.Status.PodIP].Owner != key {
+		c.violate("durable: pod %s runs with %s, and the pool of %s does not have it for it", key, pod.Status.PodIP, pod.Spec.NodeName)
+	}
+}
+
+// takenBack is that who got an entry too late does not keep it while another pod runs with the address.
+func (c *checks) takenBack() {
+	for r := range c.hasty {
+		cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, r.node)
+		if ok && cn.Spec.IPAM.Pool[r.ip].Owner == r.owner && c.hasOther(r.ip, r.owner) {
+			c.violate("no hijack: %s on %s stays with %s, who got it as it went, while another pod runs with it", r.ip, r.node, r.owner)
+		}
+	}
+}
