@@ -17,6 +17,14 @@ const podLanes = 2
 // scenarioPatience is for a whole scenario; what it waits for has less.
 const scenarioPatience = 10 * time.Minute
 
+// patience is how long a scenario may take: the one that measures has its own.
+func (s scenario) patience() time.Duration {
+	if s.name == ratioScenario {
+		return ratioTimes[len(ratioTimes)-1] + 2*time.Minute
+	}
+	return scenarioPatience
+}
+
 // runAll runs all scenarios: those that can beside one another, then each of the others by itself; then both again
 // while our programs are killed; and in the same way those that leave another cluster behind. One that fails does not
 // end the run.
@@ -95,7 +103,7 @@ func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []st
 	if parent.Err() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(parent, scenarioPatience, fmt.Errorf("not done after %s", scenarioPatience))
+	ctx, cancel := context.WithTimeoutCause(parent, s.patience(), fmt.Errorf("not done after %s", s.patience()))
 	defer cancel()
 	name := s.name
 	if m != nil {

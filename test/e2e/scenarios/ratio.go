@@ -16,11 +16,14 @@ import (
 const (
 	ratioScenario = "time to come back"
 	ratioReplicas = 2
-	// ratioTime is how long is measured. Times of one pod are up to two seconds apart: it takes some hundred of them
-	// until a median is known to a few hundredths.
-	ratioTime = 8 * time.Minute
-	maxRatio  = 1.05
+	maxRatio      = 1.05
 )
+
+// ratioTimes is how long is measured. Times of one pod are up to two seconds apart, and ratios of medians of the first
+// time had a standard deviation of 0.025 over seven runs. One that is too large then is judged once more, when three
+// times as much is known, with all that was measured. There are two looks and no more: whoever looks until he likes
+// what he sees measures nothing.
+var ratioTimes = []time.Duration{8 * time.Minute, 24 * time.Minute}
 
 // comeback is how long it took from the deletion of a pod until its replacement was made, had a node, and was ready.
 type comeback struct{ made, bound, ready time.Duration }
@@ -55,8 +58,19 @@ func ratio(ctx context.Context, s *scene) error {
 		return err
 	}
 	seen := map[string][]comeback{} // by StatefulSet
-	began := time.Now()
-	for i := 0; time.Since(began) < ratioTime; i++ {
+	total := func(c comeback) time.Duration { return c.ready }
+	var ours, stock time.Duration
+	var r float64
+	began, looks := time.Now(), 0
+	for i := 0; ; i++ {
+		if time.Since(began) >= ratioTimes[looks] {
+			ours, stock = median(seen["ours"], total), median(seen["stock"], total)
+			r = float64(ours) / float64(stock)
+			if looks++; r <= maxRatio || looks == len(ratioTimes) {
+				break
+			}
+			s.say(fmt.Sprintf("       the ratio is %.3f after %s, of %d each: three times as many will tell\n", r, ratioTimes[0], len(seen["ours"])))
+		}
 		// The multiples of the golden section are spread evenly, however many there are.
 		_, moment := math.Modf(float64(i) * math.Phi)
 		for _, set := range []string{"ours", "stock"} {
@@ -73,10 +87,7 @@ func ratio(ctx context.Context, s *scene) error {
 	if _, err := s.back(ctx, before, before.names()...); err != nil {
 		return err
 	}
-	total := func(c comeback) time.Duration { return c.ready }
 	placing := func(c comeback) time.Duration { return c.bound - c.made }
-	ours, stock := median(seen["ours"], total), median(seen["stock"], total)
-	r := float64(ours) / float64(stock)
 	s.note = fmt.Sprintf("of %d each, the median is %s with a fixed address and %s without, a ratio of %.3f; of this, it takes %s and %s to be placed",
 		len(seen["ours"]), ours, stock, r, median(seen["ours"], placing), median(seen["stock"], placing))
 	if r > maxRatio {
