@@ -135,7 +135,7 @@ var errUnfit = errors.New("the address can't be kept")
 // long as it stands nobody else can have them. If it went in between, the entries become what they
 // were.
 func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identity.Identity, addrs []netip.Addr) error {
-	if err := r.stillHas(ctx, pod, addrs); err != nil {
+	if err := stillHas(ctx, r.live, pod, addrs); err != nil {
 		return err
 	}
 	// taken are the entries as they were, to be put back if need be.
@@ -161,7 +161,7 @@ func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identit
 	if err != nil {
 		return err
 	}
-	gone := r.stillHas(ctx, pod, addrs)
+	gone := stillHas(ctx, r.live, pod, addrs)
 	if !errors.Is(gone, errSuperseded) {
 		if gone == nil && len(taken) > 0 {
 			klog.FromContext(ctx).Info("Address adopted", "ips", addrs, "node", pod.Spec.NodeName)
@@ -183,23 +183,6 @@ func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identit
 		return fmt.Errorf("give up the address of the pod, which went meanwhile: %w", err)
 	}
 	return gone
-}
-
-// stillHas asks the API server whether the very pod has the addresses. It returns errSuperseded where
-// it does not.
-func (r *adoptReconciler) stillHas(ctx context.Context, pod *corev1.Pod, addrs []netip.Addr) error {
-	var now corev1.Pod
-	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("pod %s is gone: %w", klog.KObj(pod), errSuperseded)
-	case err != nil:
-		return fmt.Errorf("look at pod %s: %w", klog.KObj(pod), err)
-	}
-	has := plan.Adoptable(&now, false)
-	if now.UID != pod.UID || slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !slices.Contains(has, a) }) {
-		return fmt.Errorf("pod %s is on its way out or another one: %w", klog.KObj(pod), errSuperseded)
-	}
-	return nil
 }
 
 // tellStrayed says on a pod that it runs without the address that is kept for it, and what would
@@ -234,4 +217,21 @@ func holds(held []ledger.Holding, node string, addrs []netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// stillHas asks the API server whether the very pod has the addresses, and will have them for a while. It
+// returns errSuperseded where it does not.
+func stillHas(ctx context.Context, live client.Reader, pod *corev1.Pod, addrs []netip.Addr) error {
+	var now corev1.Pod
+	switch err := live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("pod %s is gone: %w", klog.KObj(pod), errSuperseded)
+	case err != nil:
+		return fmt.Errorf("look at pod %s: %w", klog.KObj(pod), err)
+	}
+	has := plan.Adoptable(&now, false)
+	if now.UID != pod.UID || slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !slices.Contains(has, a) }) {
+		return fmt.Errorf("pod %s is on its way out or another one: %w", klog.KObj(pod), errSuperseded)
+	}
+	return nil
 }

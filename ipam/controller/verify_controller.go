@@ -242,8 +242,8 @@ func (r *verifyReconciler) hasEndpoint(ctx context.Context, pod *corev1.Pod) (ha
 	return !made, again, err
 }
 
-// adopt keeps for a pod what it runs with. The write is looked at again: a pod that has gone
-// meanwhile may have left its address to another, so that the entries are put back as they were.
+// adopt keeps for a pod what it runs with. The pod is looked at again after the write: one that has gone
+// meanwhile, or is on its way, may leave its address to another, so that the entries are put back as they were.
 func (r *verifyReconciler) adopt(ctx context.Context, key types.NamespacedName, o plan.Observed, addrs []netip.Addr) error {
 	node, owner := o.Pod.Spec.NodeName, pool.OwnerKey(key.Namespace, key.Name)
 	claimed, ok := r.ledger.Node(o.Held[0].Node)
@@ -281,23 +281,23 @@ func (r *verifyReconciler) adopt(ctx context.Context, key types.NamespacedName, 
 	case err != nil:
 		return fmt.Errorf("adopt %v on node %s: %w", addrs, node, err)
 	}
-	var now corev1.Pod
-	switch err := r.live.Get(ctx, key, &now); {
-	case err == nil && now.UID == o.Pod.UID:
+	gone := stillHas(ctx, r.live, o.Pod, addrs)
+	switch {
+	case gone == nil:
 		metrics.Mismatch("Adopted")
 		r.events.Eventf(o.Pod, nil, corev1.EventTypeNormal, "AddressAdopted", "Verify", "It was started before the agent of node %s had seen its claim; the address that it got instead, %v, is kept for it now", node, addrs)
 		klog.FromContext(ctx).Info("Address adopted", "node", node, "addresses", addrs, "entries", len(made))
 		return nil
-	case err != nil && !apierrors.IsNotFound(err):
-		return fmt.Errorf("look at pod %s after %v was adopted for it on node %s: %w", key, addrs, node, err)
+	case !errors.Is(gone, errSuperseded):
+		return fmt.Errorf("after %v was adopted on node %s: %w", addrs, node, gone)
 	}
 	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		return n.Undo(made), nil
 	}})
 	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
-		return fmt.Errorf("undo the adoption of %v by pod %s, which is gone, on node %s: %w", addrs, key, node, err)
+		return fmt.Errorf("undo the adoption of %v by pod %s, which went meanwhile, on node %s: %w", addrs, key, node, err)
 	}
-	return fmt.Errorf("pod %s is gone: %w", key, errSuperseded)
+	return gone
 }
 
 // tell writes the condition Mismatch and says the same in events.
