@@ -31,6 +31,9 @@ type reservation struct {
 	// holders are the nodes whose pools gave the identity something when this was found. More than
 	// node are what claims left behind that were never used.
 	holders []string
+	// beside are those of the addresses that the FixedIP does not name, although it names others of the family: the
+	// agent would choose.
+	beside []netip.Addr
 	// recorded tells whether there is a FixedIP, and failover is its policy.
 	recorded bool
 	failover v1alpha1.Failover
@@ -81,6 +84,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	var r reservation
 	if len(held)+len(away) > 0 {
 		r = w.fromPools(held, away, fip.Spec.NodeName, fip.Spec.IPs)
+		r.beside = besides(r.addrs, addressesOf(fip.Spec.IPs))
 	} else if r, err = w.fromRecord(fip); err != nil {
 		return reservation{}, err
 	}
@@ -110,7 +114,7 @@ func (w *world) keptFrom(pod *corev1.Pod) []string {
 
 // optsOut says why a pod without a fixed address waits that had one before and opted out: the agent
 // goes by its name and would give it that one again. The controller takes the address back while no
-// pod has it; what is kept for a while or for good does not have to be waited for.
+// pod has it; what is kept for a while or for good does not have to be waited for, but what pools have beside it does.
 func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
 	if !identity.OptsOut(pod.Annotations) {
 		return ""
@@ -125,8 +129,12 @@ func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
 		if err != nil {
 			continue
 		}
-		if fip == nil || fip.DeletionTimestamp != nil || fip.Spec.Reclaim.WhenDeleted != v1alpha1.Retain && fip.Spec.Reclaim.TTL.Duration == 0 {
-			return fmt.Sprintf("its former address (%s on node %s) is being released, since it opted out (annotation %s); it is placed when that is done", address.Join(h.Addrs), h.Node, identity.AnnotationEnabled)
+		goes := h.Addrs
+		if fip != nil && fip.DeletionTimestamp == nil && (fip.Spec.Reclaim.WhenDeleted == v1alpha1.Retain || fip.Spec.Reclaim.TTL.Duration > 0) {
+			goes = besides(h.Addrs, addressesOf(fip.Spec.IPs))
+		}
+		if len(goes) > 0 {
+			return fmt.Sprintf("its former address (%s on node %s) is being released, since it opted out (annotation %s); it is placed when that is done", address.Join(goes), h.Node, identity.AnnotationEnabled)
 		}
 	}
 	return ""
@@ -174,6 +182,18 @@ func (w *world) fromPools(held []ledger.Holding, away []ledger.Absence, preferre
 
 func containsAll(addrs, wanted []netip.Addr) bool {
 	return !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
+}
+
+// besides are those of the addresses that are not among the recorded ones although one of the family is.
+func besides(addrs, recorded []netip.Addr) []netip.Addr {
+	var found []netip.Addr
+	for _, a := range addrs {
+		family := func(other netip.Addr) bool { return address.Of(other) == address.Of(a) }
+		if !slices.Contains(recorded, a) && slices.ContainsFunc(recorded, family) {
+			found = append(found, a)
+		}
+	}
+	return found
 }
 
 // addressesOf reads the addresses of a record; what is none is left out.

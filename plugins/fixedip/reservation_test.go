@@ -3,13 +3,20 @@ package fixedip
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/scheme"
 )
 
 // A record without entries is placed at the home of its addresses. Where they have none in common,
@@ -59,6 +66,73 @@ func TestFromRecord(t *testing.T) {
 			}
 			if !no.until(c.mends[len(c.mends)-1].Name) {
 				t.Error("the node that has them all does not help")
+			}
+		})
+	}
+}
+
+// What a pool has for a name beside its FixedIP is known, family by family.
+func TestBeside(t *testing.T) {
+	for name, c := range map[string]struct {
+		held, recorded, want []string
+	}{
+		"as recorded":                    {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9"}},
+		"another in its place":           {held: []string{"10.0.1.7"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
+		"another beside it":              {held: []string{"10.0.1.7", "10.0.1.9"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
+		"a family that it does not name": {held: []string{"10.0.1.9", "fd00:1::9"}, recorded: []string{"10.0.1.9"}},
+		"one family of two":              {held: []string{"10.0.1.9", "fd00:1::7"}, recorded: []string{"10.0.1.9", "fd00:1::9"}, want: []string{"fd00:1::7"}},
+		"it names none yet":              {held: []string{"10.0.1.9"}},
+		"nothing is held":                {recorded: []string{"10.0.1.9"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, want := besides(addressesOf(c.held), addressesOf(c.recorded)), addressesOf(c.want); !slices.Equal(got, want) {
+				t.Errorf("%v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// A name that opts out waits for what is taken from it, and not for what is kept.
+func TestOptsOutWaits(t *testing.T) {
+	retained := v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
+	for name, c := range map[string]struct {
+		held []string
+		// reclaim is the policy of the FixedIP, which keeps 10.0.1.9; nil: there is none.
+		reclaim *v1alpha1.ReclaimPolicy
+		want    string
+	}{
+		"nothing is left":        {},
+		"nobody keeps it":        {held: []string{"10.0.1.9"}, want: "10.0.1.9"},
+		"it is to be released":   {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), want: "10.0.1.9"},
+		"it is kept for good":    {held: []string{"10.0.1.9"}, reclaim: &retained},
+		"another in its place":   {held: []string{"10.0.1.7"}, reclaim: &retained, want: "10.0.1.7"},
+		"another beside it":      {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: &retained, want: "10.0.1.7"},
+		"it is kept for an hour": {held: []string{"10.0.1.9"}, reclaim: &v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registered, err := scheme.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			records := fake.NewClientBuilder().WithScheme(registered)
+			if c.reclaim != nil {
+				records.WithObjects(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.9"}, Reclaim: *c.reclaim}})
+			}
+			w := &world{ledger: ledger.New(), fixedIPs: records.Build()}
+			n := pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}}
+			for _, a := range addressesOf(c.held) {
+				n.Entries[a] = pool.Owned("db", "web-0", "StatefulSet", "web")
+			}
+			w.ledger.SetNode(n)
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", Annotations: map[string]string{identity.AnnotationEnabled: "false"},
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}}}}
+			got := w.optsOut(t.Context(), pod)
+			want := ""
+			if c.want != "" {
+				want = "its former address (" + c.want + " on node node-1) is being released, since it opted out (annotation fixedip.io/enabled); it is placed when that is done"
+			}
+			if got != want {
+				t.Errorf("%q, want %q", got, want)
 			}
 		})
 	}

@@ -52,6 +52,9 @@ func placed(then ...step) []step {
 	}, then...)
 }
 
+// supplanted is why web-0 waits while node a has another address for it than its FixedIP.
+const supplanted = "the pool of node a has 10.1.0.5 for its name, which is not what its FixedIP names and is being taken back; it is placed when that is done"
+
 // calls fails the row if a point was called for web-0 another number of times.
 func calls(times int, points ...point) func(*scene) {
 	return func(s *scene) {
@@ -156,6 +159,36 @@ func TestPlacement(t *testing.T) {
 			steps: []step{
 				{at: reserve},
 				{at: preBind, then: claimed("a", "fd00:1::7")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"what its pool has in place of its FixedIP's address is waited out": {
+			world: func(s *scene) {
+				s.record("web-0", "web", "a", "10.1.0.3")
+				oneNode(s)
+				s.takes("web-0", "a", "10.1.0.5")
+			},
+			steps: []step{
+				{at: preFilter, answer: "UnschedulableAndUnresolvable: " + supplanted},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: " + supplanted + "." + unhelpful},
+					before: func(s *scene) { s.frees("a", "10.1.0.5") }},
+				{at: preFilter},
+				{at: preBind, then: claimed("a", "10.1.0.3")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"but not under Reassign": {
+			failover: "Reassign",
+			world: func(s *scene) {
+				s.record("web-0", "web", "a", "10.1.0.3")
+				oneNode(s)
+				s.takes("web-0", "a", "10.1.0.5")
+			},
+			steps: []step{
+				{at: preFilter},
+				{at: preBind},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
 			},

@@ -41,9 +41,10 @@ func (c *checks) atRest() {
 			case isPod(e.Owner):
 				r := records[e.Owner]
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
-				// One that nobody would make again, or to which a person has promised another address meanwhile, runs
-				// on with what it has: see podAtRest.
-				runs := exists && pod.Status.PodIP == ip && (metav1.GetControllerOfNoCopy(pod) == nil || r != nil && c.byUser[r.UID])
+				// One that nobody would make again, or that opts out, or to which a person has promised another address
+				// meanwhile, runs on with what it has: see podAtRest.
+				runs := exists && pod.Status.PodIP == ip &&
+					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
 				if r == nil && !exists && !c.mayClaim(e.Owner) {
 					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
 				} else if r != nil && len(r.Spec.IPs) > 0 && !slices.Contains(r.Spec.IPs, ip) && !runs {

@@ -92,7 +92,12 @@ func hindered(s Situation, p Place) *obstacle {
 	case p.Entry.Owner == owner:
 		return nil
 	}
-	if at, released := p.Entry.ReleasedAt(); released {
+	at, released := p.Entry.ReleasedAt()
+	switch {
+	case released && RunsOn(s.Pod, p.Home, p.Addr):
+		// It was taken from the name, and the pod has it from an agent that did not know yet: nobody else can.
+		return another(s, p)
+	case released:
 		return &obstacle{"Resting", fmt.Sprintf("%s on node %s was released at %s and rests; it can be had when it has cooled down", p.Addr, p.Home, at.UTC().Format(time.RFC3339))}
 	}
 	if node, of, away := p.Entry.AwayAt(); away && of != owner {
@@ -149,7 +154,8 @@ func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
 }
 
 // Project makes the edits that give a pod its recorded addresses in the pool of their home: all of
-// them, or none and ErrTaken. own tells of a dynamic entry that the pod itself runs with the address.
+// them, or none and ErrTaken. own tells that the pod itself runs with the address of a dynamic entry, or of one that
+// rests.
 func Project(n pool.Node, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool) ([]pool.Edit, error) {
 	var free []netip.Addr
 	var edits []pool.Edit
@@ -158,7 +164,7 @@ func Project(n pool.Node, addrs []netip.Addr, entry pool.Entry, own func(netip.A
 		user, used := n.Used[a]
 		_, released := e.ReleasedAt()
 		switch {
-		case exists && e.Dynamic() && own(a) && (!used || user == entry.Owner):
+		case (exists && e.Dynamic() || released && n.Another(entry.Owner, addrs) == nil) && own(a) && (!used || user == entry.Owner):
 			edits = append(edits, n.Set(a, entry))
 		case released:
 			// Nobody waits for this one so urgently that it may not cool down.

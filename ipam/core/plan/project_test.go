@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -34,6 +35,12 @@ func running(ips ...string) *corev1.Pod {
 	return p
 }
 
+// optedOut is the pod with the word that it is to have no fixed address.
+func optedOut(p *corev1.Pod) *corev1.Pod {
+	p.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+	return p
+}
+
 // A record whose addresses are in no pool gets its entries, unless somebody may have them.
 func TestProjection(t *testing.T) {
 	project := plan.Next{Step: plan.ProjectEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}
@@ -45,6 +52,12 @@ func TestProjection(t *testing.T) {
 			}}},
 			At: now.Add(10 * time.Second),
 		}
+	}
+	// runs is waiting for a pod that runs on the node.
+	runs := func(reason, message string) plan.Next {
+		n := waiting(reason, message)
+		n.Status.Phase, n.Status.PodUID = v1alpha1.PhaseInUse, "pod-1"
+		return n
 	}
 	stands := []metav1.Condition{{Type: "Projected", Status: metav1.ConditionTrue, Reason: "EntriesStand", Message: "Every address has its entry in the pool of a node", LastTransitionTime: metav1.Time{Time: now}}}
 	without := kept(spec.Reclaim)
@@ -91,6 +104,14 @@ func TestProjection(t *testing.T) {
 			waiting("HeldByRecord", "10.0.1.6 is named by FixedIP db/older too, which comes first; delete one of the two")},
 		"it rests": {plan.Situation{Record: without, Places: place(entry(pool.Released(now))), Workload: standing},
 			waiting("Resting", "10.0.1.6 on node node-1 was released at 1970-01-01T00:16:40Z and rests; it can be had when it has cooled down")},
+		"it rests, and its pod waits": {plan.Situation{Record: without, Places: place(entry(pool.Released(now))), Pod: podOn(""), Workload: standing},
+			waiting("Resting", "10.0.1.6 on node node-1 was released at 1970-01-01T00:16:40Z and rests; it can be had when it has cooled down")},
+		"it rests, and its pod runs with it": {plan.Situation{Record: record(), Places: place(entry(pool.Released(now))), Pod: running("10.0.1.6"), Workload: standing},
+			project},
+		"it rests, and its pod runs with it, by another name's word": {plan.Situation{Record: without, Places: place(entry(pool.Released(now)), func(p *plan.Place) { p.User = "db/other-0" }), Pod: running("10.0.1.6"), Workload: standing},
+			runs("UsedByPod", "10.0.1.6 on node node-1 is used by pod db/other-0; it can be had when that pod is gone and the agent no longer lists it")},
+		"it rests, and its pod that runs with it has another there": {plan.Situation{Record: without, Places: place(entry(pool.Released(now))), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Pod: running("10.0.1.6"), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}, At: now.Add(10 * time.Second)}},
 		"it is on its way to another node": {plan.Situation{Record: without, Places: place(entry(pool.Away("node-2", "db/mysql-0"))), Workload: standing},
 			plan.Next{At: now.Add(10 * time.Second)}},
 		"another pod took it along": {plan.Situation{Record: without, Places: place(entry(pool.Away("node-2", "db/other-0"))), Workload: standing},
@@ -102,6 +123,20 @@ func TestProjection(t *testing.T) {
 		"its pod had another on the node, and is gone": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
 		"its pod had another on another node, and is gone": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.7")}}},
+		"what its pod has in its place goes while it waits": {plan.Situation{Record: record(), Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Pod: podOn(""), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
+		"and so does what it has on another node": {plan.Situation{Record: record(), Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Pod: podOn(""), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.7")}}},
+		"and what it has beside it": {plan.Situation{Record: record(), Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.6", "10.0.1.7")}, Pod: podOn(""), Workload: standing},
+			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
+		"but not where its scheduler brings it to the recorded one": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: podOn(""), Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Conditions: stands}}},
+		"nor where the recorded one is on its way": {plan.Situation{Record: without, Places: place(entry(pool.Away("node-3", "db/mysql-0"))), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Away: awayAt("node-3"), Pod: podOn(""), Workload: standing},
+			plan.Next{At: now.Add(10 * time.Second)}},
+		"nor where that may come in its place":   {plan.Situation{Record: record(reassigns), Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Pod: podOn(""), Workload: standing}, project},
+		"nor what a pod counts on that is bound": {plan.Situation{Record: record(), Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Pod: podOn("node-2"), Workload: standing}, project},
+		"a pod that opts out is to have none of it, though the recorded one is held": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: optedOut(podOn("")), Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.7")}}},
 		"the families have two homes": {plan.Situation{Record: both, Places: dual("node-2"), Workload: standing},
 			waiting("TwoHomes", "its addresses 10.0.1.6, fd00::6 are in the subnets of two nodes, node-1 and node-2, and no pod can be on both; delete it and ask for addresses of one node")},
@@ -135,6 +170,8 @@ func TestProject(t *testing.T) {
 	n := node(map[string]pool.Entry{
 		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {Owner: "db/other-0"}, "10.0.1.4": pool.Released(now), "10.0.1.5": mine,
 	}, "10.0.1.2", "10.0.1.6")
+	// none has nothing for the pod.
+	none := node(map[string]pool.Entry{"10.0.1.4": pool.Released(now), "10.0.1.8": pool.Released(now)}, "10.0.1.8")
 	n.Used[addr("10.0.1.6")] = "db/other-1"
 	for a, c := range map[string]struct {
 		own   bool
@@ -153,6 +190,19 @@ func TestProject(t *testing.T) {
 		if len(edits) != c.edits || errors.Is(err, pool.ErrTaken) != c.taken {
 			t.Errorf("%s: %v, %v", a, edited(edits), err)
 		}
+	}
+	// The agent lists the second, and not for the pod.
+	for a, want := range map[string]int{"10.0.1.4": 1, "10.0.1.8": 0} {
+		edits, err := plan.Project(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return true })
+		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) {
+			t.Errorf("%s, which rests, and that the pod runs with: %v, %v", a, edited(edits), err)
+		}
+		if _, err := plan.Project(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return false }); !errors.Is(err, pool.ErrTaken) {
+			t.Errorf("%s, which rests, and that the pod does not have: %v", a, err)
+		}
+	}
+	if edits, err := plan.Project(n, []netip.Addr{addr("10.0.1.4")}, mine, func(netip.Addr) bool { return true }); !errors.Is(err, pool.ErrTaken) {
+		t.Errorf("one that rests beside another of the pod: %v, %v", edited(edits), err)
 	}
 	if edits, err := plan.Project(n, []netip.Addr{addr("10.0.1.1")}, mine, func(netip.Addr) bool { return false }); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("a dynamic entry that another pod may have: %v, %v", edited(edits), err)

@@ -287,16 +287,11 @@ func standing(s Situation) Next {
 			return expiry
 		}
 	}
-	if s.Pod == nil {
-		// What a claim left behind whose pod has gone before it ran would come before what is recorded.
-		for _, h := range s.Held {
-			if left := besides(h.Addrs, spec.IPs); len(left) > 0 {
-				return Next{Step: ReleaseEntries, Node: h.Node, Addrs: left}
-			}
-		}
-		if next, ok := unannounce(s); ok {
-			return next
-		}
+	if next, ok := supplanting(s, spec); ok {
+		return next
+	}
+	if next, ok := unannounce(s); s.Pod == nil && ok {
+		return next
 	}
 	// What is kept for a pod that may come back has to stand in a pool as well.
 	at, addrs, in := projection(s)
@@ -308,6 +303,29 @@ func standing(s Situation) Next {
 		next.At = earlier(next.At, s.Now.Add(lookAgain))
 	}
 	return next
+}
+
+// supplanting takes from a name what pools have for it in place of its recorded addresses: what a claim left behind whose
+// pod has gone before it ran, or what was adopted for a pod that went meanwhile. Whoever comes would get that.
+//
+// A pod that is bound already counts on it: see settled. One that waits is not placed by it, except under Reassign, but
+// by what is recorded if that is held elsewhere; and once it is bound there, settled takes the rest. One that opts out
+// is to have nothing of all this.
+func supplanting(s Situation, spec v1alpha1.FixedIPSpec) (next Next, ok bool) {
+	waits := s.Pod != nil && !identity.OptsOut(s.Pod.Annotations)
+	if boundTo(s.Pod) != "" || waits && cmp.Or(spec.Failover, s.Failover) == v1alpha1.Reassign {
+		return Next{}, false
+	}
+	recorded := func(addrs []netip.Addr) bool { return all(addrs, spec.IPs) }
+	elsewhere := slices.ContainsFunc(s.Held, func(h ledger.Holding) bool { return recorded(h.Addrs) }) ||
+		slices.ContainsFunc(s.Away, func(a ledger.Absence) bool { return recorded(a.Addrs) })
+	for _, h := range s.Held {
+		left := besides(h.Addrs, spec.IPs)
+		if len(left) > 0 && (!waits || !elsewhere || recorded(h.Addrs)) {
+			return Next{Step: ReleaseEntries, Node: h.Node, Addrs: left}, true
+		}
+	}
+	return Next{}, false
 }
 
 // lookAgain is how often it is looked whether what is in the way of an entry has gone: most of it
