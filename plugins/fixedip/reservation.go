@@ -84,7 +84,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	var r reservation
 	if len(held)+len(away) > 0 {
 		r = w.fromPools(held, away, fip.Spec.NodeName, fip.Spec.IPs)
-		r.beside = besides(r.addrs, addressesOf(fip.Spec.IPs))
+		r.beside = address.Besides(r.addrs, fip.Spec.IPs)
 	} else if r, err = w.fromRecord(fip); err != nil {
 		return reservation{}, err
 	}
@@ -131,7 +131,7 @@ func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
 		}
 		goes := h.Addrs
 		if fip != nil && fip.DeletionTimestamp == nil && (fip.Spec.Reclaim.WhenDeleted == v1alpha1.Retain || fip.Spec.Reclaim.TTL.Duration > 0) {
-			goes = besides(h.Addrs, addressesOf(fip.Spec.IPs))
+			goes = address.Besides(h.Addrs, fip.Spec.IPs)
 		}
 		if len(goes) > 0 {
 			return fmt.Sprintf("its former address (%s on node %s) is being released, since it opted out (annotation %s); it is placed when that is done", address.Join(goes), h.Node, identity.AnnotationEnabled)
@@ -182,18 +182,6 @@ func (w *world) fromPools(held []ledger.Holding, away []ledger.Absence, preferre
 
 func containsAll(addrs, wanted []netip.Addr) bool {
 	return !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
-}
-
-// besides are those of the addresses that are not among the recorded ones although one of the family is.
-func besides(addrs, recorded []netip.Addr) []netip.Addr {
-	var found []netip.Addr
-	for _, a := range addrs {
-		family := func(other netip.Addr) bool { return address.Of(other) == address.Of(a) }
-		if !slices.Contains(recorded, a) && slices.ContainsFunc(recorded, family) {
-			found = append(found, a)
-		}
-	}
-	return found
 }
 
 // addressesOf reads the addresses of a record; what is none is left out.

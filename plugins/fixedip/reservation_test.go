@@ -3,7 +3,6 @@ package fixedip
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -66,27 +65,6 @@ func TestFromRecord(t *testing.T) {
 			}
 			if !no.until(c.mends[len(c.mends)-1].Name) {
 				t.Error("the node that has them all does not help")
-			}
-		})
-	}
-}
-
-// What a pool has for a name beside its FixedIP is known, family by family.
-func TestBeside(t *testing.T) {
-	for name, c := range map[string]struct {
-		held, recorded, want []string
-	}{
-		"as recorded":                    {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9"}},
-		"another in its place":           {held: []string{"10.0.1.7"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
-		"another beside it":              {held: []string{"10.0.1.7", "10.0.1.9"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
-		"a family that it does not name": {held: []string{"10.0.1.9", "fd00:1::9"}, recorded: []string{"10.0.1.9"}},
-		"one family of two":              {held: []string{"10.0.1.9", "fd00:1::7"}, recorded: []string{"10.0.1.9", "fd00:1::9"}, want: []string{"fd00:1::7"}},
-		"it names none yet":              {held: []string{"10.0.1.9"}},
-		"nothing is held":                {recorded: []string{"10.0.1.9"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got, want := besides(addressesOf(c.held), addressesOf(c.recorded)), addressesOf(c.want); !slices.Equal(got, want) {
-				t.Errorf("%v, want %v", got, want)
 			}
 		})
 	}

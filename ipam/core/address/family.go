@@ -7,6 +7,7 @@ package address
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -88,4 +89,21 @@ func Strings(addrs []netip.Addr) []string {
 		out[i] = a.String()
 	}
 	return out
+}
+
+// Besides are those of the addresses that a record does not name although it names one of their family: an agent
+// whose pool has both for a pod chooses between the two as it pleases. recorded is in the form that Parse reads; what
+// is none counts for nothing.
+func Besides(addrs []netip.Addr, recorded []string) []netip.Addr {
+	var found []netip.Addr
+	for _, a := range addrs {
+		sameFamily := slices.ContainsFunc(recorded, func(ip string) bool {
+			other, err := Parse(ip)
+			return err == nil && Of(other) == Of(a)
+		})
+		if sameFamily && !slices.Contains(recorded, a.String()) {
+			found = append(found, a)
+		}
+	}
+	return found
 }

@@ -54,22 +54,6 @@ func all(addrs []netip.Addr, ips []string) bool {
 	return !slices.ContainsFunc(ips, func(ip string) bool { return !slices.Contains(address.Strings(addrs), ip) })
 }
 
-// besides are the held addresses that a record does not name although it names one of the family:
-// the agent would choose between the two as it pleases.
-func besides(held []netip.Addr, ips []string) []netip.Addr {
-	var found []netip.Addr
-	for _, a := range held {
-		sameFamily := slices.ContainsFunc(ips, func(ip string) bool {
-			other, err := address.Parse(ip)
-			return err == nil && address.Of(other) == address.Of(a)
-		})
-		if sameFamily && !slices.Contains(ips, a.String()) {
-			found = append(found, a)
-		}
-	}
-	return found
-}
-
 // heldAny are those of the addresses that are among what is held.
 func heldAny(held []ledger.Holding, addrs []netip.Addr) []netip.Addr {
 	var found []netip.Addr

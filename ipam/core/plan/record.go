@@ -320,7 +320,7 @@ func supplanting(s Situation, spec v1alpha1.FixedIPSpec) (next Next, ok bool) {
 	elsewhere := slices.ContainsFunc(s.Held, func(h ledger.Holding) bool { return recorded(h.Addrs) }) ||
 		slices.ContainsFunc(s.Away, func(a ledger.Absence) bool { return recorded(a.Addrs) })
 	for _, h := range s.Held {
-		left := besides(h.Addrs, spec.IPs)
+		left := address.Besides(h.Addrs, spec.IPs)
 		if len(left) > 0 && (!waits || !elsewhere || recorded(h.Addrs)) {
 			return Next{Step: ReleaseEntries, Node: h.Node, Addrs: left}, true
 		}
@@ -355,7 +355,7 @@ func settled(s Situation, spec v1alpha1.FixedIPSpec, h ledger.Holding, held, rec
 		if next, ok := release(beside(s, spec.IPs), node); ok {
 			return next
 		}
-		if beside := besides(h.Addrs, spec.IPs); len(beside) > 0 && Spares(s.Pod, beside) {
+		if beside := address.Besides(h.Addrs, spec.IPs); len(beside) > 0 && Spares(s.Pod, beside) {
 			return Next{Step: ReleaseEntries, Node: node, Addrs: beside}
 		}
 	}

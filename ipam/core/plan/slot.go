@@ -140,7 +140,7 @@ func DecideSlot(s Situation, holder string) Next {
 		return expire(s, spec.Reclaim.TTL.Duration)
 	}
 	if h, held := heldOn(s.Held, node); held {
-		if beside := besides(h.Addrs, spec.IPs); len(beside) > 0 && Spares(s.Pod, beside) {
+		if beside := address.Besides(h.Addrs, spec.IPs); len(beside) > 0 && Spares(s.Pod, beside) {
 			return Next{Step: ReleaseEntries, Node: node, Addrs: beside}
 		}
 	}

@@ -1,0 +1,35 @@
+package address_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// What stands beside the addresses of a record is known, family by family.
+func TestBesides(t *testing.T) {
+	for name, c := range map[string]struct {
+		held, recorded, want []string
+	}{
+		"as recorded":                    {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9"}},
+		"another in its place":           {held: []string{"10.0.1.7"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
+		"another beside it":              {held: []string{"10.0.1.7", "10.0.1.9"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
+		"a family that it does not name": {held: []string{"10.0.1.9", "fd00:1::9"}, recorded: []string{"10.0.1.9"}},
+		"one family of two":              {held: []string{"10.0.1.9", "fd00:1::7"}, recorded: []string{"10.0.1.9", "fd00:1::9"}, want: []string{"fd00:1::7"}},
+		"what is no address":             {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9/32"}},
+		"it names none yet":              {held: []string{"10.0.1.9"}},
+		"nothing is held":                {recorded: []string{"10.0.1.9"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var held []netip.Addr
+			for _, ip := range c.held {
+				held = append(held, netip.MustParseAddr(ip))
+			}
+			if got := address.Strings(address.Besides(held, c.recorded)); !slices.Equal(got, c.want) {
+				t.Errorf("%v, want %v", got, c.want)
+			}
+		})
+	}
+}
