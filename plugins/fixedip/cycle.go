@@ -47,6 +47,8 @@ type cycle struct {
 	// failover is Migrate or Reassign in a cycle that looks at all nodes although something is
 	// reserved: the node of the reservation can't take the pod.
 	failover v1alpha1.Failover
+	// home is the one node that such a cycle looks at; empty: all.
+	home string
 	// seeks: the pod has no slot, and is to take one over. free are those that it can take over, and due is
 	// when it may be able to take over one more; zero: no time is known.
 	seeks bool
@@ -119,9 +121,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	nominated := pod.Status.NominatedNodeName
 	if p.waiting.leaves(pod.UID) || stuck != "" || nominated != "" && nominated != r.node {
 		policy := p.policyOf(c)
-		remains := p.remains(c, policy)
+		remains, home := p.remains(c, policy)
 		if remains == "" {
-			return p.open(state, pod, c, policy)
+			return p.open(state, pod, c, policy, home)
 		}
 		if stuck != "" {
 			return nil, p.refuse(pod, p.causeOfRemaining(c, policy), decided, c.belongs()+stuck+remains)
@@ -157,7 +159,7 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 		}
 	case r.node == name && !r.transit:
 		return nil
-	case r.node == name, c.failover == v1alpha1.Migrate:
+	case r.node == name, c.failover == v1alpha1.Migrate && (c.home == "" || c.home == name):
 		return p.filterCarrier(c, name)
 	default:
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable,

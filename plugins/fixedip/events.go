@@ -32,7 +32,7 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 		return fwk.QueueSkip, nil
 	}
 	r, err := p.world.reservationOf(context.Background(), id)
-	if err != nil || r.node != node.Name && (r.node != "" || !p.reaches(pod, id, node.Name) && !p.slotOn(id, node.Name)) {
+	if err != nil || r.node != node.Name && p.homeward(id, r) != node.Name && (r.node != "" || !p.reaches(pod, id, node.Name) && !p.slotOn(id, node.Name)) {
 		return fwk.QueueSkip, nil
 	}
 	metrics.Woken(metrics.Node)

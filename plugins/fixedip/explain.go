@@ -2,6 +2,7 @@ package fixedip
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +36,7 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *corev1
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	} else if stuck != "" {
 		p.waiting.refuse(pod, p.causeOfNowhere(c), c.decided)
-		return nil, fwk.NewStatus(fwk.Unschedulable, c.belongs()+stuck+"; no other node can take it now")
+		return nil, fwk.NewStatus(fwk.Unschedulable, c.belongs()+p.nowhere(c, stuck, nodes))
 	}
 	owner, err := p.handle.SnapshotSharedLister().NodeInfos().Get(c.reservation.node)
 	if err != nil {
@@ -47,7 +48,7 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *corev1
 		return nil, fwk.NewStatus(fwk.Unschedulable, c.belongs()+reason+mends+"; no other node can take it now")
 	}
 	policy := p.policyOf(c)
-	remains := p.remains(c, policy)
+	remains, _ := p.remains(c, policy)
 	switch {
 	case remains == "" && !preempting(pod, owner):
 		p.waiting.leave(pod)
@@ -57,6 +58,16 @@ func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *corev1
 	}
 	p.waiting.refuse(pod, p.causeOfRemaining(c, policy), c.decided)
 	return nil, fwk.NewStatus(fwk.Unschedulable, c.belongs()+reason+mends+remains)
+}
+
+// nowhere says that no other node can take the pod either, as the end of the sentence that belongs begins.
+func (p *Plugin) nowhere(c *cycle, stuck string, nodes framework.NodeToStatusReader) string {
+	home, err := p.handle.SnapshotSharedLister().NodeInfos().Get(c.home)
+	if err != nil {
+		return stuck + "; no other node can take it now"
+	}
+	reason, mends := hindrance(home.Node(), nodes.Get(c.home))
+	return fmt.Sprintf("does not exist; it goes back to node %s, in whose subnet it is, which %s%s", c.home, reason, mends)
 }
 
 // hindrance says what keeps a node from taking a pod, and what would help where that is plain.

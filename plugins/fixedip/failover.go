@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
 	toolscache "k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -56,27 +57,53 @@ func (p *Plugin) policyOf(c *cycle) v1alpha1.Failover {
 }
 
 // remains says why a pod whose node can't take it does not go to another, and what would help, as the
-// end of a sentence that says why its node can't; empty where it does go.
-func (p *Plugin) remains(c *cycle, policy v1alpha1.Failover) string {
+// end of a sentence that says why its node can't; empty where it does go. home is then the one node that it
+// goes to; empty: any.
+func (p *Plugin) remains(c *cycle, policy v1alpha1.Failover) (why, home string) {
+	if policy == v1alpha1.Wait || policy == v1alpha1.Migrate && !p.movable {
+		home = p.homeward(c.id, c.reservation)
+	}
 	switch {
+	case home != "":
+		return "", home
 	case c.id.Slot:
-		return "; delete the pod to have another in its place"
+		return "; delete the pod to have another in its place", ""
 	case policy == v1alpha1.Wait && p.movable:
-		return ", or set failover to Migrate"
+		return ", or set failover to Migrate", ""
 	case policy == v1alpha1.Wait:
-		return ", or set failover to Reassign, which gives the pod another address"
+		return ", or set failover to Reassign, which gives the pod another address", ""
 	case policy == v1alpha1.Migrate && !p.movable:
-		return "; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false"
+		return "; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false", ""
 	}
 	if why := p.mayRun(c, policy); why != "" {
-		return "; its old pod may still run there: " + why
+		return "; its old pod may still run there: " + why, ""
 	}
 	if policy == v1alpha1.Migrate {
 		if _, err := p.world.ledger.HomeOf(c.id.Key(), c.reservation.addrs); err != nil {
-			return "; " + err.Error()
+			return "; " + err.Error(), ""
 		}
 	}
-	return ""
+	return "", ""
+}
+
+// homeward is the home of addresses that were moved to a node which does not exist any more; empty where they are at
+// home, or their node or their home is another matter. They go back there even where they may not move: nothing runs on
+// a node that was deleted, whoever comes under its name has no claim to them, and their subnet is at home.
+func (p *Plugin) homeward(id identity.Identity, r reservation) string {
+	if r.node == "" || id.Slot {
+		return ""
+	}
+	if _, err := p.nodes.Get(r.node); !apierrors.IsNotFound(err) {
+		return ""
+	}
+	home, err := p.world.ledger.HomeOf(id.Key(), r.addrs)
+	if err != nil || home == r.node {
+		return ""
+	}
+	if _, err := p.nodes.Get(home); err != nil {
+		return ""
+	}
+	return home
 }
 
 // mayRun says why the pod's predecessor may still run on the node of the reservation; empty where it
@@ -158,10 +185,15 @@ func (p *Plugin) stuck(c *cycle) string {
 	return ""
 }
 
-// open lets the cycle look at all nodes.
-func (p *Plugin) open(state fwk.CycleState, pod *corev1.Pod, c *cycle, policy v1alpha1.Failover) (*framework.PreFilterResult, *fwk.Status) {
-	c.failover = policy
-	if policy == v1alpha1.Reassign {
+// open lets the cycle look at other nodes than that of the reservation: at the home of its addresses, or at all.
+func (p *Plugin) open(state fwk.CycleState, pod *corev1.Pod, c *cycle, policy v1alpha1.Failover, home string) (*framework.PreFilterResult, *fwk.Status) {
+	c.failover, c.home = policy, home
+	switch {
+	case home != "":
+		c.failover = v1alpha1.Migrate
+		metrics.Cycle(true)
+		return &framework.PreFilterResult{NodeNames: sets.New(home)}, nil
+	case policy == v1alpha1.Reassign:
 		return p.preFilterAsked(state, pod, c)
 	}
 	metrics.Cycle(false)
@@ -185,8 +217,9 @@ func (p *Plugin) causeOfRemaining(c *cycle, policy v1alpha1.Failover) cause {
 	if p.stuck(c) != "" {
 		helps.node = c.reservation.node
 	}
-	if policy != v1alpha1.Wait {
-		helps.until = func(string) bool { return p.remains(c, policy) == "" }
+	helps.until = func(string) bool {
+		why, _ := p.remains(c, policy)
+		return why == ""
 	}
 	if policy == v1alpha1.Migrate {
 		// Whatever keeps it here now, when that ends the agent may have been silent for too short a time.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,6 +40,33 @@ func movedToB(s *scene, want *stored) {
 	away(s, want)
 	want.entry("b", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 	want.Writes += 3
+}
+
+// livingOnB is a world in which the address of web-0, whose failover is another, was moved to b from its home a.
+func livingOnB(policy string) func(*scene) {
+	return func(s *scene) {
+		s.node("c", "10.3.0.0/29")
+		s.node("b", "10.2.0.0/29")
+		s.node("a", "10.1.0.0/29")
+		for node, entry := range map[string][2]string{"a": {"fixedip.io/away", "b/" + s.ns + "/web-0"}, "b": {s.ns + "/web-0", s.ns + "/StatefulSet/web"}} {
+			s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, entry[0], entry[1]))
+			s.want.entry(node, "10.1.0.6", entry[0], entry[1])
+		}
+		s.statefulSet("web", annotated("fixedip.io/failover", policy))
+	}
+}
+
+// backAtHome is what the return of web-0 to a stores, whose CiliumNode b is gone.
+func backAtHome(s *scene, want *stored) {
+	want.entry("a", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
+	want.Writes += 2
+}
+
+// deleteNode deletes a Node, and what its agent has of it.
+func (s *scene) deleteNode(name string) {
+	s.t.Helper()
+	s.must(s.api.Delete(within(s.t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	s.deleteCiliumNode(name)
 }
 
 // bothAtHome is a world of two nodes with both families of which web-0 can only be placed on a.
@@ -285,6 +313,35 @@ func TestFailover(t *testing.T) {
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
+		},
+		"Wait: what was moved goes home when its node is gone, and nowhere else": {
+			world: livingOnB("Wait"),
+			steps: []step{
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}, before: func(s *scene) {
+					s.cordon("a", true)
+					s.deleteNode("b")
+					s.removes("web-0")
+				}},
+				{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node b, which does not exist; it goes back to node a, in whose subnet it is, which is cordoned; uncordon it", func(s *scene) { s.cordon("a", false) })},
+				{at: preBind, then: backAtHome},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"Wait: what was moved goes home when its node is gone that it waited for": {
+			world: livingOnB("Migrate"),
+			steps: []step{
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}, before: func(s *scene) {
+					s.cordon("b", true)
+					s.removes("web-0")
+				}},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"}, before: told("its address 10.1.0.6 belongs to node b, which is cordoned; uncordon it; it may not migrate", func(s *scene) { s.deleteNode("b") })},
+				{at: preBind, then: backAtHome},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
 		},
 		"Wait: says what else could be done": {
 			world: failingOver("Wait"),

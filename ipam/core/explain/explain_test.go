@@ -193,6 +193,15 @@ func TestFindings(t *testing.T) {
 		"waiting for a node that is gone": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1") }, []explain.Finding{
 			wrong("Its address 10.0.1.6 belongs to node node-1, which does not exist", "it waits for that node to come back under its name; the annotation fixedip.io/failover of its StatefulSet lets it go to another node"),
 		}},
+		"waiting for its home, as the node that it was moved to is gone": {func(w *world) {
+			w.unplaced()
+			a := netip.MustParseAddr("10.0.1.6")
+			w.pools[1].Entries[a], w.pools[0].Entries[a] = w.pools[0].Entries[a], pool.Away("node-2", "db/mysql-0")
+			w.Nodes["node-1"].Spec.Unschedulable = true
+			delete(w.Nodes, "node-2")
+		}, []explain.Finding{
+			ok("Its address 10.0.1.6 belongs to node node-2, which does not exist; it goes back to node node-1, in whose subnet it is, which is cordoned"),
+		}},
 		"waiting to go to another node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1"); w.Record.Spec.Failover = v1alpha1.Migrate }, []explain.Finding{
 			wrong("Its address 10.0.1.6 belongs to node node-1, which does not exist", "it waits for that node to come back under its name"),
 			ok("Its failover is Migrate: it goes to another node as soon as it is sure that its former pod does not run any more"),

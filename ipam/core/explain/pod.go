@@ -158,6 +158,8 @@ func (e *explanation) ownerCan() {
 	switch failover := e.failover(); {
 	case help == "":
 		e.fine("%sis ready for pods", text)
+	case node == nil && failover != v1alpha1.Migrate && failover != v1alpha1.Reassign && e.homeward() != "":
+		e.fine("%s%s; it goes back to node %s, in whose subnet it is, which %s", text, nodeIs(node), e.homeward(), nodeIs(e.Nodes[e.homeward()]))
 	case failover == v1alpha1.Migrate || failover == v1alpha1.Reassign:
 		e.wrong(help, "%s%s", text, nodeIs(node))
 		e.fine("Its failover is %s: it goes to another node as soon as it is sure that its former pod does not run any more", failover)
@@ -166,6 +168,14 @@ func (e *explanation) ownerCan() {
 	}
 	e.disputed(e.owner)
 	e.usedByOther(e.reserved)
+}
+
+// homeward is the node in whose subnets the pod's addresses are, which were moved to another; empty: there is none.
+func (e *explanation) homeward() string {
+	if home, _ := e.Pools.Home(e.reserved[0]); home != e.owner && e.Nodes[home] != nil {
+		return home
+	}
+	return ""
 }
 
 // failover is the policy that is recorded; empty where the scheduler's default counts.
