@@ -95,6 +95,16 @@ func (h history) named(at place, pod string, revision uint64) *tenure {
 	return nil
 }
 
+// joined tells whether a pod got the address of a place that another had.
+func (h history) joined(at place, pod string, had tenure) bool {
+	for _, t := range h.pods[at] {
+		if t.of == pod && had.from < t.from && t.overlaps(had) {
+			return true
+		}
+	}
+	return false
+}
+
 // taken tells whether an entry of a node that named a pod at one revision was taken from it by another.
 func (h history) taken(node, pod string, from, by uint64) bool {
 	for at, entries := range h.entries {
@@ -111,7 +121,8 @@ func (h history) taken(node, pod string, from, by uint64) bool {
 // all the time.
 type Stray struct {
 	Pod, Node, Address string
-	// Others are the pods that the entry named meanwhile.
+	// Others are the pods that the entry came to name meanwhile, and those that got the address as well. An agent that
+	// is behind may give anybody what came to be another's before, who is gone: that one alone is not among them.
 	Others []string
 }
 
@@ -134,7 +145,7 @@ func (w *Witness) Strays() []Stray {
 				switch {
 				case e.of == had.of:
 					named = named || had.within(*e)
-				case pod(e.of) && had.overlaps(*e):
+				case pod(e.of) && had.overlaps(*e) && (had.from < e.from || w.history.joined(at, e.of, *had)):
 					s.Others = append(s.Others, e.of)
 				}
 			}

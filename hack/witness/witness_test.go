@@ -268,6 +268,20 @@ func TestStrays(t *testing.T) {
 			running.ResourceVersion = "9"
 			e.w.seePod(running, true)
 		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while that was db/web-1's]"},
+		"another's who is gone": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-1")
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+		}, "[pod db/web-0 had 10.0.1.9 on node node-1, whose entry did not name it]"},
+		"another's who is back": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-1")
+			e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.pod("web-1", "2", "node-1", "10.0.1.9")
+		}, "[pod db/web-0 had 10.0.1.9 on node node-1 while that was db/web-1's]"},
+		"another's who is back, and waited for it": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-1")
+			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
+			e.pod("web-1", "2", "node-1", "10.0.1.9")
+		}, "[pod db/web-0 had 10.0.1.9 on node node-1, whose entry did not name it]"},
 		"one for anybody": {func(e *events) {
 			e.node("node-1", "10.0.1.1", "", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1", "10.0.1.1")

@@ -116,6 +116,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	if len(r.beside) > 0 && p.policyOf(c) != v1alpha1.Reassign {
 		return nil, p.refuse(pod, cause{owner: id.Key()}, decided, fmt.Sprintf("the pool of node %s has %s for its name, which is not what its FixedIP names and is being taken back; it is placed when that is done", r.node, address.Join(r.beside)))
 	}
+	if why, helps := p.occupied(c); why != "" {
+		return nil, p.refuse(pod, helps, decided, why)
+	}
 	state.Write(stateKey, c)
 	stuck := p.stuck(c)
 	nominated := pod.Status.NominatedNodeName

@@ -28,6 +28,8 @@ type cause struct {
 	until func(node string) bool
 	// at: the time has come; zero: none does.
 	at time.Time
+	// occupant: this pod has ended, or is gone; nil: none has to.
+	occupant *corev1.Pod
 }
 
 // news is a change of the world.
@@ -101,7 +103,7 @@ func (w *waiting) now() uint64 {
 // the pod is woken at once.
 func (w *waiting) refuse(pod *corev1.Pod, c cause, decided uint64) {
 	w.mu.Lock()
-	missed := w.since(decided, c) || w.mended(pod)
+	missed := w.since(decided, c) || w.mended(pod) || w.vacated(c.occupant)
 	if !missed {
 		w.pods[pod.UID] = refused{pod: pod, cause: c}
 	}
@@ -155,6 +157,36 @@ func (w *waiting) mended(pod *corev1.Pod) bool {
 	}
 	now := obj.(*corev1.Pod)
 	return now.UID == pod.UID && !maps.Equal(now.Annotations, pod.Annotations)
+}
+
+// vacated tells whether a pod has ended by now, or is gone. Called under mu: of what is not cached yet, follow is told
+// later.
+func (w *waiting) vacated(occupant *corev1.Pod) bool {
+	if occupant == nil {
+		return false
+	}
+	obj, exists, err := w.cached.Get(occupant)
+	if err != nil || !exists {
+		return err == nil
+	}
+	now := obj.(*corev1.Pod)
+	return now.UID != occupant.UID || ended(now)
+}
+
+// vacates wakes the pods that waited for one that has ended, or is gone.
+func (w *waiting) vacates(uid types.UID) {
+	w.mu.Lock()
+	var woken []*corev1.Pod
+	maps.DeleteFunc(w.pods, func(_ types.UID, r refused) bool {
+		if r.cause.occupant == nil || r.cause.occupant.UID != uid {
+			return false
+		}
+		metrics.Woken(metrics.Owner)
+		woken = append(woken, r.pod)
+		return true
+	})
+	w.mu.Unlock()
+	w.wake(woken...)
 }
 
 // settle forgets a pod that waits for nothing of ours any more.
@@ -212,29 +244,37 @@ func (w *waiting) wake(pods ...*corev1.Pod) {
 	w.activate(byName)
 }
 
-// follow forgets pods that are deleted, and wakes those whose annotations were mended: the queue
-// itself takes no notice of annotations.
+// follow forgets pods that are deleted, and wakes those whose annotations were mended, of which the queue
+// itself takes no notice, and those that waited for a pod to go.
 func (w *waiting) follow(pods toolscache.SharedIndexInformer) error {
 	w.cached = pods.GetStore()
-	_, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(before, after any) {
-			pod := after.(*corev1.Pod)
-			w.mu.Lock()
-			r, ok := w.pods[pod.UID]
-			mended := ok && !maps.Equal(before.(*corev1.Pod).Annotations, pod.Annotations)
-			if mended {
-				delete(w.pods, pod.UID)
-			}
-			w.mu.Unlock()
-			if mended {
-				metrics.Woken(metrics.Annotation)
-				w.wake(r.pod)
-			}
-		},
-		DeleteFunc: func(obj any) { w.settle(deleted[*corev1.Pod](obj).UID) },
-	})
+	_, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: w.podUpdated, DeleteFunc: w.podDeleted})
 	if err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
 	return nil
+}
+
+func (w *waiting) podUpdated(before, after any) {
+	was, pod := before.(*corev1.Pod), after.(*corev1.Pod)
+	w.mu.Lock()
+	r, ok := w.pods[pod.UID]
+	mended := ok && !maps.Equal(was.Annotations, pod.Annotations)
+	if mended {
+		delete(w.pods, pod.UID)
+	}
+	w.mu.Unlock()
+	if mended {
+		metrics.Woken(metrics.Annotation)
+		w.wake(r.pod)
+	}
+	if was.UID != pod.UID || ended(pod) && !ended(was) {
+		w.vacates(was.UID)
+	}
+}
+
+func (w *waiting) podDeleted(obj any) {
+	uid := deleted[*corev1.Pod](obj).UID
+	w.settle(uid)
+	w.vacates(uid)
 }

@@ -111,6 +111,60 @@ func TestWaitingRefusesNoOutdatedPod(t *testing.T) {
 	}
 }
 
+// A pod that waits for another one to go is tried again when that has ended or is gone, and when it was so by the time
+// that it was refused.
+func TestWaitingForOccupant(t *testing.T) {
+	with := func(phase corev1.PodPhase) *corev1.Pod {
+		p := waitingPod("stray")
+		p.Status.Phase = phase
+		return p
+	}
+	anew := with(corev1.PodRunning)
+	anew.UID = "another"
+	for name, c := range map[string]struct {
+		// cached is the pod when the other is refused, and now what the watch shows then; nil: it is gone.
+		cached, now   *corev1.Pod
+		refused, then int
+	}{
+		"it stays":            {with(corev1.PodRunning), with(corev1.PodRunning), 0, 0},
+		"it ends":             {with(corev1.PodRunning), with(corev1.PodFailed), 0, 1},
+		"it goes":             {with(corev1.PodRunning), nil, 0, 1},
+		"it is made anew":     {with(corev1.PodRunning), anew, 0, 1},
+		"it has ended":        {with(corev1.PodSucceeded), nil, 1, 1},
+		"it has gone":         {nil, nil, 1, 1},
+		"it was made anew":    {anew, anew, 1, 1},
+		"another of the name": {anew, nil, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			woken := 0
+			w := newWaiting(func(map[string]*corev1.Pod) { woken++ })
+			pods := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &corev1.Pod{}, 0, nil)
+			if err := w.follow(pods); err != nil {
+				t.Fatal(err)
+			}
+			if c.cached != nil {
+				if err := pods.GetStore().Add(c.cached); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.refuse(waitingPod("mysql-0"), cause{occupant: with(corev1.PodRunning)}, w.now())
+			if woken != c.refused {
+				t.Errorf("woken %d times when it was refused, want %d", woken, c.refused)
+			}
+			switch {
+			case c.cached == nil:
+			case c.now == nil:
+				w.podDeleted(c.cached)
+			default:
+				w.podUpdated(c.cached, c.now)
+			}
+			if woken != c.then || len(w.pods) != 1-c.then {
+				t.Errorf("woken %d times, want %d; %d wait", woken, c.then, len(w.pods))
+			}
+		})
+	}
+}
+
 func TestWaitingSettles(t *testing.T) {
 	w := newWaiting(func(map[string]*corev1.Pod) { t.Error("woken") })
 	w.refuse(waitingPod("mysql-0"), cause{room: true}, w.now())

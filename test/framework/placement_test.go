@@ -1,10 +1,13 @@
 package framework
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // oneNode is a world of one node with six addresses and a StatefulSet of one pod.
@@ -54,6 +57,23 @@ func placed(then ...step) []step {
 
 // supplanted is why web-0 waits while node a has another address for it than its FixedIP.
 const supplanted = "the pool of node a has 10.1.0.5 for its name, which is not what its FixedIP names and is being taken back; it is placed when that is done"
+
+// occupied is why web-0 waits while another pod has its address.
+const occupied = "its address 10.1.0.6 on node a is still in use by NS/filler, which had it from an agent that was behind; it is placed when that pod is gone"
+
+// has tells the API server which address a pod runs with, and waits until the scheduler's watch shows it.
+func (s *scene) has(pod, addr string) {
+	s.t.Helper()
+	s.must(s.api.Status().Patch(within(s.t), s.pod(pod), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%q}]}}`, addr, addr))))
+	s.until("the address of pod "+pod, func() bool {
+		p, err := s.cached.Pods(s.ns).Get(pod)
+		return err == nil && len(p.Status.PodIPs) > 0
+	})
+}
+
+func (s *scene) pod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}}
+}
 
 // calls fails the row if a point was called for web-0 another number of times.
 func calls(times int, points ...point) func(*scene) {
@@ -178,6 +198,55 @@ func TestPlacement(t *testing.T) {
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
 			},
+		},
+		"what another pod has of its node is waited out": {
+			world: twoNodes,
+			steps: placed(
+				step{before: func(s *scene) {
+					s.cordon("b", false)
+					s.filler("a")
+					s.has("filler", "10.1.0.6")
+					s.removes("web-0")
+				}},
+				step{at: preFilter, answer: "UnschedulableAndUnresolvable: " + occupied},
+				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: " + occupied + ". *"}, before: func(s *scene) { s.removes("filler") }},
+				step{at: preFilter},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}, before: calls(3, preFilter)},
+			),
+		},
+		"what another pod has is waited out until that has ended": {
+			world: twoNodes,
+			steps: placed(
+				step{before: func(s *scene) {
+					s.filler("a")
+					s.has("filler", "10.1.0.6")
+					s.removes("web-0")
+				}},
+				step{at: preFilter, answer: "UnschedulableAndUnresolvable: " + occupied},
+				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: " + occupied + ". *"}, before: func(s *scene) {
+					s.must(s.api.Status().Patch(within(s.t), s.pod("filler"), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`))))
+				}},
+				step{at: preFilter},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}},
+			),
+		},
+		"what the agent lists as another's is waited out": {
+			world: twoNodes,
+			steps: placed(
+				step{before: func(s *scene) {
+					s.uses("a", "10.1.0.6", "other-0")
+					s.takes("other-0", "a", "10.1.0.2")
+					s.seesAt("other-0", "a", true)
+					s.removes("web-0")
+				}},
+				step{at: preFilter, answer: "UnschedulableAndUnresolvable: the agent of node a lists its address 10.1.0.6 as used by NS/other-0; it is placed when that has ended"},
+				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{at: preFilter},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}},
+			),
 		},
 		"but not under Reassign": {
 			failover: "Reassign",

@@ -212,7 +212,7 @@ func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 }
 
 // strays counts the pods of the prefixes that ever had an address that their entry did not give them. None
-// may have had another pod's.
+// may have come to have it beside another, and none may have lost it to one.
 func (e *env) strays(prefixes ...string) int {
 	e.t.Helper()
 	n := 0
@@ -229,8 +229,8 @@ func (e *env) strays(prefixes ...string) int {
 
 // On ordinary nodes an agent that is 3 s late gives pods other addresses than their claims: a pod that is
 // new keeps what it got, and one that comes back is restarted until it runs with what is kept for it.
-// 100 pods of our scheduler, among 100 of the stock one that take what is for anybody; no two ever have
-// the same address, and none has what names another.
+// 100 pods of our scheduler, among 100 of the stock one that take what is for anybody. No two ever have
+// the same address: one whose address the agent has given to another meanwhile waits until that one is gone.
 func TestLateAgents(t *testing.T) {
 	t.Parallel()
 	const pods, few, atOnce, behind = 100, 9, 40, 3 * time.Second
