@@ -31,6 +31,10 @@ type duty struct {
 	strict bool
 	// capacity is how many pods the node takes.
 	capacity int64
+	// silent: nothing is heard of the node, so that nobody says what runs there. heard is since when it has been heard
+	// of otherwise; zero: that is not known, or the node does not exist any more.
+	silent bool
+	heard  time.Time
 	// waiting are the pods that are bound to the node and of which no address is known, as entries
 	// name them.
 	waiting []string
@@ -70,6 +74,7 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 			d.capacity = pods.Value()
 		}
 	}
+	d.hear(node)
 	d.late, d.answerDue = r.answers.look(n)
 	if len(d.late) > 0 && (node == nil || !works(node)) {
 		// Nobody is there to answer, whatever is written. A node that comes back is no reason to look at its pool.
@@ -101,6 +106,15 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 	return d, err
 }
 
+// hear takes in what a Node says of itself; nil: there is none, and nothing runs there.
+func (d *duty) hear(node *corev1.Node) {
+	d.silent, d.heard = false, time.Time{}
+	if node != nil {
+		since, ok := heard(node)
+		d.silent, d.heard = !ok, since
+	}
+}
+
 // without counts the owners that the pool gives no address of their own.
 func without(n pool.Node, owners []string) int {
 	has := map[string]bool{}
@@ -116,8 +130,13 @@ func without(n pool.Node, owners []string) int {
 	return count
 }
 
-// lookLive replaces what the caches say of the pods by what the API server has.
+// lookLive replaces what the caches say of the node and its pods by what the API server has.
 func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) error {
+	node, err := readNode(ctx, r.live, n.Name)
+	if err != nil {
+		return err
+	}
+	d.hear(node)
 	here, err := r.livePods(ctx, n.Name)
 	if err != nil {
 		return err
@@ -215,9 +234,18 @@ func (d *duty) asTaken(n pool.Node) pool.Node {
 	return n
 }
 
+// rested ends the rest of addresses. On a node of which nothing is heard none ends: a pod that was deleted from it by
+// force may run on, whose address its agent never listed.
+func (d *duty) rested(n pool.Node) (edits []pool.Edit, next time.Time) {
+	if d.silent {
+		return nil, time.Time{}
+	}
+	return plan.Rested(n, d.now, d.cfg.CoolDown, d.heard, d.counted(n))
+}
+
 // edits makes all edits that the pool needs.
 func (d *duty) edits(n pool.Node) []pool.Edit {
-	edits, _ := plan.Rested(n, d.now, d.cfg.CoolDown, d.counted(n))
+	edits, _ := d.rested(n)
 	if d.live {
 		for a, e := range plan.Vacant(n, func(namespace, name string) bool { return !d.gone[pool.OwnerKey(namespace, name)] }) {
 			if !d.held(a) {

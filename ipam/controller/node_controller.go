@@ -138,7 +138,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	}
 	d.tell(r, n)
 	// What came due since the look began is due at once: asked at another moment, it would be told neither here nor there.
-	_, next := plan.Rested(n, d.now, r.cfg.CoolDown, d.counted(n))
+	_, next := d.rested(n)
 	if next = sooner(sooner(next, d.answerDue), d.lastBack(n)); !next.IsZero() {
 		// Marks tell whole seconds, so that those of one second come due together.
 		rested := max(restedSlack, next.Sub(r.clock.Now()))

@@ -35,7 +35,8 @@ func (r slowReader) List(ctx context.Context, list client.ObjectList, opts ...cl
 // not due, and when it is over it is, so that neither an edit nor a time would come of it.
 func TestRestThatEndsDuringALook(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
-	s := newStage(t, objects(), objects(node))
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	s := newStage(t, objects(node), objects(node))
 	s.fill(map[string]pool.Entry{"10.0.1.9": pool.Released(begin)}, nil)
 	s.adopts() // The ledger has the pool then.
 	cfg := Config{
@@ -61,20 +62,34 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 
 // An address rests for as long as a pod of the name that it was taken from waits on the node, which may have been
 // bound counting on it. One that has opted out counts on nothing: on a node that has no other address left, each of
-// the two would wait for the other.
+// the two would wait for the other. Whatever waits, nothing rests enough while nothing is heard of the node: a pod that
+// was deleted from it by force may run on with the address.
 func TestRestForAPodThatWaits(t *testing.T) {
+	optedOut := map[string]string{identity.AnnotationEnabled: "false"}
 	for name, c := range map[string]struct {
 		annotations map[string]string
 		after       time.Duration
-		ends        int
+		// unheard: the node is not ready. heard is since when it is otherwise.
+		unheard bool
+		heard   time.Time
+		ends    int
 	}{
-		"it counts on the address":      {nil, time.Minute, 0},
-		"nobody has given it that back": {nil, 10 * time.Minute, 1},
-		"it has opted out":              {map[string]string{identity.AnnotationEnabled: "false"}, time.Minute, 1},
+		"it counts on the address":           {after: time.Minute},
+		"nobody has given it that back":      {after: 10 * time.Minute, ends: 1},
+		"it has opted out":                   {annotations: optedOut, after: time.Minute, ends: 1},
+		"nothing is heard of the node":       {annotations: optedOut, after: time.Hour, unheard: true},
+		"the node was not heard of just now": {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 9*time.Second)},
+		"the node is heard of again":         {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 10*time.Second), ends: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
-			s := newStage(t, objects(), objects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, pod))
+			status := corev1.ConditionTrue
+			if c.unheard {
+				status = corev1.ConditionUnknown
+			}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(c.heard)}}
+			s := newStage(t, objects(), objects(node, pod))
 			s.fill(map[string]pool.Entry{"10.0.1.9": pool.ReleasedFrom("db/mysql-0", begin)}, nil)
 			s.adopts() // The ledger has the pool then.
 			cfg := Config{
@@ -92,11 +107,11 @@ func TestRestForAPodThatWaits(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.now = begin.Add(c.after)
-			edits, _ := plan.Rested(n, d.now, cfg.CoolDown, d.counted(n))
+			edits, _ := d.rested(n)
 			if len(edits) != c.ends {
 				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)
 			}
-			if next := d.lastBack(n); next.IsZero() != (c.ends > 0) {
+			if next := d.lastBack(n); next.IsZero() != (c.ends > 0 || c.annotations != nil) {
 				t.Errorf("it is looked at again at %v", next)
 			}
 		})

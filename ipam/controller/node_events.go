@@ -27,7 +27,7 @@ func nodeEvents() handler.Funcs {
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 			a, b := before.Status.Allocatable[corev1.ResourcePods], after.Status.Allocatable[corev1.ResourcePods]
-			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
+			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || works(before) != works(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
 				q.Add(nodeRequest(after.Name))
 			}
 		},

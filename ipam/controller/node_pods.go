@@ -18,12 +18,16 @@ import (
 // nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
 // that the node is strict would have to be emptied again.
 func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
-	var node corev1.Node
-	err := r.cached.Get(ctx, client.ObjectKey{Name: name}, &node)
-	if apierrors.IsNotFound(err) {
-		err = r.live.Get(ctx, client.ObjectKey{Name: name}, &node)
+	if node, err := readNode(ctx, r.cached, name); node != nil || err != nil {
+		return node, err
 	}
-	switch {
+	return readNode(ctx, r.live, name)
+}
+
+// readNode reads a Node; nil: there is none.
+func readNode(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
+	var node corev1.Node
+	switch err := from.Get(ctx, client.ObjectKey{Name: name}, &node); {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:

@@ -166,6 +166,17 @@ func works(n *corev1.Node) bool {
 	})
 }
 
+// heard is since when the kubelet of a node has been heard of and says that it works; zero: it does not say since when.
+// ok is false where it is not heard of, or does not work. One of which nothing was ever heard has never run anything.
+func heard(n *corev1.Node) (since time.Time, ok bool) {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue
+		}
+	}
+	return time.Time{}, true
+}
+
 // podCIDRs are the subnets that Kubernetes gave a node.
 func podCIDRs(n *corev1.Node) ([]netip.Prefix, error) {
 	var own []netip.Prefix

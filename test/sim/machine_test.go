@@ -86,7 +86,7 @@ func (w *world) newMachine() *machine {
 	}
 	change(w.server, nodes, m.name, "kubelet", func(n *corev1.Node) {
 		n.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("20")}
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 	})
 	w.machines = append(w.machines, m)
 	return m

@@ -82,18 +82,23 @@ const barLasts = 5 * time.Second
 
 // Rested makes the edits that remove the entries of released addresses that have cooled down, so
 // that they are free again. An address that a pod on the node still has goes on resting, and one that
-// the agent still lists starts anew: it cools down once the agent has let go of it. next is when the
-// next one will have cooled down; zero where none rests.
-func Rested(n pool.Node, now time.Time, coolDown time.Duration, inUse func(netip.Addr) bool) (edits []pool.Edit, next time.Time) {
+// the agent still lists starts anew: it cools down once the agent has let go of it. heard is since when the node has
+// been heard of: what its agent did not list before proves nothing. next is when the next one will have cooled down;
+// zero where none rests.
+func Rested(n pool.Node, now time.Time, coolDown time.Duration, heard time.Time, inUse func(netip.Addr) bool) (edits []pool.Edit, next time.Time) {
 	for a, e := range n.Entries {
 		at, released := e.ReleasedAt()
 		if !released {
 			continue
 		}
-		due := at.Add(coolDown)
+		rest := coolDown
 		if !n.Home(a) {
-			due = at.Add(max(coolDown, barLasts))
+			rest = max(coolDown, barLasts)
 		}
+		if at.Before(heard) {
+			at = heard
+		}
+		due := at.Add(rest)
 		if now.Before(due) {
 			if next.IsZero() || due.Before(next) {
 				next = due

@@ -122,7 +122,7 @@ func TestRested(t *testing.T) {
 		"10.0.1.5": {Owner: "fixedip.io/released", Resource: "unreadable"},
 		"10.0.1.6": {Owner: "db/mysql-0"},
 	}, "10.0.1.3")
-	edits, next := plan.Rested(n, now, time.Minute, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
+	edits, next := plan.Rested(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
 	if want := []string{"10.0.1.1", "10.0.1.3", "10.0.1.5"}; !equal(edited(edits), want) {
 		t.Errorf("edited %v, want %v", edited(edits), want)
 	}
@@ -141,8 +141,12 @@ func TestRested(t *testing.T) {
 	if want := now.Add(time.Second); !next.Equal(want) {
 		t.Errorf("next %v, want %v", next, want)
 	}
+	// What the agent did not list before it was heard of proves nothing.
+	if edits, next := plan.Rested(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
+		t.Errorf("of a node that has just been heard of %v are edited, and next at %v", edited(edits), next)
+	}
 	// Without a cool-down there is nothing to start anew.
-	if edits, _ := plan.Rested(n, now, 0, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
+	if edits, _ := plan.Rested(n, now, 0, time.Time{}, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
 		t.Errorf("without a cool-down %v is edited, and the agent still lists 10.0.1.3", edited(edits))
 	}
 }
@@ -159,7 +163,7 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 	})
 	nobody := func(netip.Addr) bool { return false }
 	for _, coolDown := range []time.Duration{0, time.Second} {
-		edits, next := plan.Rested(n, now, coolDown, nobody)
+		edits, next := plan.Rested(n, now, coolDown, time.Time{}, nobody)
 		if want := []string{"10.0.1.1", "10.0.9.3"}; !equal(edited(edits), want) {
 			t.Errorf("with a cool-down of %s %v are removed, want %v", coolDown, edited(edits), want)
 		}
@@ -167,7 +171,7 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 			t.Errorf("with a cool-down of %s the next is removed at %v, want %v", coolDown, next, want)
 		}
 	}
-	if edits, _ := plan.Rested(n, now, time.Minute, nobody); len(edits) > 0 {
+	if edits, _ := plan.Rested(n, now, time.Minute, time.Time{}, nobody); len(edits) > 0 {
 		t.Errorf("with a longer cool-down %v are removed, want none", edited(edits))
 	}
 }

@@ -200,7 +200,7 @@ var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // plans are all that the controller may write to the node. Key: what for.
 func (w around) plans() map[string][]pool.Edit {
 	all := map[string][]pool.Edit{}
-	all["rested"], _ = plan.Rested(w.n, fuzzNow, time.Minute, w.held)
+	all["rested"], _ = plan.Rested(w.n, fuzzNow, time.Minute, time.Time{}, w.held)
 	all["strict"], _ = plan.Strict(w.n, w.occupants(), w.kept)
 	for _, f := range address.Families {
 		all["fill "+f.String()], _ = plan.Fill(w.n, f, w.watermark(f), w.kept)
