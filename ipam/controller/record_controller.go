@@ -264,16 +264,16 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	workload, err := r.workload(ctx, from, gk, key, &s.Workload)
 	if workload != nil {
 		s.Asked = s.Pod != nil && request.Asks(s.Pod.Annotations, workload.Annotations)
-		// A pod that opted out may wait for its former address to go. One that runs, or is on its way out, says
-		// nothing of the next, which its workload may want otherwise by now.
+		// A pod that opted out may wait for its former address to go, before it is placed. One that is, or is on its way
+		// out, says nothing of the next, which its workload may want otherwise by now.
 		s.Workload.OptsOut = s.Workload.OptsOut || waits(s.Pod) && identity.OptsOut(s.Pod.Annotations)
 	}
 	return s, err
 }
 
-// waits tells whether a pod is there that is to run, and does not yet.
+// waits tells whether a pod is there that is yet to be placed.
 func waits(pod *corev1.Pod) bool {
-	return pod != nil && pod.DeletionTimestamp == nil && len(pod.Status.PodIPs) == 0
+	return pod != nil && pod.DeletionTimestamp == nil && pod.Spec.NodeName == ""
 }
 
 // unheld tells that no FixedIP holds any of the addresses. A claim may have taken an address that

@@ -18,22 +18,25 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// A pod that opted out takes what was kept for its name only while it waits to run without: its workload may want a
-// fixed address for the next of its name by now, whose template says so.
+// A pod that opted out takes what was kept for its name only while it waits to be placed without: its workload may want
+// a fixed address for the next of its name by now, whose template says so.
 func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*corev1.Pod)
 		goes   bool
 	}{
-		"it waits": {func(*corev1.Pod) {}, true},
-		"it runs":  {func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.2.9"}} }, false},
+		"it waits":     {func(*corev1.Pod) {}, true},
+		"it is placed": {func(p *corev1.Pod) { p.Spec.NodeName = "another" }, false},
+		"it runs": {func(p *corev1.Pod) {
+			p.Spec.NodeName, p.Status.PodIPs = "another", []corev1.PodIP{{IP: "10.0.2.9"}}
+		}, false},
 		"it is on its way out": {func(p *corev1.Pod) {
 			p.Finalizers, p.DeletionTimestamp = []string{"test/keeps"}, &metav1.Time{Time: begin}
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := podOf(0)
-			pod.Spec.NodeName = "another"
+			pod.Spec.NodeName = ""
 			pod.Status = corev1.PodStatus{}
 			pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
 			c.change(pod)
