@@ -32,7 +32,9 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-const coolDown = 30 * time.Second
+// coolDown is the program's default. One that is shorter than the time until a node that is cut off counts as such
+// (unheard) frees an address that a pod may still have there, which was deleted by force: see docs/proof.md.
+const coolDown = time.Minute
 
 // clusterPool is small: subnets run out, and so do the addresses in them.
 var clusterPool = address.ClusterPool{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}
