@@ -438,7 +438,7 @@ func (s *pools) note(line string) {
 func (a *actor) sweep(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.world.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) {
-			edits, _ := plan.Rested(n, time.Now(), 0, func(netip.Addr) bool { return false })
+			edits, _ := plan.Rested(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
 			return edits, nil
 		})
 		if err != nil {
