@@ -50,12 +50,8 @@ func (l look) Get(ctx context.Context, key client.ObjectKey, obj client.Object, 
 		if err := l.Reader.Get(ctx, key, o, opts...); err != nil {
 			return err
 		}
-		switch {
-		case o.Spec.NodeName == l.node:
+		if o.Spec.NodeName == l.node {
 			return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, key.Name)
-		case waits(o) && identity.OptsOut(o.Annotations):
-			// By its word alone an address is taken from its name, whose next pod may want it: see situation.
-			return l.live.Get(ctx, key, obj, opts...)
 		}
 		return nil
 	}

@@ -5,13 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/identity"
 )
@@ -49,47 +44,4 @@ func TestAbsences(t *testing.T) {
 	is("the answer is late, and is not waited for", false)
 	answered(true)
 	is("the answer was late", false)
-}
-
-// A pod that waits and opts out takes the address from its name by that word alone, so that it is asked for at the API
-// server: the cache may be behind, and the next of the name wants its address.
-func TestOptedOutPodThatWaitsIsReadLive(t *testing.T) {
-	pod := func(node string, optsOut bool) *corev1.Pod {
-		p := podOf(0)
-		p.Spec.NodeName = node
-		if optsOut {
-			p.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
-		}
-		return p
-	}
-	for name, c := range map[string]struct {
-		cached, live *corev1.Pod
-		// want is whose word counts.
-		want *corev1.Pod
-	}{
-		"the cache is behind":       {pod("", true), pod("", false), pod("", false)},
-		"it is so":                  {pod("", true), pod("", true), pod("", true)},
-		"it has gone":               {pod("", true), nil, nil},
-		"another node's":            {pod("other", false), pod("other", true), pod("other", false)},
-		"the node's, not there now": {pod("n", true), pod("n", true), nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var api []client.Object
-			if c.live != nil {
-				api = objects(c.live)
-			}
-			s := newStage(t, api, objects(c.cached))
-			var got corev1.Pod
-			err := look{Reader: s.cached, live: s.api, node: "n"}.Get(t.Context(), client.ObjectKeyFromObject(c.cached), &got)
-			if c.want == nil {
-				if !apierrors.IsNotFound(err) {
-					t.Errorf("%+v, %v; want none", got, err)
-				}
-				return
-			}
-			if diff := cmp.Diff(c.want, &got, cmpopts.IgnoreFields(corev1.Pod{}, "ResourceVersion", "TypeMeta")); err != nil || diff != "" {
-				t.Errorf("%v, (-want +got): %s", err, diff)
-			}
-		})
-	}
 }

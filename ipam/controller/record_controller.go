@@ -263,17 +263,10 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	}
 	workload, err := r.workload(ctx, from, gk, key, &s.Workload)
 	if workload != nil {
+		// A pod that opted out says nothing of the next of its name: its workload may want that otherwise by now.
 		s.Asked = s.Pod != nil && request.Asks(s.Pod.Annotations, workload.Annotations)
-		// A pod that opted out may wait for its former address to go, before it is placed. One that is, or is on its way
-		// out, says nothing of the next, which its workload may want otherwise by now.
-		s.Workload.OptsOut = s.Workload.OptsOut || waits(s.Pod) && identity.OptsOut(s.Pod.Annotations)
 	}
 	return s, err
-}
-
-// waits tells whether a pod is there that is yet to be placed.
-func waits(pod *corev1.Pod) bool {
-	return pod != nil && pod.DeletionTimestamp == nil && pod.Spec.NodeName == ""
 }
 
 // unheld tells that no FixedIP holds any of the addresses. A claim may have taken an address that

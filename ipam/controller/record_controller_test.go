@@ -18,21 +18,23 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// A pod that opted out takes what was kept for its name only while it waits to be placed without: its workload may want
-// a fixed address for the next of its name by now, whose template says so.
+// What a pod says of itself, that it opted out, takes nothing that is kept for its name: its workload may want a fixed
+// address for the next of its name by now, whose template says so.
 func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(*corev1.Pod)
-		goes   bool
+		change   func(*corev1.Pod)
+		template map[string]string
+		goes     bool
 	}{
-		"it waits":     {func(*corev1.Pod) {}, true},
-		"it is placed": {func(p *corev1.Pod) { p.Spec.NodeName = "another" }, false},
-		"it runs": {func(p *corev1.Pod) {
+		"it waits":     {change: func(*corev1.Pod) {}},
+		"it is placed": {change: func(p *corev1.Pod) { p.Spec.NodeName = "another" }},
+		"it runs": {change: func(p *corev1.Pod) {
 			p.Spec.NodeName, p.Status.PodIPs = "another", []corev1.PodIP{{IP: "10.0.2.9"}}
-		}, false},
-		"it is on its way out": {func(p *corev1.Pod) {
+		}},
+		"it is on its way out": {change: func(p *corev1.Pod) {
 			p.Finalizers, p.DeletionTimestamp = []string{"test/keeps"}, &metav1.Time{Time: begin}
-		}, false},
+		}},
+		"its workload opted out": {change: func(*corev1.Pod) {}, template: map[string]string{identity.AnnotationEnabled: "false"}, goes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := podOf(0)
@@ -41,6 +43,7 @@ func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
 			pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
 			c.change(pod)
 			sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}}
+			sts.Spec.Template.Annotations = c.template
 			s := newStage(t, nil, objects(recordOf(0, false), pod, sts))
 			situation, err := s.records.situation(t.Context(), s.cached, client.ObjectKeyFromObject(pod))
 			if err != nil {

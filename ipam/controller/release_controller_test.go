@@ -156,7 +156,7 @@ func workloadFrom(ctx context.Context, from client.Reader, namespace, name strin
 	if err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	return &identity.Workload{GroupKind: identity.StatefulSets, APIVersion: "apps/v1", Namespace: namespace, Name: name, UID: sts.UID, Replicas: sts.Spec.Replicas}, nil
+	return &identity.Workload{GroupKind: identity.StatefulSets, APIVersion: "apps/v1", Namespace: namespace, Name: name, UID: sts.UID, Template: sts.Spec.Template.Annotations, Replicas: sts.Spec.Replicas}, nil
 }
 
 // reconcile lets the release of node n come to an end, and the time pass that it waits.

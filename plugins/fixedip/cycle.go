@@ -83,7 +83,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	}
 	if !fixed {
 		if reason := p.world.optsOut(ctx, pod); reason != "" {
-			return nil, p.refuse(pod, cause{owner: pool.OwnerKey(pod.Namespace, pod.Name)}, decided, reason)
+			return nil, p.refuse(pod, cause{owner: pool.OwnerKey(pod.Namespace, pod.Name), workload: resourceOf(pod)}, decided, reason)
 		}
 		c := &cycle{bystander: true, keptFrom: p.world.keptFrom(pod), decided: decided}
 		state.Write(stateKey, c)

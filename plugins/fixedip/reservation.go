@@ -114,7 +114,8 @@ func (w *world) keptFrom(pod *corev1.Pod) []string {
 
 // optsOut says why a pod without a fixed address waits that had one before and opted out: the agent
 // goes by its name and would give it that one again. The controller takes the address back while no
-// pod has it; what is kept for a while or for good does not have to be waited for, but what pools have beside it does.
+// pod has it; what is kept for a while or for good, or for the next of its name because its workload has opted in
+// again, does not have to be waited for, but what pools have beside it does.
 func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
 	if !identity.OptsOut(pod.Annotations) {
 		return ""
@@ -129,8 +130,11 @@ func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
 		if err != nil {
 			continue
 		}
-		goes := h.Addrs
-		if fip != nil && fip.DeletionTimestamp == nil && (fip.Spec.Reclaim.WhenDeleted == v1alpha1.Retain || fip.Spec.Reclaim.TTL.Duration > 0) {
+		goes, wanted := h.Addrs, w.wants(pod.Namespace, owner)
+		switch {
+		case fip == nil && wanted:
+			continue
+		case fip != nil && fip.DeletionTimestamp == nil && (wanted || fip.Spec.Reclaim.WhenDeleted == v1alpha1.Retain || fip.Spec.Reclaim.TTL.Duration > 0):
 			goes = address.Besides(h.Addrs, fip.Spec.IPs)
 		}
 		if len(goes) > 0 {
@@ -138,6 +142,15 @@ func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
 		}
 	}
 	return ""
+}
+
+// wants tells whether a workload is there whose pods don't opt out: the next ones that it makes.
+func (w *world) wants(namespace string, owner *metav1.OwnerReference) bool {
+	if w.workloads == nil {
+		return false
+	}
+	workload, err := w.workloads.Get(schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind(), namespace, owner.Name)
+	return err == nil && workload != nil && !identity.OptsOut(workload.Template)
 }
 
 // fromPools takes what the record names, where there are several: on the preferred node, or wherever.

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -16,6 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 // A record without entries is placed at the home of its addresses. Where they have none in common,
@@ -77,15 +80,21 @@ func TestOptsOutWaits(t *testing.T) {
 		held []string
 		// reclaim is the policy of the FixedIP, which keeps 10.0.1.9; nil: there is none.
 		reclaim *v1alpha1.ReclaimPolicy
-		want    string
+		// workload is the template of its StatefulSet; nil: there is none.
+		workload map[string]string
+		want     string
 	}{
-		"nothing is left":        {},
-		"nobody keeps it":        {held: []string{"10.0.1.9"}, want: "10.0.1.9"},
-		"it is to be released":   {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), want: "10.0.1.9"},
-		"it is kept for good":    {held: []string{"10.0.1.9"}, reclaim: &retained},
-		"another in its place":   {held: []string{"10.0.1.7"}, reclaim: &retained, want: "10.0.1.7"},
-		"another beside it":      {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: &retained, want: "10.0.1.7"},
-		"it is kept for an hour": {held: []string{"10.0.1.9"}, reclaim: &v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}}},
+		"its workload opted out":                  {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{identity.AnnotationEnabled: "false"}, want: "10.0.1.9"},
+		"its workload opted in again":             {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{}},
+		"its workload opted in again, no FixedIP": {held: []string{"10.0.1.9"}, workload: map[string]string{}},
+		"its workload opted in again, beside it":  {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{}, want: "10.0.1.7"},
+		"nothing is left":                         {},
+		"nobody keeps it":                         {held: []string{"10.0.1.9"}, want: "10.0.1.9"},
+		"it is to be released":                    {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), want: "10.0.1.9"},
+		"it is kept for good":                     {held: []string{"10.0.1.9"}, reclaim: &retained},
+		"another in its place":                    {held: []string{"10.0.1.7"}, reclaim: &retained, want: "10.0.1.7"},
+		"another beside it":                       {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: &retained, want: "10.0.1.7"},
+		"it is kept for an hour":                  {held: []string{"10.0.1.9"}, reclaim: &v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registered, err := scheme.New()
@@ -96,7 +105,18 @@ func TestOptsOutWaits(t *testing.T) {
 			if c.reclaim != nil {
 				records.WithObjects(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.9"}, Reclaim: *c.reclaim}})
 			}
-			w := &world{ledger: ledger.New(), fixedIPs: records.Build()}
+			sets := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &appsv1.StatefulSet{}, 0, nil)
+			w := &world{ledger: ledger.New(), fixedIPs: records.Build(), workloads: workloads.New(nil, nil)}
+			if err := w.workloads.Lend(identity.StatefulSets, sets); err != nil {
+				t.Fatal(err)
+			}
+			if c.workload != nil {
+				set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web"}}
+				set.Spec.Template.Annotations = c.workload
+				if err := sets.GetStore().Add(set); err != nil {
+					t.Fatal(err)
+				}
+			}
 			n := pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}}
 			for _, a := range addressesOf(c.held) {
 				n.Entries[a] = pool.Owned("db", "web-0", "StatefulSet", "web")

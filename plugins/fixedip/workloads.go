@@ -60,9 +60,9 @@ func (w *world) followWorkloads(ctx context.Context, shared informers.SharedInfo
 	return nil
 }
 
-// workloadChanged wakes the pods of workloads that came, or that ask for other addresses now.
+// workloadChanged wakes the pods of workloads that came, or that ask for other addresses now, or for fixed ones at all.
 func (w *world) workloadChanged(before, after *identity.Workload) {
-	if after != nil && (before == nil || request.Relevant(*before, *after)) {
+	if after != nil && (before == nil || request.Relevant(*before, *after) || identity.OptsOut(before.Template) != identity.OptsOut(after.Template)) {
 		w.tell(news{workload: after.Resource()})
 	}
 }
@@ -71,9 +71,17 @@ func (w *world) workloadChanged(before, after *identity.Workload) {
 // annotation, which needs none, or what controls it.
 func (p *Plugin) identityOf(pod *corev1.Pod) (id identity.Identity, fixed bool, helps cause, err error) {
 	id, fixed, err = identity.Of(pod, p.kinds, p.world.workloads.Controller)
-	if owner := metav1.GetControllerOfNoCopy(pod); errors.Is(err, identity.ErrUnseen) && owner != nil {
-		gk := schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
-		helps.workload = identity.Resource(pod.Namespace, gk, owner.Name)
+	if errors.Is(err, identity.ErrUnseen) {
+		helps.workload = resourceOf(pod)
 	}
 	return id, fixed, helps, err
+}
+
+// resourceOf names what controls a pod as pool entries do; empty where nothing does.
+func resourceOf(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil {
+		return ""
+	}
+	return identity.Resource(pod.Namespace, schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind(), owner.Name)
 }
