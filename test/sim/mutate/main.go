@@ -34,7 +34,7 @@ var mutations = []mutation{
 	{"ignore away marks", "ipam/core/pool/marks.go",
 		"return e.Owner == releasedOwner && !strings.HasSuffix(e.Resource, unlisted)", "return e.Owner == awayOwner || e.Owner == releasedOwner && !strings.HasSuffix(e.Resource, unlisted)"},
 	{"trust used: what the agent does not list is free at once", "ipam/core/plan/pool.go",
-		"due := at.Add(coolDown)", "due, inUse := at, func(netip.Addr) bool { return false }"},
+		"due := at.Add(rest)", "due, inUse := at.Add(0*rest), func(netip.Addr) bool { return false }"},
 	{"trust used: take out what is asked for without the agent's consent", "ipam/core/plan/handshake.go",
 		"if state != pool.Agreed || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {\n\t\t\tedit.Agreed = true", "if state == pool.OtherState || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {"},
 	{"wait for the answer of an agent for ever", "ipam/core/plan/handshake.go",
