@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -47,12 +48,7 @@ func (p *Plugin) occupied(c *cycle) (why string, helps cause) {
 
 // occupies tells whether a pod has any of the addresses, as far as its status says.
 func occupies(pod *corev1.Pod, addrs []netip.Addr) bool {
-	return !ended(pod) && !pod.Spec.HostNetwork && sharedWith(pod, addrs).IsValid()
-}
-
-// ended tells whether a pod has stopped for good, and given its addresses back.
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return !identity.Ended(pod) && !pod.Spec.HostNetwork && sharedWith(pod, addrs).IsValid()
 }
 
 // sharedWith is the first of the addresses that is among a pod's; the zero Addr: none is.
