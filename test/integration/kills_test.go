@@ -122,6 +122,7 @@ func (c *churn) settle() map[string]witness.Row {
 	e.t.Helper()
 	e.cordonOthers(threeNodes, "")
 	var wanted []string
+	podsOf := map[string][]string{}
 	for name := range churned {
 		sts := c.workload(name)
 		err := e.api.Create(within(e.t), sts)
@@ -131,8 +132,11 @@ func (c *churn) settle() map[string]witness.Row {
 			}
 		}
 		e.must(err)
-		wanted = append(wanted, names(name, int(*sts.Spec.Replicas))...)
+		podsOf[name] = names(name, int(*sts.Spec.Replicas))
+		wanted = append(wanted, podsOf[name]...)
 	}
+	stop := c.wake(podsOf)
+	defer stop()
 	running := e.awaitRunning(nil, wanted...)
 	e.await("wait for all others to be gone", func(rows []witness.Row) bool {
 		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" && !slices.Contains(wanted, r.Pod) })
@@ -143,6 +147,37 @@ func (c *churn) settle() map[string]witness.Row {
 		}
 	}
 	return running
+}
+
+// wake has Kubernetes look at workloads that miss pods, until stop has returned. Where pods of an earlier workload of
+// the name stood in its way, its controller waits twice as long before each new try, up to a quarter of an hour; a
+// change to the workload it answers at once. Pods that are there are all that our programs can see to.
+func (c *churn) wake(podsOf map[string][]string) (stop func()) {
+	ctx, cancel := context.WithCancel(c.e.t.Context())
+	var waking sync.WaitGroup
+	waking.Go(func() {
+		pace := time.NewTicker(10 * time.Second)
+		defer pace.Stop()
+		for {
+			select {
+			case <-pace.C:
+			case <-ctx.Done():
+				return
+			}
+			for name, pods := range podsOf {
+				if !slices.ContainsFunc(pods, func(pod string) bool { return c.e.witness.Pod(namespace, pod) == nil }) {
+					continue
+				}
+				if c.e.api.Patch(ctx, c.workload(name), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"woken":%q}}}`, time.Now()))) == nil {
+					c.done["woken"]++
+				}
+			}
+		}
+	})
+	return func() {
+		cancel()
+		waking.Wait()
+	}
 }
 
 // marker is a pod that nobody places.
