@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -16,7 +18,8 @@ import (
 //
 // An agent that has not seen an entry gives its address to anybody as soon as the owner has gone. And once it has
 // seen it, it gives the address to its owner, whoever has it by then: it does not look. Who has it in its owner's place
-// is restarted by the controller.
+// is restarted by the controller. So the pod also waits where that may happen yet: until the agent is known to have
+// seen the entry, or would have said who has the address.
 func (p *Plugin) occupied(c *cycle) (why string, helps cause) {
 	r := c.reservation
 	if r.transit {
@@ -43,7 +46,13 @@ func (p *Plugin) occupied(c *cycle) (why string, helps cause) {
 			return fmt.Sprintf("the agent of node %s lists its address %s as used by %s; it is placed when that has ended", r.node, a, pool.Told(user, c.id.Key())), helps
 		}
 	}
-	return "", cause{}
+	at := p.silence.ends(c.made, time.Now())
+	if at.IsZero() || !p.world.ledger.Unheard(r.node, r.addrs) {
+		return "", cause{}
+	}
+	helps.node, helps.at = r.node, at
+	return fmt.Sprintf("the agent of node %s has not reported since %s, which was for anybody, was given to this name, and may not know it; the pod is placed when it has, and at %s at the latest",
+		r.node, address.Join(r.addrs), at.UTC().Format(time.RFC3339)), helps
 }
 
 // occupies tells whether a pod has any of the addresses, as far as its status says.

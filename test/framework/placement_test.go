@@ -3,6 +3,7 @@ package framework
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,6 +61,19 @@ const supplanted = "the pool of node a has 10.1.0.5 for its name, which is not w
 
 // occupied is why web-0 waits while another pod has its address.
 const occupied = "its address 10.1.0.6 on node a is still in use by NS/filler, which had it from an agent that was behind; it is placed when that pod is gone"
+
+// unheard is why web-0 waits while the agent may not know that its address is its own.
+const unheard = "the agent of node a has not reported since 10.1.0.6, which was for anybody, was given to this name, and may not know it; the pod is placed when it has, and at "
+
+// becomesItsOwn gives web-0 what was for anybody, and has it go at once.
+func becomesItsOwn(s *scene) {
+	s.frees("a", "10.1.0.6")
+	s.offers("a", "10.1.0.6")
+	s.seesAt("web-0", "a", false)
+	s.takes("web-0", "a", "10.1.0.6")
+	s.seesAt("web-0", "a", true)
+	s.removes("web-0")
+}
 
 // has tells the API server which address a pod runs with, and waits until the scheduler's watch shows it.
 func (s *scene) has(pod, addr string) {
@@ -246,6 +260,30 @@ func TestPlacement(t *testing.T) {
 				step{at: preFilter},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
+			),
+		},
+		"what was for anybody is not had before the agent has reported": {
+			agentSilence: time.Hour,
+			world:        twoNodes,
+			steps: placed(
+				step{before: becomesItsOwn},
+				step{at: preFilter, answer: "UnschedulableAndUnresolvable: " + unheard + "*"},
+				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: " + unheard + "*"}, before: func(s *scene) { s.uses("a", "10.1.0.2", "other-0") }},
+				step{at: preFilter},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}, before: calls(3, preFilter)},
+			),
+		},
+		"or has had the time to": {
+			agentSilence: 5 * time.Second,
+			world:        twoNodes,
+			steps: placed(
+				step{before: becomesItsOwn},
+				step{at: preFilter, answer: "UnschedulableAndUnresolvable: " + unheard + "*"},
+				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: " + unheard + "*"}},
+				step{at: preFilter},
+				step{at: bind, then: bound("web-0", "a")},
+				step{rest: map[string]string{"web-0": "on a"}, before: calls(3, preFilter)},
 			),
 		},
 		"but not under Reassign": {

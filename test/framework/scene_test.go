@@ -205,6 +205,13 @@ func (s *scene) frees(node, addr string) {
 	delete(s.want.Pools[node].Pool, addr)
 }
 
+// offers writes an entry for anybody by hand.
+func (s *scene) offers(node, addr string) {
+	s.t.Helper()
+	s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{}}}}}`, addr))
+	s.want.entry(node, addr, "", "")
+}
+
 func (s *scene) cordon(node string, yes bool) {
 	s.t.Helper()
 	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))

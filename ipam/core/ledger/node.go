@@ -20,6 +20,9 @@ type node struct {
 	// that it was decided for. An address may be here and in the pool at once: the claim has been
 	// seen and its pod is not bound yet.
 	assumed map[netip.Addr]types.UID
+	// unheard are the addresses of which the agent may not know whose they are (see Ledger.Unheard). Invariant: each has an
+	// entry that names a pod.
+	unheard map[netip.Addr]struct{}
 	// kept is the ledger's.
 	kept *kept
 	// disputedWith names another node whose subnets overlap this node's; empty where none does.
@@ -33,6 +36,7 @@ type node struct {
 func newNode(k *kept) *node { return &node{assumed: map[netip.Addr]types.UID{}, kept: k} }
 
 func (n *node) set(p pool.Node) {
+	n.unheard = unheardOf(n.unheard, n.pool, p)
 	n.pool = p
 	n.count()
 }
