@@ -44,19 +44,22 @@ func blocksOf(record *v1alpha1.FixedIP) []string {
 	return blocks
 }
 
+// podBlocks is the index function of podBlockIndex.
+func podBlocks(obj client.Object) []string {
+	pod := obj.(*corev1.Pod)
+	if !hasAddresses(pod) {
+		return nil
+	}
+	var blocks []string
+	for _, a := range podAddrs(pod) {
+		blocks = append(blocks, blockOf(a))
+	}
+	return blocks
+}
+
 // indexAddresses makes the indexes that podsWith, recordsWith and dutyFor look into.
 func indexAddresses(ctx context.Context, mgr manager.Manager) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podBlockIndex, func(obj client.Object) []string {
-		pod := obj.(*corev1.Pod)
-		if !hasAddresses(pod) {
-			return nil
-		}
-		var blocks []string
-		for _, a := range podAddrs(pod) {
-			blocks = append(blocks, blockOf(a))
-		}
-		return blocks
-	})
+	err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, podBlockIndex, podBlocks)
 	if err != nil {
 		return fmt.Errorf("index pods by address: %w", err)
 	}

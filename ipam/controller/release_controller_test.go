@@ -87,7 +87,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	s := &stage{t: t, clock: clocktesting.NewFakeClock(begin), recorder: events.NewFakeRecorder(100)}
 	build := func(objects []client.Object) *fake.ClientBuilder {
 		return fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FixedIP{}).
-			WithIndex(&corev1.Pod{}, podBlockIndex, func(client.Object) []string { return nil }).
+			WithIndex(&corev1.Pod{}, podBlockIndex, podBlocks).
 			WithIndex(&corev1.Pod{}, podPlaceIndex, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 			WithIndex(&v1alpha1.FixedIP{}, restartingIndex, restarting).
@@ -209,6 +209,18 @@ func (s *stage) event(reason string) bool {
 			}
 		default:
 			return false
+		}
+	}
+}
+
+// told are the events that there are.
+func (s *stage) told() (all []string) {
+	for {
+		select {
+		case e := <-s.recorder.Events:
+			all = append(all, e)
+		default:
+			return all
 		}
 	}
 }

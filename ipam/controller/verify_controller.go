@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -127,7 +126,7 @@ func (r *verifyReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 			r.restarter.done(client.ObjectKeyFromObject(o.Record))
 		}
 	case plan.AdoptAddress:
-		err = r.adopt(ctx, req.NamespacedName, o, v.Addrs)
+		later, err = r.adopt(ctx, req.NamespacedName, o, v.Addrs)
 	case plan.TellMismatch:
 		err = r.tell(ctx, o, v.Condition)
 	case plan.RestartPod:
@@ -240,64 +239,6 @@ func (r *verifyReconciler) hasEndpoint(ctx context.Context, pod *corev1.Pod) (ha
 	}
 	made, err := endpointsOn(ctx, r.cached, pod.Status.HostIP)
 	return !made, again, err
-}
-
-// adopt keeps for a pod what it runs with. The pod is looked at again after the write: one that has gone
-// meanwhile, or is on its way, may leave its address to another, so that the entries are put back as they were.
-func (r *verifyReconciler) adopt(ctx context.Context, key types.NamespacedName, o plan.Observed, addrs []netip.Addr) error {
-	node, owner := o.Pod.Spec.NodeName, pool.OwnerKey(key.Namespace, key.Name)
-	claimed, ok := r.ledger.Node(o.Held[0].Node)
-	if !ok {
-		return fmt.Errorf("node %s has no CiliumNode any more: %w", o.Held[0].Node, errSuperseded)
-	}
-	entry := claimed.Entries[o.Held[0].Addrs[0]]
-	if entry.Owner != owner {
-		return fmt.Errorf("%s is no longer the pod's on node %s: %w", o.Held[0].Addrs[0], o.Held[0].Node, errSuperseded)
-	}
-	for _, a := range addrs {
-		others, err := runningWith(ctx, r.cached, a, key)
-		if err != nil {
-			return err
-		}
-		if len(others) > 0 {
-			r.events.Eventf(o.Pod, others[0], corev1.EventTypeWarning, "AddressTaken", "Verify", "It runs with %s in place of what was claimed for it, and so does pod %s/%s; delete this pod, and it will get its own", a, others[0].Namespace, others[0].Name)
-			return nil
-		}
-	}
-	var made []pool.Edit
-	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		edits, err := n.Adopt(addrs, entry, r.clock.Now())
-		if len(edits) > 0 {
-			made = edits
-		}
-		return edits, err
-	}})
-	switch {
-	case errors.Is(err, pool.ErrTaken):
-		r.events.Eventf(o.Pod, nil, corev1.EventTypeWarning, "AddressTaken", "Verify", "It runs with another address than was claimed for it, which can't be kept: %v; delete the pod, and it will get its own", err)
-		return nil
-	case errors.Is(err, ciliumpool.ErrGone):
-		return fmt.Errorf("adopt %v: %w: %w", addrs, errSuperseded, err)
-	case err != nil:
-		return fmt.Errorf("adopt %v on node %s: %w", addrs, node, err)
-	}
-	gone := stillHas(ctx, r.live, o.Pod, addrs)
-	switch {
-	case gone == nil:
-		metrics.Mismatch("Adopted")
-		r.events.Eventf(o.Pod, nil, corev1.EventTypeNormal, "AddressAdopted", "Verify", "It was started before the agent of node %s had seen its claim; the address that it got instead, %v, is kept for it now", node, addrs)
-		klog.FromContext(ctx).Info("Address adopted", "node", node, "addresses", addrs, "entries", len(made))
-		return nil
-	case !errors.Is(gone, errSuperseded):
-		return fmt.Errorf("after %v was adopted on node %s: %w", addrs, node, gone)
-	}
-	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		return n.Undo(made), nil
-	}})
-	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
-		return fmt.Errorf("undo the adoption of %v by pod %s, which went meanwhile, on node %s: %w", addrs, key, node, err)
-	}
-	return gone
 }
 
 // tell writes the condition Mismatch and says the same in events.
