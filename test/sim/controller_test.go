@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -183,6 +184,9 @@ func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string,
 	name := ""
 	if o, ok := regarding.(client.Object); ok {
 		name = keyOf(o)
+	}
+	if _, ok := regarding.(*corev1.Pod); ok && reason == "AddressOfAnother" {
+		r.p.w.strange(name)
 	}
 	r.p.w.overhear("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
 }

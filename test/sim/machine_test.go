@@ -58,9 +58,9 @@ type machine struct {
 	wroteAt time.Time
 	// labels counts the writes of labels before a report.
 	labels int
-	// startsAfter, reportsAfter and seesAfter are when pods may start there again, and when the agent may tell of
-	// what it has given out, and hear of its CiliumNode.
-	startsAfter, reportsAfter, seesAfter time.Time
+	// startsAfter and tellsAfter are when pods may start there again, and the kubelet tell of those that have, reportsAfter
+	// and seesAfter when the agent may tell of what it has given out, and hear of its CiliumNode.
+	startsAfter, tellsAfter, reportsAfter, seesAfter time.Time
 	// own are the addresses of the node itself, as they are on its disk. Key: router, health.
 	own map[string]string
 }
@@ -215,7 +215,7 @@ func (m *machine) deeds(now time.Time) []deed {
 			add("kubelet removes "+key, func() { m.removed(pod) })
 		case pod.DeletionTimestamp == nil && box == nil && m.ready && !ended(pod) && !now.Before(m.retryAt[pod.UID]) && !now.Before(m.startsAfter):
 			add("kubelet starts "+key, func() { m.start(pod) })
-		case box != nil && !box.told && !m.cut:
+		case box != nil && !box.told && !m.cut && !now.Before(m.tellsAfter):
 			add("kubelet tells of "+key, func() { m.told(pod, box) })
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
@@ -76,6 +77,9 @@ func (w *world) rest() error {
 			w.newMachine()
 			continue
 		}
+		if w.obey() {
+			continue
+		}
 		time.Sleep(w.pause())
 		w.settleDown()
 	}
@@ -84,6 +88,44 @@ func (w *world) rest() error {
 	}
 	w.atRest()
 	return w.broken()
+}
+
+// obey has a person delete a pod of which the product says that it has the address of another, and that is not the
+// product's to restart: the other one waits for that.
+func (w *world) obey() bool {
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		if !w.strangers[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod.Annotations) {
+			continue
+		}
+		if owner := w.keptFor(pod.Status.PodIP); owner != "" && owner != keyOf(pod) {
+			w.tell("** a person deletes %s, which has the address of %s", keyOf(pod), owner)
+			w.deletePod(pod, "user")
+			return true
+		}
+	}
+	return false
+}
+
+// strange notes a pod of which the product says that it has the address of another.
+func (w *world) strange(pod string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.strangers[pod] = true
+}
+
+// keptFor is the pod that an address is kept for, in a pool or by a FixedIP; empty: none.
+func (w *world) keptFor(ip string) string {
+	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
+		if owner := cn.Spec.IPAM.Pool[ip].Owner; isPod(owner) {
+			return owner
+		}
+	}
+	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
+		if slices.Contains(r.Spec.IPs, ip) {
+			return keyOf(r)
+		}
+	}
+	return ""
 }
 
 // homeless tells whether a FixedIP keeps an address that is in no node's subnet.

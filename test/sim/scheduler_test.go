@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,9 @@ import (
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip"
 )
+
+// usedBy finds the pod in what the scheduler says of an address that another one has.
+var usedBy = regexp.MustCompile(`use(?:d)? by (\S+)[;,] `)
 
 // agentSilence is how long the product takes an agent to be silent at most.
 const agentSilence = time.Minute
@@ -253,6 +257,9 @@ func (s *scheduler) cycle(p *pending) {
 		p.refused = true
 	}
 	s.w.tell("%s can't place pod %s: %s", s, keyOf(pod), st.Message())
+	for _, named := range usedBy.FindAllStringSubmatch(st.Message(), -1) {
+		s.w.strange(named[1])
+	}
 	s.again(p, st)
 }
 

@@ -25,6 +25,8 @@ type world struct {
 	// mu guards what goroutines of the product reach.
 	mu     sync.Mutex
 	landed []landing
+	// strangers are the pods of which the product has told that they have the address of another. Key: namespace/name.
+	strangers map[string]bool
 
 	processes   int
 	controllers []*controller
@@ -56,7 +58,7 @@ type world struct {
 type step struct{ what, which, how, seed uint16 }
 
 func newWorld(ctx context.Context, scheme *runtime.Scheme, stats map[string]int) *world {
-	w := &world{ctx: ctx, scheme: scheme, began: time.Now(), stats: stats}
+	w := &world{ctx: ctx, scheme: scheme, began: time.Now(), stats: stats, strangers: map[string]bool{}}
 	w.server = newServer(func() metav1.Time { return metav1.Now().Rfc3339Copy() })
 	w.checks = newChecks(w)
 	w.server.wrote = w.wrote
