@@ -63,7 +63,11 @@ func fakeSubnet(n int) string { return fmt.Sprintf("10.77.%d.0/24", n) }
 
 func fakeName(n int) string { return fmt.Sprintf("fake-%d", n) }
 
-// fakeNodes makes nodes fake-0, fake-1 and so on, and serves their pods.
+// heardForAll has nodes count as ready for longer than any test lasts, although nobody stands behind them: no address comes
+// free on a node of which nothing is heard.
+var heardForAll = []string{"--node-monitor-grace-period=1h"}
+
+// fakeNodes makes nodes fake-0, fake-1 and so on, which are ready, and serves their pods. Their cluster is heardForAll.
 func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -82,7 +86,9 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 		name := fakeName(n)
 		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(n)}
-		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, cn)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+		e.create(node, cn)
 	}
 	f.pods = informers.NewSharedInformerFactory(f.api, 0).Core().V1().Pods().Informer()
 	add := func(obj any) {
@@ -319,6 +325,6 @@ func onFake(n int) func(string) string { return func(string) string { return fak
 // startFakes starts a cluster of a controller and fake nodes alone.
 func startFakes(t *testing.T, nodes int, place func(string) string, args ...string) (*env, *fakes) {
 	t.Helper()
-	e := start(t, options{noScheduler: true, controllerArgs: append([]string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1s", "--enable-leader-election=false"}, args...)})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll, controllerArgs: append([]string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1s", "--enable-leader-election=false"}, args...)})
 	return e, e.fakeNodes(nodes, place)
 }

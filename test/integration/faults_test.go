@@ -301,7 +301,7 @@ func (r *faultRun) named(text string) string {
 // each. It is make faults, and no part of make test.
 func TestEveryWriteFails(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--node-monitor-grace-period=1h"}})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	gate := e.faultGate()
 	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Kubeconfig: gate.kubeconfigs[cluster.Scheduler], Movable: true, NoElection: true})
 	var err error

@@ -72,7 +72,7 @@ func quantile(t *testing.T, body, name string, q float64, with map[string]string
 func TestG20Figures(t *testing.T) {
 	const nodes, spread = 1001, 200
 	// Nodes that nobody stands behind count as ready for as long.
-	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--node-monitor-grace-period=1h"}})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	metricsPort, securePort := freePort(t), freePort(t)
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{

@@ -141,8 +141,7 @@ func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 // thousand deletions take some seconds, would spread those of each node over all of them.
 func TestG3Recycle(t *testing.T) {
 	const nodes, each, workloads = 50, 20, 20
-	// Nodes that nobody stands behind count as ready for as long.
-	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--node-monitor-grace-period=1h"}})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	var err error
 	// Not the race detector's build, which takes ten times the time.
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{

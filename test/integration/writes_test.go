@@ -93,7 +93,7 @@ func (g *writeGate) stops(r *http.Request) (stop, after bool) {
 // scaled down and deleted as if nothing had happened.
 func TestKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{noScheduler: true})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	gate := e.writeGate()
 	controller, err := product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
 		Kubeconfig: gate.kubeconfig,
