@@ -48,6 +48,8 @@ type duty struct {
 	held func(netip.Addr) bool
 	// kept tells whether a FixedIP keeps an address.
 	kept func(netip.Addr) bool
+	// lingers tells whether another node's pool still has something of an address that is at home on this one.
+	lingers func(netip.Addr) bool
 	// stays tells whether the pod of an ordinary entry needs it.
 	stays func(namespace, name string) bool
 	// live: the pods are as the API server has them. Only then is anything taken from where a pod
@@ -64,6 +66,7 @@ type duty struct {
 // dutyFor gathers it from the caches.
 func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error) {
 	d := &duty{cfg: r.cfg, now: r.clock.Now(), capacity: defaultPodCapacity, held: r.podHas(ctx, n.Name), kept: r.ledger.Kept}
+	d.lingers = func(a netip.Addr) bool { return n.Home(a) && r.ledger.Lingers(a, n.Name) }
 	node, err := r.nodeOf(ctx, n.Name)
 	if err != nil {
 		return nil, err
@@ -235,12 +238,23 @@ func (d *duty) asTaken(n pool.Node) pool.Node {
 }
 
 // rested ends the rest of addresses. On a node of which nothing is heard none ends: a pod that was deleted from it by
-// force may run on, whose address its agent never listed.
+// force may run on, whose address its agent never listed. Nor does that of an address which came home while the node
+// where it was has something of it: an agent there that is behind gives it to whoever comes under the name.
 func (d *duty) rested(n pool.Node) (edits []pool.Edit, next time.Time) {
 	if d.silent {
 		return nil, time.Time{}
 	}
-	return plan.Rested(n, d.now, d.cfg.CoolDown, d.heard, d.counted(n))
+	counted, lingered := d.counted(n), false
+	edits, next = plan.Rested(n, d.now, d.cfg.CoolDown, d.heard, func(a netip.Addr) bool {
+		lingers := d.lingers(a)
+		lingered = lingered || lingers
+		return lingers || counted(a)
+	})
+	if lingered {
+		// Nobody tells of other nodes here.
+		next = sooner(next, d.now.Add(sweepInterval))
+	}
+	return edits, next
 }
 
 // edits makes all edits that the pool needs.

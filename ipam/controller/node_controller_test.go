@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/address"
@@ -72,7 +73,12 @@ func TestRestForAPodThatWaits(t *testing.T) {
 		// unheard: the node is not ready. heard is since when it is otherwise.
 		unheard bool
 		heard   time.Time
-		ends    int
+		// elsewhere is what the pool of another node has of it, and used that its agent has given it out.
+		elsewhere *pool.Entry
+		used      bool
+		ends      int
+		// again: it is looked at again although nothing happens.
+		again bool
 	}{
 		"it counts on the address":           {after: time.Minute},
 		"nobody has given it that back":      {after: 10 * time.Minute, ends: 1},
@@ -80,6 +86,8 @@ func TestRestForAPodThatWaits(t *testing.T) {
 		"nothing is heard of the node":       {annotations: optedOut, after: time.Hour, unheard: true},
 		"the node was not heard of just now": {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 9*time.Second)},
 		"the node is heard of again":         {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 10*time.Second), ends: 1},
+		"its entry elsewhere rests":          {annotations: optedOut, after: time.Hour, elsewhere: ptr.To(pool.Released(begin)), again: true},
+		"it is listed elsewhere":             {annotations: optedOut, after: time.Hour, used: true, again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
@@ -92,6 +100,14 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			s := newStage(t, objects(), objects(node, pod))
 			s.fill(map[string]pool.Entry{"10.0.1.9": pool.ReleasedFrom("db/mysql-0", begin)}, nil)
 			s.adopts() // The ledger has the pool then.
+			other := pool.Node{Name: "m", UID: "m", Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+			if c.elsewhere != nil {
+				other.Entries[netip.MustParseAddr("10.0.1.9")] = *c.elsewhere
+			}
+			if c.used {
+				other.Used[netip.MustParseAddr("10.0.1.9")] = "db/mysql-0"
+			}
+			s.records.ledger.SetNode(other)
 			cfg := Config{
 				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
@@ -107,9 +123,12 @@ func TestRestForAPodThatWaits(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.now = begin.Add(c.after)
-			edits, _ := d.rested(n)
+			edits, again := d.rested(n)
 			if len(edits) != c.ends {
 				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)
+			}
+			if c.again && !again.Equal(d.now.Add(sweepInterval)) {
+				t.Errorf("it is looked at again at %v", again)
 			}
 			if next := d.lastBack(n); next.IsZero() != (c.ends > 0 || c.annotations != nil) {
 				t.Errorf("it is looked at again at %v", next)

@@ -72,6 +72,21 @@ func (l *Ledger) offering(a netip.Addr) []string {
 	return found
 }
 
+// Lingers tells whether the pool of any node but one has something of an address, a mark as well: an entry, or that its
+// agent has given it out.
+func (l *Ledger) Lingers(a netip.Addr, but string) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	found := false
+	l.nodes.Range(func(name, value any) bool {
+		p := value.(*node).pool
+		_, entry := p.Entries[a]
+		found = name != but && (entry || p.InUse(a))
+		return !found
+	})
+	return found
+}
+
 // moveStrays brings the index of strays up to date.
 func (l *Ledger) moveStrays(before, after pool.Node) {
 	for a, e := range before.Entries {
