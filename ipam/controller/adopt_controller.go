@@ -149,7 +149,11 @@ func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identit
 				return nil, fmt.Errorf("%w: %s is kept for %s by a FixedIP", errUnfit, a, owner)
 			}
 		}
-		edits, err := plan.Adopt(n, id, addrs)
+		if err := n.Another(id.Key(), addrs); err != nil {
+			// The cache has yet to show it.
+			return nil, fmt.Errorf("%w: %w", errSuperseded, err)
+		}
+		edits, err := plan.Adopt(n, id, addrs, r.clock.Now())
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errUnfit, err)
 		}

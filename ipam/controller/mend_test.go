@@ -205,3 +205,20 @@ func (s *stage) poolOwners() map[string]string {
 	}
 	return owners
 }
+
+// A controller that has not seen a pod's claim gives it no second address beside that: which of the two to keep is decided
+// once both are seen.
+func TestAdoptionBesideAnUnseenClaim(t *testing.T) {
+	pod := boundPod("10.0.1.1")
+	s := newStage(t, objects(pod.DeepCopy()), objects(pod.DeepCopy()))
+	s.fill(map[string]pool.Entry{"10.0.1.1": {}}, nil)
+	r := s.adopts()
+	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.Owned("db", "web-0", "StatefulSet", "web")}, nil)
+	before := s.poolOwners()
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, s.poolOwners()); diff != "" || s.patches != 0 {
+		t.Errorf("%d patches, entries (-want +got): %s", s.patches, diff)
+	}
+}

@@ -115,7 +115,7 @@ func (r *recordReconciler) project(ctx context.Context, s plan.Situation, next p
 	entry := plan.EntryOf(s.Record)
 	own := func(a netip.Addr) bool { return plan.RunsOn(s.Pod, next.Node, a) }
 	err := r.writer.Write(ctx, ciliumpool.Request{Node: next.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		return plan.Project(n, next.Addrs, entry, own)
+		return plan.Project(n, next.Addrs, entry, own, r.clock.Now())
 	}})
 	switch {
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, ciliumpool.ErrGone):

@@ -1,9 +1,12 @@
 package fixedip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
@@ -17,17 +20,21 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
-// PreBindPreFlight skips PreBind where the pools give the pod its addresses already: a pod that
-// comes back to its node costs no write, unless it wants its MAC address.
-func (p *Plugin) PreBindPreFlight(_ context.Context, _ fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
+// PreBindPreFlight skips PreBind where the pools give the pod its addresses for certain: a pod that comes back to its node
+// costs no write, unless it wants its MAC address.
+func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
 	claim, ok := p.world.ledger.Claimed(pod.UID)
 	if !ok {
 		return fwk.NewStatus(fwk.Skip)
 	}
+	c, err := read(state)
+	if err != nil {
+		return fwk.AsStatus(err)
+	}
 	if wanted, err := identity.WantsMAC(pod); wanted || err != nil {
 		return nil
 	}
-	if p.world.ledger.Stands(claim) {
+	if p.world.ledger.Stands(claim) && (c.bystander || p.world.certain(claim, c.reservation.named)) {
 		metrics.ClaimEnded(metrics.Standing, 0) // PreBind, which counts the others, is skipped.
 		return fwk.NewStatus(fwk.Skip)
 	}
@@ -57,14 +64,20 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	case c.moves(nodeName):
 		err = p.observedMove(ctx, pod, c, claim)
 	default:
-		if err = p.world.observedClaim(ctx, claim, c.id.Entry()); err == nil {
+		if err = p.world.observedClaim(ctx, claim, c.id.Entry(), c.reservation.named); err == nil {
 			err = p.world.alone(claim, c.reservation.holders)
+		}
+		if err == nil {
+			// What the watch has shown since the pod was looked at.
+			err = p.heard(claim, c.made)
 		}
 	}
 	switch {
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUnfenced), errors.Is(err, pool.ErrUndecided):
 		// Somebody was faster, which the ledger will have learned by the next cycle.
 		return fwk.NewStatus(fwk.Unschedulable, "the address decided for the pod was lost: "+err.Error()+"; it is tried again")
+	case errors.Is(err, errUnheard):
+		return fwk.NewStatus(fwk.Unschedulable, err.Error())
 	case err != nil:
 		return fwk.AsStatus(fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), nodeName, pod.Namespace, pod.Name, err))
 	}
@@ -75,22 +88,45 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 	return nil
 }
 
-// claim writes a claim into the pool of its node, unless it stands there, and waits until the
+// errUnheard: an agent may not know yet whose the addresses of a claim are.
+var errUnheard = errors.New("its agent may be behind")
+
+// heard refuses a claim that stands while the agent may not know of its entries.
+func (p *Plugin) heard(claim ledger.Claim, made time.Time) error {
+	if why, _ := p.unheard(claim.Node, claim.Addrs, made); why != "" {
+		return fmt.Errorf("%w: %s", errUnheard, why)
+	}
+	return nil
+}
+
+// certain tells whether a claim that stands needs no look at the API server. It does while no FixedIP names its
+// addresses: the pod before this one may have come to keep others than were claimed for it, and the watch be behind. And
+// it does while the agent may not know of its entries, and may have said to whom it gave an address.
+func (w *world) certain(c ledger.Claim, named bool) bool {
+	_, unheard := w.ledger.Unheard(c.Node, c.Addrs)
+	return named && !unheard
+}
+
+// claim writes a claim into the pool of its node, unless it stands there for certain, and waits until the
 // plugin's own watch shows it.
-func (w *world) claim(ctx context.Context, c ledger.Claim, entry pool.Entry) error {
-	if w.ledger.Stands(c) {
+func (w *world) claim(ctx context.Context, c ledger.Claim, entry pool.Entry, named bool) error {
+	stands := w.ledger.Stands(c)
+	if stands && w.certain(c, named) {
 		return nil
 	}
 	err := w.pools.Write(ctx, ciliumpool.Request{
 		Node: c.Node,
 		Decide: func(n pool.Node) ([]pool.Edit, error) {
+			if stands {
+				return nil, w.confirm(n, c)
+			}
 			if c.From != "" {
 				return n.TakeOver(c.Addrs, c.From, entry)
 			}
 			return n.Claim(c.Addrs, entry)
 		},
 		// What the agent lists as used decides whether an address can be taken over.
-		Live: c.From != "",
+		Live: c.From != "" || stands,
 		// Another scheduler may have claimed another address for the same pod.
 		Whole: true,
 	})
@@ -98,4 +134,20 @@ func (w *world) claim(ctx context.Context, c ledger.Claim, entry pool.Entry) err
 		return err
 	}
 	return w.await(ctx, c)
+}
+
+// confirm refuses a claim where the pool of its node, as the API server has it, gives the pod anything else than the watch
+// shows, or the agent lists another for it.
+func (w *world) confirm(n pool.Node, c ledger.Claim) error {
+	has := n.Owns(c.Owner)
+	shown := slices.IndexFunc(w.ledger.Held(c.Owner), func(h ledger.Holding) bool { return h.Node == n.Name && slices.Equal(h.Addrs, has) })
+	if shown < 0 {
+		return fmt.Errorf("the pool of node %s has %s for it, which the watch has yet to show: %w", n.Name, cmp.Or(address.Join(has), "nothing"), pool.ErrTaken)
+	}
+	for _, a := range has {
+		if user := n.Used[a]; user != "" && user != c.Owner {
+			return fmt.Errorf("%s on node %s is used by %s: %w", a, n.Name, pool.Told(user, c.Owner), pool.ErrTaken)
+		}
+	}
+	return nil
 }

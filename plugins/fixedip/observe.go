@@ -32,19 +32,19 @@ func (w *world) Synced() map[string]bool {
 }
 
 // observedClaim is claim, counted and timed.
-func (w *world) observedClaim(ctx context.Context, c ledger.Claim, entry pool.Entry) error {
-	return w.observed(ctx, c, func() error { return w.claim(ctx, c, entry) })
+func (w *world) observedClaim(ctx context.Context, c ledger.Claim, entry pool.Entry, named bool) error {
+	return w.observed(ctx, c, func() error { return w.claim(ctx, c, entry, named) })
 }
 
-// observed counts and times how a claim is made that does not stand.
+// observed counts how a claim is made, and times it where it did not stand.
 func (w *world) observed(ctx context.Context, c ledger.Claim, claim func() error) error {
-	if w.ledger.Stands(c) {
-		metrics.ClaimEnded(metrics.Standing, 0)
-		return nil
-	}
-	began := time.Now()
+	stood, began := w.ledger.Stands(c), time.Now()
 	err := claim()
-	metrics.ClaimEnded(resultOf(ctx, err), time.Since(began))
+	if stood && err == nil {
+		metrics.ClaimEnded(metrics.Standing, 0)
+	} else {
+		metrics.ClaimEnded(resultOf(ctx, err), time.Since(began))
+	}
 	return err
 }
 

@@ -46,13 +46,50 @@ func (p *Plugin) occupied(c *cycle) (why string, helps cause) {
 			return fmt.Sprintf("the agent of node %s lists its address %s as used by %s; it is placed when that has ended", r.node, a, pool.Told(user, c.id.Key())), helps
 		}
 	}
-	at := p.silence.ends(c.made, time.Now())
-	if at.IsZero() || !p.world.ledger.Unheard(r.node, r.addrs) {
-		return "", cause{}
+	if why, at := p.unheard(r.node, r.addrs, c.made); why != "" {
+		helps.node, helps.at = r.node, at
+		return why, helps
 	}
-	helps.node, helps.at = r.node, at
+	return "", cause{}
+}
+
+// unheard says why a pod that was made at a time can't have addresses on a node yet, since the agent there may not know
+// that they are its own, and until when at the latest; empty where it can.
+//
+// An agent knows of an entry after patience, and tells after patience again whom it gave the address meanwhile. Both
+// are counted anew on a node that comes to be ready: until then it heard nothing. An entry that does not say since when
+// it is its owner's a person has written; the pod before this one had it then already.
+func (p *Plugin) unheard(node string, addrs []netip.Addr, made time.Time) (why string, at time.Time) {
+	since, unheard := p.world.ledger.Unheard(node, addrs)
+	if !unheard {
+		return "", time.Time{}
+	}
+	at = made.Add(p.silence.patience)
+	if !since.IsZero() {
+		if ready := p.readySince(node); ready.After(since) {
+			since = ready
+		}
+		at = since.Add(2 * p.silence.patience)
+	}
+	if !time.Now().Before(at) {
+		return "", time.Time{}
+	}
 	return fmt.Sprintf("the agent of node %s has not reported since %s, which was for anybody, was given to this name, and may not know it; the pod is placed when it has, and at %s at the latest",
-		r.node, address.Join(r.addrs), at.UTC().Format(time.RFC3339)), helps
+		node, address.Join(addrs), at.UTC().Format(time.RFC3339)), at
+}
+
+// readySince is when a node came to be ready; the zero Time where it is not, or is not known.
+func (p *Plugin) readySince(name string) time.Time {
+	node, err := p.nodes.Get(name)
+	if err != nil {
+		return time.Time{}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 // occupies tells whether a pod has any of the addresses, as far as its status says.

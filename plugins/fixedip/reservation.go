@@ -34,6 +34,8 @@ type reservation struct {
 	// beside are those of the addresses that the FixedIP does not name, although it names others of the family: the
 	// agent would choose.
 	beside []netip.Addr
+	// named: a FixedIP of just the pod's workload names all of the addresses, so that they are the pod's for good.
+	named bool
 	// recorded tells whether there is a FixedIP, and failover is its policy.
 	recorded bool
 	failover v1alpha1.Failover
@@ -88,6 +90,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	} else if r, err = w.fromRecord(fip); err != nil {
 		return reservation{}, err
 	}
+	r.named = len(r.addrs) > 0 && fip.Spec.Owner.UID == id.Owner.UID && containsAll(addressesOf(fip.Spec.IPs), r.addrs)
 	r.recorded, r.failover = true, fip.Spec.Failover
 	return r, nil
 }

@@ -110,6 +110,9 @@ func (p *Plugin) bindStrict(ctx context.Context, pod *corev1.Pod, c *cycle, node
 // claimOrdinary is claim for a pod that takes any address.
 func (w *world) claimOrdinary(ctx context.Context, c ledger.Claim, entry pool.Entry) error {
 	return w.observed(ctx, c, func() error {
+		if w.ledger.Stands(c) {
+			return nil
+		}
 		chosen := c
 		err := w.pools.Write(ctx, ciliumpool.Request{
 			Node: c.Node,

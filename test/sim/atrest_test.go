@@ -35,7 +35,7 @@ func (c *checks) atRest() {
 			case e.Owner == "fixedip.io/released" && c.inUse(ip):
 				// One that keeps no address has got it from an agent that did not know yet. It rests until
 				// the pod is gone.
-			case e.Owner == "fixedip.io/arriving" && c.onItsWay(records[e.Resource], ip, cn.Name):
+			case e.Owner == "fixedip.io/arriving" && c.onItsWay(records[e.Resource], e.Resource, ip, cn.Name):
 			case mark(e.Owner) && e.Owner != "fixedip.io/away":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
@@ -68,19 +68,27 @@ func (c *checks) atRest() {
 	}
 }
 
-// onItsWay tells whether the home of an address that a FixedIP keeps says that it lives on a node, where it was
-// announced: the pod went before the move was over, and the next of its name brings that to its end.
-func (c *checks) onItsWay(r *v1alpha1.FixedIP, ip, node string) bool {
-	if r == nil || !slices.Contains(r.Spec.IPs, ip) {
+// onItsWay tells whether the home of an address that is kept for a pod says that it lives on a node, where it was
+// announced: the pod went before the move was over, and the next of its name brings that to its end. A FixedIP keeps it, or
+// what the workload says of pods that it scales away, where the controller saw the pod too late to make one.
+func (c *checks) onItsWay(r *v1alpha1.FixedIP, owner, ip, node string) bool {
+	if r != nil && !slices.Contains(r.Spec.IPs, ip) || r == nil && !c.retains(owner) {
 		return false
 	}
-	if _, pod := one[*corev1.Pod](c.w.server, pods, r.Namespace+"/"+r.Spec.PodName); pod {
+	if _, pod := one[*corev1.Pod](c.w.server, pods, owner); pod {
 		return false
 	}
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes), func(home *ciliumv2.CiliumNode) bool {
 		e := home.Spec.IPAM.Pool[ip]
-		return e.Owner == "fixedip.io/away" && e.Resource == node+"/"+r.Namespace+"/"+r.Spec.PodName
+		return e.Owner == "fixedip.io/away" && e.Resource == node+"/"+owner
 	})
+}
+
+// retains tells whether there is a workload that keeps the address of a pod of its that it does not want now.
+func (c *checks) retains(owner string) bool {
+	name, _, _ := strings.Cut(strings.TrimPrefix(owner, namespace+"/"), "-")
+	s, exists := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name)
+	return exists && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && s.Spec.Template.Annotations[identity.AnnotationEnabled] == ""
 }
 
 // inUse tells whether a pod runs with an address.

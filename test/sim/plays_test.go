@@ -147,14 +147,17 @@ func (w *world) newSet(name string, replicas int32, annotations map[string]strin
 	return s
 }
 
+func (w *world) scale(name string, replicas int32) {
+	change(w.server, statefulSets, namespace+"/"+name, "user", func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(replicas) })
+}
+
 // wanted has a workload have as many pods as it may.
 func (w *world) wanted(name string) {
-	key := namespace + "/" + name
-	if _, ok := one[*appsv1.StatefulSet](w.server, statefulSets, key); !ok {
+	if _, ok := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+name); !ok {
 		w.newSet(name, int32(most(name)), nil)
 		return
 	}
-	change(w.server, statefulSets, key, "user", func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(most(name))) })
+	w.scale(name, int32(most(name)))
 }
 
 // crowd has all workloads that there are, and jobs, want addresses.

@@ -205,6 +205,15 @@ func (n snapshot) List() ([]fwk.NodeInfo, error) {
 func (n snapshot) info(node *corev1.Node) fwk.NodeInfo {
 	info := framework.NewNodeInfo()
 	info.SetNode(node)
+	for _, o := range sorted(n.s.process.informer(pods).indexer.List()) {
+		if pod := o.(*corev1.Pod); pod.Spec.NodeName == node.Name {
+			podInfo, err := framework.NewPodInfo(pod)
+			if err != nil {
+				panic(err)
+			}
+			info.AddPodInfo(podInfo)
+		}
+	}
 	return info
 }
 

@@ -20,8 +20,8 @@ type node struct {
 	// that it was decided for. An address may be here and in the pool at once: the claim has been
 	// seen and its pod is not bound yet.
 	assumed map[netip.Addr]types.UID
-	// unheard are the addresses of which the agent may not know whose they are (see Ledger.Unheard). Invariant: each has an
-	// entry that names a pod.
+	// unheard are the addresses of which the agent may not know whose they are (see Ledger.Unheard). Invariant: each has
+	// an entry that names a pod.
 	unheard map[netip.Addr]struct{}
 	// kept is the ledger's.
 	kept *kept

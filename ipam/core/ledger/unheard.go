@@ -3,51 +3,60 @@ package ledger
 import (
 	"maps"
 	"net/netip"
+	"time"
 
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Unheard tells whether any of the addresses was for anybody when its owner came to have it, and the node's agent has
-// said nothing since: it may not know whose the address is, and give it to another pod. It knows once it has reported:
-// an agent writes its report to the version of the CiliumNode that it has seen, or not at all. Of addresses that had
-// their owner when the node was first taken in nothing is known, and they do not count.
-func (l *Ledger) Unheard(name string, addrs []netip.Addr) bool {
+// Unheard tells whether any of the addresses could be had by anybody when its owner came to have it, and the node's agent
+// has said nothing since: it may not know whose the address is, and give it to another pod. It knows once it has
+// reported: an agent writes its report to the version of the CiliumNode that it has seen, or not at all. since is when
+// the last of them became its owner's; zero where an entry does not say.
+//
+// What was said before the node was first taken in is not known. Of the addresses that had their owner by then those
+// count whose entries say since when.
+func (l *Ledger) Unheard(name string, addrs []netip.Addr) (since time.Time, unheard bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	n, ok := l.node(name)
 	if !ok {
-		return false
+		return time.Time{}, false
 	}
 	for _, a := range addrs {
-		if _, unheard := n.unheard[a]; unheard {
-			return true
+		if _, is := n.unheard[a]; !is {
+			continue
+		}
+		unheard = true
+		at := n.pool.Entries[a].Since
+		if at == 0 {
+			return time.Time{}, true
+		}
+		if t := time.Unix(at, 0); t.After(since) {
+			since = t
 		}
 	}
-	return false
+	return since, unheard
 }
 
 // unheardOf is what the unheard addresses of a node are after another version of its pool; nil: none.
 func unheardOf(unheard map[netip.Addr]struct{}, before, after pool.Node) map[netip.Addr]struct{} {
 	if before.UID != after.UID {
-		return nil
+		before, unheard = pool.Node{}, nil
 	}
 	var left map[netip.Addr]struct{}
-	leave := func(a netip.Addr) {
-		if left == nil {
-			left = map[netip.Addr]struct{}{}
+	silent := maps.Equal(before.Used, after.Used)
+	for a, e := range after.Entries {
+		if _, _, owned := e.Pod(); !owned {
+			continue
 		}
-		left[a] = struct{}{}
-	}
-	if len(unheard) > 0 && maps.Equal(before.Used, after.Used) {
-		for a := range unheard {
-			if after.Entries[a].Owner == before.Entries[a].Owner {
-				leave(a)
+		was, stood := before.Entries[a]
+		_, remains := unheard[a]
+		remains = remains && silent && was.Owner == e.Owner
+		if remains || stood && was.Dynamic() || e.Since != 0 && e.Since != was.Since {
+			if left == nil {
+				left = map[netip.Addr]struct{}{}
 			}
-		}
-	}
-	for a, was := range before.Entries {
-		if _, _, owned := after.Entries[a].Pod(); owned && was.Dynamic() {
-			leave(a)
+			left[a] = struct{}{}
 		}
 	}
 	return left

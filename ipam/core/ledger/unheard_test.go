@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"testing"
+	"time"
 
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -20,6 +21,7 @@ func TestUnheard(t *testing.T) {
 		}
 		return n
 	}
+	said := func(since int64) pool.Entry { e := mine; e.Since = since; return e }
 	none := version(mine)
 	none.Entries = maps.Clone(none.Entries)
 	delete(none.Entries, addr(at))
@@ -29,6 +31,7 @@ func TestUnheard(t *testing.T) {
 		versions []pool.Node
 		gone     bool
 		want     bool
+		since    int64
 	}{
 		"its own from the start":                 {versions: []pool.Node{version(mine)}},
 		"its own from nothing":                   {versions: []pool.Node{none, version(mine)}},
@@ -49,6 +52,12 @@ func TestUnheard(t *testing.T) {
 		"the mark of a move is nobody's":         {versions: []pool.Node{version(pool.Entry{}), version(pool.Away("b", "db/mysql-0"))}},
 		"its own while it is for nobody":         {versions: []pool.Node{version(pool.Away("b", "db/mysql-0")), version(mine)}},
 		"the node's own":                         {versions: []pool.Node{version(pool.Entry{}), version(pool.Entry{Owner: "router"})}},
+		"for anybody, then its own, it says":     {versions: []pool.Node{version(pool.Entry{}), version(said(7))}, want: true, since: 7},
+		"its own from the start, it says":        {versions: []pool.Node{version(said(7))}, want: true, since: 7},
+		"says it of itself, and reported since":  {versions: []pool.Node{version(said(7)), version(said(7), at)}},
+		"says it anew with a report":             {versions: []pool.Node{version(said(7)), version(said(7), at), version(said(8))}, want: true, since: 8},
+		"says it no more":                        {versions: []pool.Node{version(said(7)), version(mine)}, want: true},
+		"its own after a rest, it says":          {versions: []pool.Node{version(pool.Released(time.Unix(1, 0))), version(said(7), at)}, want: true, since: 7},
 	} {
 		l := ledger.New()
 		for _, v := range c.versions {
@@ -57,11 +66,14 @@ func TestUnheard(t *testing.T) {
 		if c.gone {
 			l.RemoveNode("a")
 		}
-		if got := l.Unheard("a", []netip.Addr{addr(beside), addr(at)}); got != c.want {
-			t.Errorf("%s: %t, want %t", name, got, c.want)
+		since, got := l.Unheard("a", []netip.Addr{addr(beside), addr(at)})
+		if got != c.want || since.IsZero() != (c.since == 0) || c.since != 0 && since.Unix() != c.since {
+			t.Errorf("%s: %t since %v, want %t since %d", name, got, since, c.want, c.since)
 		}
-		if l.Unheard("a", []netip.Addr{addr(beside)}) || l.Unheard("b", []netip.Addr{addr(at)}) {
-			t.Errorf("%s: so is what is not asked for", name)
+		for node, a := range map[string]string{"a": beside, "b": at} {
+			if _, unheard := l.Unheard(node, []netip.Addr{addr(a)}); unheard {
+				t.Errorf("%s: so is %s on %s, which is not asked for", name, a, node)
+			}
 		}
 	}
 }

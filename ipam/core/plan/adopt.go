@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -60,7 +61,7 @@ func lacks(has []netip.Addr, a netip.Addr) bool {
 // have them at the API server, after which nobody else can until it is gone. One that was taken from the
 // pod's name, and rests, the pod has from an agent that did not know yet. An error says which address it
 // can't keep, for people.
-func Adopt(n pool.Node, id identity.Identity, addrs []netip.Addr) ([]pool.Edit, error) {
+func Adopt(n pool.Node, id identity.Identity, addrs []netip.Addr, at time.Time) ([]pool.Edit, error) {
 	var edits []pool.Edit
 	for _, a := range addrs {
 		entry, listed := n.Entries[a]
@@ -77,7 +78,7 @@ func Adopt(n pool.Node, id identity.Identity, addrs []netip.Addr) ([]pool.Edit, 
 		case !n.Home(a):
 			return nil, fmt.Errorf("%s is not in the subnets %v of node %s", a, n.PodCIDRs, n.Name)
 		}
-		edits = append(edits, n.Set(a, id.Entry()))
+		edits = append(edits, n.Own(a, id.Entry(), at))
 	}
 	return edits, nil
 }

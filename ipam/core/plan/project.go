@@ -156,7 +156,7 @@ func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
 // Project makes the edits that give a pod its recorded addresses in the pool of their home: all of
 // them, or none and ErrTaken. own tells that the pod itself runs with the address of a dynamic entry, or of one that
 // rests.
-func Project(n pool.Node, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool) ([]pool.Edit, error) {
+func Project(n pool.Node, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool, at time.Time) ([]pool.Edit, error) {
 	var free []netip.Addr
 	var edits []pool.Edit
 	for _, a := range addrs {
@@ -165,7 +165,7 @@ func Project(n pool.Node, addrs []netip.Addr, entry pool.Entry, own func(netip.A
 		_, released := e.ReleasedAt()
 		switch {
 		case (exists && e.Dynamic() || released && n.Another(entry.Owner, addrs) == nil) && own(a) && (!used || user == entry.Owner):
-			edits = append(edits, n.Set(a, entry))
+			edits = append(edits, n.Own(a, entry, at))
 		case released:
 			// Nobody waits for this one so urgently that it may not cool down.
 			return nil, fmt.Errorf("%s on node %s rests: %w", a, n.Name, pool.ErrTaken)

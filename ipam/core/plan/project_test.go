@@ -186,25 +186,25 @@ func TestProject(t *testing.T) {
 		"10.0.1.6":   {taken: true},
 		"10.0.9.200": {taken: true},
 	} {
-		edits, err := plan.Project(n, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return c.own })
+		edits, err := plan.Project(n, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return c.own }, now)
 		if len(edits) != c.edits || errors.Is(err, pool.ErrTaken) != c.taken {
 			t.Errorf("%s: %v, %v", a, edited(edits), err)
 		}
 	}
 	// The agent lists the second, and not for the pod.
 	for a, want := range map[string]int{"10.0.1.4": 1, "10.0.1.8": 0} {
-		edits, err := plan.Project(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return true })
+		edits, err := plan.Project(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return true }, now)
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) {
 			t.Errorf("%s, which rests, and that the pod runs with: %v, %v", a, edited(edits), err)
 		}
-		if _, err := plan.Project(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return false }); !errors.Is(err, pool.ErrTaken) {
+		if _, err := plan.Project(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return false }, now); !errors.Is(err, pool.ErrTaken) {
 			t.Errorf("%s, which rests, and that the pod does not have: %v", a, err)
 		}
 	}
-	if edits, err := plan.Project(n, []netip.Addr{addr("10.0.1.4")}, mine, func(netip.Addr) bool { return true }); !errors.Is(err, pool.ErrTaken) {
+	if edits, err := plan.Project(n, []netip.Addr{addr("10.0.1.4")}, mine, func(netip.Addr) bool { return true }, now); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("one that rests beside another of the pod: %v, %v", edited(edits), err)
 	}
-	if edits, err := plan.Project(n, []netip.Addr{addr("10.0.1.1")}, mine, func(netip.Addr) bool { return false }); !errors.Is(err, pool.ErrTaken) {
+	if edits, err := plan.Project(n, []netip.Addr{addr("10.0.1.1")}, mine, func(netip.Addr) bool { return false }, now); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("a dynamic entry that another pod may have: %v, %v", edited(edits), err)
 	}
 }

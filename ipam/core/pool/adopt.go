@@ -27,7 +27,7 @@ func (n Node) Adopt(running []netip.Addr, entry Entry, at time.Time) ([]Edit, er
 		case used && user != entry.Owner:
 			return nil, fmt.Errorf("%s on node %s is used by %s: %w", a, n.Name, Told(user, entry.Owner), ErrTaken)
 		}
-		edits = append(edits, n.Set(a, entry))
+		edits = append(edits, n.Own(a, entry, at))
 	}
 	for a, e := range n.Entries {
 		sameFamily := slices.ContainsFunc(running, func(r netip.Addr) bool { return r.BitLen() == a.BitLen() })

@@ -12,6 +12,8 @@ import (
 
 func TestAdopt(t *testing.T) {
 	mine, at := pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), time.Unix(100, 0)
+	since := mine
+	since.Since = 100
 	n := pool.Node{
 		Name: "n", PodCIDRs: []string{"10.0.1.0/24"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")},
 		Entries: map[netip.Addr]pool.Entry{
@@ -28,9 +30,9 @@ func TestAdopt(t *testing.T) {
 		taken bool
 	}{
 		"what it claimed":            {running: "10.0.1.200"},
-		"a dynamic one":              {running: "10.0.1.1", want: map[string]pool.Entry{"10.0.1.1": mine, "10.0.1.200": pool.Released(at)}},
-		"one that rests":             {running: "10.0.1.5", want: map[string]pool.Entry{"10.0.1.5": mine, "10.0.1.200": pool.Released(at)}},
-		"one that left the pool":     {running: "10.0.1.9", want: map[string]pool.Entry{"10.0.1.9": mine, "10.0.1.200": pool.Released(at)}},
+		"a dynamic one":              {running: "10.0.1.1", want: map[string]pool.Entry{"10.0.1.1": since, "10.0.1.200": pool.Released(at)}},
+		"one that rests":             {running: "10.0.1.5", want: map[string]pool.Entry{"10.0.1.5": since, "10.0.1.200": pool.Released(at)}},
+		"one that left the pool":     {running: "10.0.1.9", want: map[string]pool.Entry{"10.0.1.9": since, "10.0.1.200": pool.Released(at)}},
 		"one that another is using":  {running: "10.0.1.2", taken: true},
 		"one that another owns":      {running: "10.0.1.3", taken: true},
 		"the router's":               {running: "10.0.1.4", taken: true},

@@ -8,6 +8,7 @@ package pool
 import (
 	"slices"
 	"strings"
+	"time"
 )
 
 // Entry is one value of spec.ipam.pool. The zero Entry is a dynamic one: any pod may have it.
@@ -17,6 +18,40 @@ type Entry struct {
 	Owner string
 	// Resource says what the entry is for. The agent does not read it in this mode.
 	Resource string
+	// Since is when an address that anybody could have became its owner's, in Unix seconds; 0: it was for nobody
+	// else. An agent that is behind does not know yet, and gives the address to another pod when the owner's has
+	// gone.
+	Since int64
+}
+
+// since comes before the time in the spelling of an entry that says since when it is its owner's.
+const since = " since "
+
+// Spelled is the entry with an owner and a resource as a pool has them. What the resource says of a time is in
+// Since; Spelling is the inverse, to the letter.
+func Spelled(owner, resource string) Entry {
+	raw := Entry{Owner: owner, Resource: resource}
+	if _, _, pod := raw.Pod(); !pod {
+		return raw
+	}
+	i := strings.LastIndex(resource, since)
+	if i < 0 {
+		return raw
+	}
+	at, err := time.Parse(time.RFC3339, resource[i+len(since):])
+	e := Entry{Owner: owner, Resource: resource[:i], Since: at.Unix()}
+	if err != nil || e.Spelling() != resource {
+		return raw
+	}
+	return e
+}
+
+// Spelling is the resource of the entry as a pool has it.
+func (e Entry) Spelling() string {
+	if e.Since == 0 {
+		return e.Resource
+	}
+	return e.Resource + since + time.Unix(e.Since, 0).UTC().Format(time.RFC3339)
 }
 
 // NodeOwners are the names under which an agent takes addresses for the node itself.

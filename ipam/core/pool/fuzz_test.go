@@ -18,11 +18,15 @@ func FuzzEntry(f *testing.F) {
 		{"fixedip.io/released", "2026-11-21T10:00:00Z unlisted"}, {"fixedip.io/released", "soon"}, {"fixedip.io/away", "node-1/db/mysql-0"}, {"fixedip.io/away", "node-1/db/mysql-0/leaving"},
 		{"fixedip.io/away", "node-1/db/leaving"}, {"fixedip.io/away", "/leaving"}, {"fixedip.io/arriving", "db/mysql-0"}, {"fixedip.io/arriving", "fixedip.io/away"},
 		{"db/", ""}, {"/mysql-0", ""}, {"a/b/c", ""}, {"db/mysql-0 [restored]", "x"}, {"db/mysql-0", "//"},
+		{"db/mysql-0", "db/StatefulSet/mysql since 2026-11-24T08:00:00Z"}, {"db/mysql-0", " since 2026-11-24T09:00:00+01:00"}, {"db/mysql-0", "since since 1970-01-01T00:00:00Z"},
 	} {
 		f.Add(s[0], s[1])
 	}
 	f.Fuzz(func(t *testing.T, owner, resource string) {
-		e := pool.Entry{Owner: owner, Resource: resource}
+		e := pool.Spelled(owner, resource)
+		if e.Owner != owner || e.Spelling() != resource {
+			t.Errorf("%q of %q is read as %+v, which is spelled %q", resource, owner, e, e.Spelling())
+		}
 		namespace, name, pod := e.Pod()
 		at, released := e.ReleasedAt()
 		node, awayFor, away := e.AwayAt()
@@ -32,6 +36,9 @@ func FuzzEntry(f *testing.F) {
 			if is {
 				meanings++
 			}
+		}
+		if e.Since != 0 && !pod {
+			t.Errorf("%+v is nobody's since a time", e)
 		}
 		if meanings > 1 || e.Offers() == (released || away || arriving) {
 			t.Errorf("%+v: dynamic %v, a pod's %v, the node's %v, released %v, away %v, arriving %v, offered %v", e, e.Dynamic(), pod, e.Node(), released, away, arriving, e.Offers())

@@ -109,6 +109,15 @@ func (n Node) Set(a netip.Addr, to Entry) Edit {
 	return edit
 }
 
+// Own is Set for the entry of an address that its pod runs with already, which it did not get by that entry. It says
+// that the address is the pod's since the given time.
+func (n Node) Own(a netip.Addr, to Entry, at time.Time) Edit {
+	if n.Entries[a].Owner != to.Owner {
+		to.Since = at.Unix()
+	}
+	return n.Set(a, to)
+}
+
 // Drop is the edit that removes the entry that the node has now. ok is false where it has none.
 func (n Node) Drop(a netip.Addr) (edit Edit, ok bool) {
 	now, ok := n.Entries[a]
@@ -123,6 +132,18 @@ func (n Node) OwnedBy(owner string, f address.Family) (found netip.Addr, ok bool
 		}
 	}
 	return found, ok
+}
+
+// Owns are the addresses whose entries name the owner, sorted.
+func (n Node) Owns(owner string) []netip.Addr {
+	var owned []netip.Addr
+	for a, e := range n.Entries {
+		if e.Owner == owner {
+			owned = append(owned, a)
+		}
+	}
+	slices.SortFunc(owned, netip.Addr.Compare)
+	return owned
 }
 
 // Unused tells whether nobody has the address or may have it, as far as the pool goes: it has no

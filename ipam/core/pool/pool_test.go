@@ -15,6 +15,32 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
+// Since when an entry is its owner's is in what the pool says of it, and nothing else is taken for that.
+func TestSpelling(t *testing.T) {
+	const owner, resource = "db/mysql-0", "db/StatefulSet/mysql"
+	at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
+	adopted := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	adopted.Since = at.Unix()
+	for spelling, want := range map[[2]string]pool.Entry{
+		{owner, resource}: {Owner: owner, Resource: resource},
+		{owner, resource + " since 2026-11-24T08:00:00Z"}:            adopted,
+		{owner, " since 2026-11-24T08:00:00Z"}:                       {Owner: owner, Since: at.Unix()},
+		{owner, resource + " since 2026-11-24T09:00:00+01:00"}:       {Owner: owner, Resource: resource + " since 2026-11-24T09:00:00+01:00"},
+		{owner, resource + " since yesterday"}:                       {Owner: owner, Resource: resource + " since yesterday"},
+		{owner, resource + " since 1970-01-01T00:00:00Z"}:            {Owner: owner, Resource: resource + " since 1970-01-01T00:00:00Z"},
+		{"", resource + " since 2026-11-24T08:00:00Z"}:               {Resource: resource + " since 2026-11-24T08:00:00Z"},
+		{"fixedip.io/away", "node-1/x/y since 2026-11-24T08:00:00Z"}: {Owner: "fixedip.io/away", Resource: "node-1/x/y since 2026-11-24T08:00:00Z"},
+	} {
+		got := pool.Spelled(spelling[0], spelling[1])
+		if got != want || got.Spelling() != spelling[1] {
+			t.Errorf("%q is %+v, which is spelled %q, want %+v", spelling, got, got.Spelling(), want)
+		}
+	}
+	if kind, name, ok := adopted.Workload(); !ok || kind != "StatefulSet" || name != "mysql" {
+		t.Errorf("it is for %s %s, %t", kind, name, ok)
+	}
+}
+
 func TestEntryKinds(t *testing.T) {
 	at := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {

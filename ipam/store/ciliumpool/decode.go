@@ -47,7 +47,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 			n.Malformed = append(n.Malformed, fmt.Sprintf("spec.ipam.pool: %q", key))
 			continue
 		}
-		n.Entries[a] = pool.Entry{Owner: e.Owner, Resource: e.Resource}
+		n.Entries[a] = pool.Spelled(e.Owner, e.Resource)
 	}
 	for key, e := range cn.Status.IPAM.Used {
 		if a, err := address.Parse(key); err == nil {
@@ -115,5 +115,5 @@ func Trim(obj any) (any, error) {
 
 // allocation is an entry as the CiliumNode spells it.
 func allocation(e pool.Entry) ipamtypes.AllocationIP {
-	return ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Resource}
+	return ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Spelling()}
 }

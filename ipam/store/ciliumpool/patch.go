@@ -88,8 +88,8 @@ func expect(path string, e *pool.Entry) []operation {
 		return []operation{{"test", path, allocation(*e)}}
 	}
 	ops := []operation{{"test", path + "/owner", e.Owner}}
-	if e.Resource != "" {
-		ops = append(ops, operation{"test", path + "/resource", e.Resource})
+	if resource := e.Spelling(); resource != "" {
+		ops = append(ops, operation{"test", path + "/resource", resource})
 	}
 	return ops
 }

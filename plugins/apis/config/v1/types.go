@@ -38,8 +38,8 @@ type FixedIPArgs struct {
 	MovableAddresses *bool `json:"movableAddresses,omitempty"`
 	// agentSilence is how long the agent of a ready node may be silent about an address that it has given
 	// to a pod: until then a pod that was deleted by force may run on without anybody saying so, and its
-	// address goes to no other node, nor to the next pod of its workload. The next pod of a name waits as long at
-	// most for an agent that has not reported since an address that was for anybody became that of the name.
+	// address goes to no other node, nor to the next pod of its workload. The next pod of a name waits twice as
+	// long at most for an agent that has not reported since an address that was for anybody became that of the name.
 	// It has to be longer than the agents' --ipam-cilium-node-update-rate, and than it takes until a node that
 	// is not heard of counts as not ready. Default: 1m.
 	AgentSilence *metav1.Duration `json:"agentSilence,omitempty"`
