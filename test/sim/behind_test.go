@@ -25,7 +25,7 @@ func TestKeptBehindTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	waited, restarted, told := 0, 0, 0
-	for seed := range uint64(300) {
+	for seed := range uint64(120) {
 		//lint:ignore SA1019 the pauses between tries have a jitter of this source, which no run may share with another
 		oldrand.Seed(1)
 		synctest.Test(t, func(t *testing.T) {

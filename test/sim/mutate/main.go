@@ -46,7 +46,7 @@ var mutations = []mutation{
 	{"leave pods alone that have lost their entry", "ipam/core/identity/adopt.go",
 		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
 	{"bind before the claim", "plugins/fixedip/bind.go",
-		"if p.world.ledger.Stands(claim) {\n\t\tmetrics.ClaimEnded", "if p.world.ledger.Stands(claim) || true {\n\t\tmetrics.ClaimEnded"},
+		"if p.world.ledger.Stands(claim) && (", "if true || ("},
 	{"delete records of pods that are there", "ipam/core/plan/record.go",
 		"case s.Pod != nil:\n\t\treturn false\n\tcase !s.Workload.Exists:", "case !s.Workload.Exists:"},
 	{"claim in one's own ledger alone", "ipam/core/pool/wishes.go",
