@@ -314,7 +314,12 @@ func TestPlacement(t *testing.T) {
 		},
 		"a restart in place skips PreBind": {
 			preFlight: true,
-			world:     oneNode,
+			// The scheduler has seen the FixedIP long before the pod is made again.
+			world: func(s *scene) {
+				s.statefulSet("web")
+				s.record("web-0", "web", "a", "10.1.0.6")
+				s.node("a", "10.1.0.0/29")
+			},
 			steps: []step{
 				{at: preFlight},
 				{at: preBind, then: claimed("a", "10.1.0.6")},
@@ -325,6 +330,22 @@ func TestPlacement(t *testing.T) {
 				{at: bind, then: bound("web-0", "a")},
 				{at: postBind},
 				{rest: map[string]string{"web-0": "on a"}, before: calls(1, preBind)},
+			},
+		},
+		"a restart in place is asked of the API server while no FixedIP names the address, and writes nothing": {
+			preFlight: true,
+			world:     oneNode,
+			steps: []step{
+				{at: preFlight},
+				{at: preBind, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: func(s *scene) { s.removes("web-0") }},
+				{at: preFlight},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(2, preBind)},
 			},
 		},
 		"a pod that opted out is left alone": {

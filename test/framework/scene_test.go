@@ -275,6 +275,10 @@ func (s *scene) record(pod, workload, node string, ips ...string) {
 		// What the API server fills in.
 		Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 	}
+	var of appsv1.StatefulSet
+	if err := s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: workload}, &of); err == nil {
+		spec.Owner.UID = of.UID
+	}
 	s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod, Finalizers: []string{v1alpha1.Finalizer}}, Spec: spec})
 	s.want.Records[pod] = spec
 	s.t.Cleanup(func() {
