@@ -237,6 +237,10 @@ func (d *duty) asTaken(n pool.Node) pool.Node {
 	return n
 }
 
+// lingersAgain is how soon it is looked again whether another node still has something of an address that rests at home:
+// nobody tells of other nodes here.
+const lingersAgain = 10 * time.Second
+
 // rested ends the rest of addresses. On a node of which nothing is heard none ends: a pod that was deleted from it by
 // force may run on, whose address its agent never listed. Nor does that of an address which came home while the node
 // where it was has something of it: an agent there that is behind gives it to whoever comes under the name.
@@ -251,8 +255,7 @@ func (d *duty) rested(n pool.Node) (edits []pool.Edit, next time.Time) {
 		return lingers || counted(a)
 	})
 	if lingered {
-		// Nobody tells of other nodes here.
-		next = sooner(next, d.now.Add(sweepInterval))
+		next = sooner(next, d.now.Add(lingersAgain))
 	}
 	return edits, next
 }

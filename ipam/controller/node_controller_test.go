@@ -127,7 +127,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			if len(edits) != c.ends {
 				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)
 			}
-			if c.again && !again.Equal(d.now.Add(sweepInterval)) {
+			if c.again && !again.Equal(d.now.Add(lingersAgain)) {
 				t.Errorf("it is looked at again at %v", again)
 			}
 			if next := d.lastBack(n); next.IsZero() != (c.ends > 0 || c.annotations != nil) {
