@@ -34,7 +34,7 @@ type options struct {
 	ipv4MaskSizes, ipv6MaskSizes []int
 	ipv6                         bool
 	watermark                    plan.Watermark
-	coolDown                     time.Duration
+	coolDown, agentSilence       time.Duration
 	failover                     string
 	strictNodes                  string
 	writesPerMinute              int
@@ -72,6 +72,7 @@ func defaults() *options {
 		schedulers:             []string{"fixedip-scheduler"},
 		watermark:              plan.Watermark{Free: 8, Excess: 8},
 		coolDown:               time.Minute,
+		agentSilence:           time.Minute,
 		failover:               "Wait",
 		strictNodes:            "fixedip.io/strict=true",
 		writesPerMinute:        60,
@@ -111,6 +112,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.writesPerMinute, "node-writes-per-minute", o.writesPerMinute, "Writes to one CiliumNode in any minute at most; half of them may come at once")
 	fs.BoolVar(&o.stripManagedFields, "strip-managed-fields", o.stripManagedFields, "Strip metadata.managedFields from CiliumNodes, which is half of their size")
 	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
+	fs.DurationVar(&o.agentSilence, "agent-silence", o.agentSilence, "How long an agent takes at most to see what is written to its CiliumNode, or to report what it has given out; longer than its --ipam-cilium-node-update-rate. It has to be what the scheduler's arguments say")
 	fs.StringVar(&o.failover, "failover", o.failover, "What becomes of pods whose node can't take them, of workloads that say nothing: Wait, Migrate or Reassign. It has to be what the scheduler's arguments say")
 	addVerifyFlags(fs, &o.verify)
 	fs.DurationVar(&o.finalizerDeadline, "finalizer-deadline", o.finalizerDeadline, "How long after its deletion a FixedIP goes at the latest, even where its address could not be taken out of the pool")
@@ -151,6 +153,7 @@ func (o *options) config() (controller.Config, error) {
 		WritesPerMinute:    o.writesPerMinute,
 		StripManagedFields: o.stripManagedFields,
 		CoolDown:           o.coolDown,
+		AgentSilence:       o.agentSilence,
 		FinalizerDeadline:  o.finalizerDeadline,
 		SweepInterval:      o.sweepInterval,
 		Namespace:          o.leaderElectionNamespace,

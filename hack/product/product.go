@@ -131,6 +131,7 @@ func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) 
 		"--leader-election-retry-period=" + o.Lease.Retry.String(),
 		"--metrics-bind-address=0",
 		"--health-probe-bind-address=0",
+		"--agent-silence=2s",
 		"-v=2",
 	}, o.Args...)
 	return c.StartProcess(name, bin, args...)

@@ -71,6 +71,8 @@ type recordReconciler struct {
 	underway  *underway
 	// deadline is that of releaseReconciler.
 	deadline time.Duration
+	// silence is Config.AgentSilence.
+	silence time.Duration
 	// sweep is how often an identity is looked at without an event; of a workload with slots, how often
 	// all are.
 	sweep time.Duration
@@ -156,6 +158,9 @@ func (r *recordReconciler) advance(ctx context.Context, req reconcile.Request) (
 		}
 		next = plan.Decide(s)
 	}
+	if next.Why != "" && s.Record != nil {
+		r.events.Eventf(s.Record, nil, corev1.EventTypeWarning, "ReleaseWaits", "ReleaseEntries", "Its address does not go back yet: %s", next.Why)
+	}
 	if err := r.make(ctx, req.NamespacedName, s, next); err != nil {
 		if errors.Is(err, errSuperseded) || apierrors.IsConflict(err) {
 			// The world has moved on, which the watches will show, or have shown already.
@@ -204,6 +209,11 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 		Now:      r.clock.Now(),
 		Deadline: r.deadline,
 	}
+	contested, err := r.contests(ctx, owner, s.Held)
+	if err != nil {
+		return s, err
+	}
+	s.Contested = contested
 	var gk schema.GroupKind
 	var record v1alpha1.FixedIP
 	switch err := from.Get(ctx, key, &record); {

@@ -127,7 +127,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	l := ledger.New()
 	l.SetNode(ciliumpool.FromCiliumNode(node))
 	writer := ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node)
-	s.records = &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute, finishing: &feed{}, underway: &underway{owners: map[string]bool{}}}
+	s.records = &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute, silence: time.Minute, finishing: &feed{}, underway: &underway{owners: map[string]bool{}}}
 	s.release = &releaseReconciler{
 		writer: writer, live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, situation: s.records.situation,
 		workloads: s,

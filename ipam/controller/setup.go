@@ -89,6 +89,7 @@ func (p *parts) newRecordReconciler(to feeds) *recordReconciler {
 		finishing: to.finishing,
 		underway:  &underway{owners: map[string]bool{}},
 		deadline:  p.cfg.FinalizerDeadline,
+		silence:   p.cfg.AgentSilence,
 		sweep:     p.cfg.SweepInterval,
 		failover:  p.cfg.Failover,
 	}

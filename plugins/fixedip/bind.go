@@ -23,12 +23,14 @@ import (
 // PreBindPreFlight skips PreBind where the pools give the pod its addresses for certain: a pod that comes back to its node
 // costs no write, unless it wants its MAC address.
 func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *corev1.Pod, _ string) *fwk.Status {
-	claim, ok := p.world.ledger.Claimed(pod.UID)
-	if !ok {
-		return fwk.NewStatus(fwk.Skip)
-	}
+	claim, claimed := p.world.ledger.Claimed(pod.UID)
 	c, err := read(state)
-	if err != nil {
+	switch {
+	case err == nil && c.bystander && c.optsOut:
+		return nil
+	case !claimed:
+		return fwk.NewStatus(fwk.Skip)
+	case err != nil:
 		return fwk.AsStatus(err)
 	}
 	if wanted, err := identity.WantsMAC(pod); wanted || err != nil {
@@ -48,6 +50,12 @@ func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *corev1.
 		return fwk.AsStatus(err)
 	}
 	if c.bystander {
+		switch why, helps, err := p.stillFree(ctx, pod, c, nodeName); {
+		case err != nil:
+			return fwk.AsStatus(err)
+		case why != "":
+			return p.refuse(pod, helps, c.decided, why)
+		}
 		return p.bindStrict(ctx, pod, c, nodeName)
 	}
 	claim, ok := p.world.ledger.Claimed(pod.UID)

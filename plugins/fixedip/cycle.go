@@ -39,8 +39,12 @@ type cycle struct {
 	// keptFrom are nodes whose pools keep an address for the bystander's name, for a workload that
 	// it does not belong to: there the agent would give it that address.
 	keptFrom []string
-	id       identity.Identity
-	uid      types.UID
+	// barred are nodes that can't take the bystander yet for what their pools keep for its name: see bars.
+	barred []bar
+	// optsOut: it had a fixed address, or could have had one, and opted out.
+	optsOut bool
+	id      identity.Identity
+	uid     types.UID
 	// made is when the pod was made: its predecessor was gone by then.
 	made        time.Time
 	reservation reservation
@@ -85,9 +89,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 		if reason := p.world.optsOut(ctx, pod); reason != "" {
 			return nil, p.refuse(pod, cause{owner: pool.OwnerKey(pod.Namespace, pod.Name), workload: resourceOf(pod)}, decided, reason)
 		}
-		c := &cycle{bystander: true, keptFrom: p.world.keptFrom(pod), decided: decided}
+		c := &cycle{bystander: true, uid: pod.UID, made: pod.CreationTimestamp.Time, decided: decided,
+			keptFrom: p.world.keptFrom(pod), barred: p.bars(pod), optsOut: identity.OptsOut(pod.Annotations) && !pod.Spec.HostNetwork}
 		state.Write(stateKey, c)
-		if len(c.keptFrom) == 0 && !p.meetsStrict(pod, nodes) {
+		if len(c.keptFrom)+len(c.barred) == 0 && !p.meetsStrict(pod, nodes) {
 			return nil, fwk.NewStatus(fwk.Skip)
 		}
 		return nil, nil
@@ -151,6 +156,9 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, pod *corev1.Pod
 	if c.bystander {
 		if slices.Contains(c.keptFrom, name) {
 			return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) kept an address for the pod's name, for a workload that it does not belong to")
+		}
+		if i := slices.IndexFunc(c.barred, func(b bar) bool { return b.node == name }); i >= 0 {
+			return p.refuse(pod, c.barred[i].helps, c.decided, "node(s) couldn't take a pod of this name: "+c.barred[i].why)
 		}
 		return p.filterStrict(pod, c, node.Node())
 	}

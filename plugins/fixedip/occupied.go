@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -21,33 +23,37 @@ import (
 // is restarted by the controller. So the pod also waits where that may happen yet: until the agent is known to have
 // seen the entry, or would have said who has the address.
 func (p *Plugin) occupied(c *cycle) (why string, helps cause) {
-	r := c.reservation
-	if r.transit {
+	if c.reservation.transit {
 		// It is not there yet. Who brings it looks.
 		return "", cause{}
 	}
-	helps = cause{owner: c.id.Key()}
-	if node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(r.node); err == nil {
+	return p.occupiedOn(c.reservation.node, c.reservation.addrs, c.id.Key(), c.uid, c.made)
+}
+
+// occupiedOn is occupied for what the pool of a node gives to a pod, which was made at a time.
+func (p *Plugin) occupiedOn(on string, addrs []netip.Addr, owner string, uid types.UID, made time.Time) (why string, helps cause) {
+	helps = cause{owner: owner}
+	if node, err := p.handle.SnapshotSharedLister().NodeInfos().Get(on); err == nil {
 		for _, other := range node.GetPods() {
 			// The snapshot may be behind of what a refused pod is woken by.
 			o, err := p.pods.Pods(other.GetPod().Namespace).Get(other.GetPod().Name)
-			if err != nil || o.UID == c.uid || !occupies(o, r.addrs) {
+			if err != nil || o.UID == uid || !occupies(o, addrs) {
 				continue
 			}
 			helps.occupant = o
 			return fmt.Sprintf("its address %s on node %s is still in use by %s, which had it from an agent that was behind; it is placed when that pod is gone",
-				sharedWith(o, r.addrs), r.node, pool.Told(pool.OwnerKey(o.Namespace, o.Name), c.id.Key())), helps
+				sharedWith(o, addrs), on, pool.Told(pool.OwnerKey(o.Namespace, o.Name), owner)), helps
 		}
 	}
-	n, _ := p.world.ledger.Node(r.node)
-	for _, a := range r.addrs {
-		if user := n.Used[a]; user != "" && user != c.id.Key() {
-			helps.node = r.node
-			return fmt.Sprintf("the agent of node %s lists its address %s as used by %s; it is placed when that has ended", r.node, a, pool.Told(user, c.id.Key())), helps
+	n, _ := p.world.ledger.Node(on)
+	for _, a := range addrs {
+		if user := n.Used[a]; user != "" && user != owner {
+			helps.node = on
+			return fmt.Sprintf("the agent of node %s lists its address %s as used by %s; it is placed when that has ended", on, a, pool.Told(user, owner)), helps
 		}
 	}
-	if why, at := p.unheard(r.node, r.addrs, c.made); why != "" {
-		helps.node, helps.at = r.node, at
+	if why, at := p.unheard(on, addrs, made); why != "" {
+		helps.node, helps.at = on, at
 		return why, helps
 	}
 	return "", cause{}

@@ -95,8 +95,8 @@ func (p *Plugin) freeSlots(id identity.Identity) ([]freeSlot, error) {
 			f.at = p.world.departed(s.Owner, s.Node, s.Addrs, f.recorded, p.silence.patience)
 			if s.User != "" {
 				f.kept = fmt.Sprintf("the agent there still lists it as used by %s", s.User)
-			} else {
-				f.kept = unheard(s.Owner, f.at)
+			} else if f.kept = unheard(s.Owner, f.at); f.kept == "" {
+				f.kept, f.at = p.unheard(s.Node, s.Addrs, time.Time{})
 			}
 		}
 		free = append(free, f)
@@ -337,6 +337,9 @@ func (p *Plugin) stillGone(ctx context.Context, c *cycle, claim ledger.Claim) er
 		}
 		if at := p.world.departed(from, f.node, f.addrs, f.recorded, p.silence.patience); !at.IsZero() {
 			return fmt.Errorf("%s: %w", unheard(from, at), pool.ErrUnfenced)
+		}
+		if why, _ := p.unheard(f.node, f.addrs, time.Time{}); why != "" {
+			return fmt.Errorf("%s: %w", why, pool.ErrUnfenced)
 		}
 	}
 	pod, err := p.handle.ClientSet().CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})

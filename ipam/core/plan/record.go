@@ -97,20 +97,17 @@ func withoutRecord(s Situation) Next {
 		if s.Guessed || mayHave(s.Pod, s.Held) || s.Pod != nil && !identity.OptsOut(s.Pod.Annotations) {
 			return Next{}
 		}
-		next, _ := release(s, "")
-		return next
+		return releaseAll(s)
 	case !s.Workload.Exists && s.Guessed:
 		// A person wrote them, for whoever comes under the name.
 		return Next{}
 	case !s.Workload.Exists && s.Pod == nil:
-		next, _ := release(s, "")
-		return next
+		return releaseAll(s)
 	case !s.Workload.Exists:
 		return Next{}
 	case s.Pod == nil && s.Workload.Excludes && !s.Guessed && reclaim.WhenScaled == v1alpha1.Delete:
 		// Its pod went before it ran, and no other is to come: nobody makes a record that could go.
-		next, _ := release(s, "")
-		return next
+		return releaseAll(s)
 	}
 	if next, ok := unannounce(s); s.Pod == nil && ok {
 		return next
@@ -147,10 +144,10 @@ func beside(s Situation, ips []string) Situation {
 // then is it free to rest at home: whoever was about to bring it there fails (see pool.Move). One watch shows
 // all pools, in the order of their writes: what is seen barred while the home is seen to say that it leaves
 // stays so until the home is written to. As long as the agent there lists it, its pod may run there, of which the agent
-// at home knows nothing: it does not come home. ok is false where nothing is left.
+// at home knows nothing: it does not come home. What is contested stands. ok is false where nothing else is left.
 func release(s Situation, but string) (next Next, ok bool) {
 	for _, h := range s.Held {
-		if h.Node != but {
+		if h.Node != but && s.contest(h.Addrs) == "" {
 			return Next{Step: ReleaseEntries, Node: h.Node}, true
 		}
 	}
@@ -208,7 +205,12 @@ func releasing(s Situation) Next {
 	if next, ok := release(s, but); ok {
 		return next
 	}
+	why := s.contestBut(but)
 	switch {
+	case why != "" && !Overdue(s):
+		next := untilOverdue(s)
+		next.At, next.Why = earlier(next.At, s.Now.Add(lookAgain)), why
+		return next
 	case len(s.Arriving) > 0 && !Overdue(s):
 		// It is announced on the pod's own node, and the pod does not run yet.
 		return untilOverdue(s)
@@ -222,9 +224,13 @@ func releasing(s Situation) Next {
 	return Next{Step: FinishRecord}
 }
 
-// untilOverdue waits for the pod of a record that is being deleted, but not for ever.
+// untilOverdue waits with a record that is being deleted for its pod, or for what is in the way, but not for ever.
 func untilOverdue(s Situation) Next {
-	next := status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: s.Pod.UID})
+	want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing}
+	if s.Pod != nil {
+		want.PodUID = s.Pod.UID
+	}
+	next := status(s, want)
 	if s.Deadline > 0 {
 		next.At = s.Record.DeletionTimestamp.Add(s.Deadline)
 	}
@@ -283,7 +289,11 @@ func standing(s Situation) Next {
 	reclaims := reclaimable(s, spec.Reclaim)
 	var expiry Next
 	if reclaims {
-		if expiry = expire(s, spec.Reclaim.TTL.Duration); expiry.Step == DeleteRecord {
+		expiry = expire(s, spec.Reclaim.TTL.Duration)
+		if why := s.contestBut(""); expiry.Step == DeleteRecord && why != "" {
+			expiry = status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: s.Record.Status.ExpiresAt})
+			expiry.At, expiry.Why = s.Now.Add(lookAgain), why
+		} else if expiry.Step == DeleteRecord {
 			return expiry
 		}
 	}
@@ -299,7 +309,7 @@ func standing(s Situation) Next {
 		return Next{Step: ProjectEntries, Node: at, Addrs: addrs}
 	}
 	next := settled(s, spec, h, held, reclaims, expiry)
-	if in != nil {
+	if in != nil || len(s.Contested) > 0 {
 		next.At = earlier(next.At, s.Now.Add(lookAgain))
 	}
 	return next
@@ -321,7 +331,7 @@ func supplanting(s Situation, spec v1alpha1.FixedIPSpec) (next Next, ok bool) {
 		slices.ContainsFunc(s.Away, func(a ledger.Absence) bool { return recorded(a.Addrs) })
 	for _, h := range s.Held {
 		left := address.Besides(h.Addrs, spec.IPs)
-		if len(left) > 0 && (!waits || !elsewhere || recorded(h.Addrs)) {
+		if len(left) > 0 && s.contest(left) == "" && (!waits || !elsewhere || recorded(h.Addrs)) {
 			return Next{Step: ReleaseEntries, Node: h.Node, Addrs: left}, true
 		}
 	}
@@ -355,7 +365,7 @@ func settled(s Situation, spec v1alpha1.FixedIPSpec, h ledger.Holding, held, rec
 		if next, ok := release(beside(s, spec.IPs), node); ok {
 			return next
 		}
-		if beside := address.Besides(h.Addrs, spec.IPs); len(beside) > 0 && Spares(s.Pod, beside) {
+		if beside := address.Besides(h.Addrs, spec.IPs); len(beside) > 0 && Spares(s.Pod, beside) && s.contest(beside) == "" {
 			return Next{Step: ReleaseEntries, Node: node, Addrs: beside}
 		}
 	}

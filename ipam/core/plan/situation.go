@@ -20,6 +20,8 @@ type Situation struct {
 	// of where they are.
 	Arriving []ledger.Holding
 	Away     []ledger.Absence
+	// Contested are those of what is held that can't be taken from the identity yet.
+	Contested []Contest
 	// Pod is the pod of its name; nil: there is none.
 	Pod *corev1.Pod
 	// Workload is the object that the identity belongs to, as the record or the entries name it.
@@ -117,4 +119,6 @@ type Next struct {
 	Generation int64
 	// At is when the situation changes by time alone; zero: never.
 	At time.Time
+	// Why is why nothing is taken from the identity that should be; empty: nothing is in the way.
+	Why string
 }
