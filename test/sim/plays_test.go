@@ -64,6 +64,15 @@ func (w *world) plays() []deed {
 			w.crowd()
 			w.enchant(nil)
 		})
+		// What it got in place of its claim is kept for it, and its agent does not know when others come.
+		for _, scheduler := range schedulersThen {
+			add("kept behind its agent"+scheduler+": StatefulSet "+name, func() {
+				if w.keptBehindItsAgent(name, scheduler) {
+					w.othersCome(name, scheduler)
+				}
+				w.enchant(nil)
+			})
+		}
 	}
 	for _, node := range ready {
 		// A node has hardly an address left, and the scheduler does not know who has them now.
@@ -78,6 +87,26 @@ func (w *world) plays() []deed {
 				w.makeJob()
 			}
 			w.calm(8 * actLasts)
+			w.wanted("a")
+			w.wanted("b")
+			w.enchant(nil)
+		})
+		// Another scheduler takes over, which has not seen what the one before it has given out.
+		add("successor behind: node "+node, func() {
+			w.onlyOn(node)
+			next := w.startScheduler()
+			w.calm(actLasts)
+			if next.dead() || !next.synced() || next.leads {
+				return
+			}
+			w.stall(next.process, ciliumNodes)
+			w.wanted("c")
+			w.calm(4 * actLasts)
+			for _, s := range w.schedulers {
+				if s != next {
+					s.kill()
+				}
+			}
 			w.wanted("a")
 			w.wanted("b")
 			w.enchant(nil)

@@ -136,9 +136,9 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 var actions = []string{
 	"agent restart", "ask for what lives elsewhere", "call", "call carried out late", "call lost on its way", "calm", "cordon", "crash", "crowd behind the scheduler", "create", "cycle", "delete", "delete pod", "drain", "edit",
 	"edit FixedIP", "elected", "end job", "fault: 409 instead of", "fault: 429 instead of", "fault: 500 instead of", "fault: answer lost after",
-	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete young pod", "foreign write", "hand-written entry", "heal", "jobs come when others have gone", "lease stolen", "node delete", "node join",
+	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete young pod", "foreign write", "hand-written entry", "heal", "jobs come when others have gone", "kept behind its agent", "kept behind its agent and scheduler", "kept behind its agent, scheduler killed", "lease stolen", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "others come to its home", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",
-	"reconcile", "recreate behind the controller", "release", "release behind the scheduler", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job",
+	"reconcile", "recreate behind the controller", "release", "release behind the scheduler", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job", "successor behind",
 	"taint eviction", "time passes", "tracked", "two that give subnets", "watch", "watch drop", "watch moves", "watch stalls", "young and gone", "young and moved",
 }
 

@@ -290,6 +290,7 @@ func (w *world) do(s step) error {
 	default:
 		w.happen(w.faultDeeds(), s)
 	}
+	w.keepUp()
 	w.settleDown()
 	return w.broken()
 }
