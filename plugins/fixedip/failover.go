@@ -110,8 +110,8 @@ func (p *Plugin) homeward(id identity.Identity, r reservation) string {
 // surely does not, or where its address stays there and the agent does not list that.
 func (p *Plugin) mayRun(c *cycle, policy v1alpha1.Failover) string {
 	r := c.reservation
-	if r.transit {
-		// The address has never been the pod's there, or not any more.
+	if r.transit && !p.takenFrom(c) {
+		// The address has never been the pod's there.
 		return ""
 	}
 	node, err := p.nodes.Get(r.node)
@@ -146,6 +146,16 @@ func (p *Plugin) mayRun(c *cycle, policy v1alpha1.Failover) string {
 		return ""
 	}
 	return fmt.Sprintf("the agent on node %s has not listed %s since this pod was made, and may take until %s to do so", r.node, address.Join(r.addrs), at.UTC().Format(time.RFC3339))
+}
+
+// takenFrom tells whether an address on its way to the node of the reservation was the pod's there and rests: that was
+// taken from a pod which may run on.
+func (p *Plugin) takenFrom(c *cycle) bool {
+	n, _ := p.world.ledger.Node(c.reservation.node)
+	return slices.ContainsFunc(c.reservation.addrs, func(a netip.Addr) bool {
+		from, ok := n.Entries[a].ReleasedFrom()
+		return ok && from == c.id.Key()
+	})
 }
 
 // askListed has the API server say whether the agent on the node of the reservation lists addresses as used, and

@@ -32,9 +32,9 @@ func (c *checks) atRest() {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		for ip, e := range cn.Spec.IPAM.Pool {
 			switch {
-			case e.Owner == "fixedip.io/released" && c.inUse(ip):
+			case e.Owner == "fixedip.io/released" && (c.inUse(ip) || c.toldOf(ip)):
 				// One that keeps no address has got it from an agent that did not know yet. It rests until
-				// the pod is gone.
+				// the pod is gone, or has another.
 			case e.Owner == "fixedip.io/arriving" && c.onItsWay(records[e.Resource], e.Resource, ip, cn.Name):
 			case mark(e.Owner) && e.Owner != "fixedip.io/away":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
@@ -94,6 +94,12 @@ func (c *checks) retains(owner string) bool {
 // inUse tells whether a pod runs with an address.
 func (c *checks) inUse(ip string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool { return len(m.uses(ip)) > 0 })
+}
+
+// toldOf tells whether the status of a pod has an address. One that waits for an address on a full node that was rebooted
+// has the one from before there.
+func (c *checks) toldOf(ip string) bool {
+	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && pod.Status.PodIP == ip })
 }
 
 // mayClaim tells whether an entry without a FixedIP stands for a pod that may come: one that was scaled

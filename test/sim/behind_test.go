@@ -8,17 +8,17 @@ import (
 	"testing/synctest"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
 // An agent has not seen a claim, and gives its pod what is for anybody. That is kept for the pod, which the agent does
 // not know either when the pod goes and others come; and what others have their kubelets tell late. Nobody ever shares an
 // address, each pod comes to have its own, and where it waits for one that is not the product's to restart it says so.
-//
-// The model does not draw this: where the FixedIP is deleted just then, or the pod's template opts out, two pods come to
-// have one address. See docs/proof.md.
 func TestKeptBehindTheAgent(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -43,6 +43,9 @@ func TestKeptBehindTheAgent(t *testing.T) {
 				for range maxJobs {
 					w.makeJob()
 				}
+			}
+			if seed%4 > 1 {
+				w.givenUp("c", seed%8 > 3)
 			}
 			w.calm(2 * actLasts)
 			err := w.rest()
@@ -125,4 +128,25 @@ func (w *world) othersCome(name, scheduler string) {
 	}
 	w.calm(2 * actLasts)
 	w.scale(name, 1)
+}
+
+// givenUp has what is kept for the pod of a workload be given up once its agent knows of it, who hears late of all that
+// comes after: the FixedIP is deleted, or the next pods opt out, and their workload retains it.
+func (w *world) givenUp(name string, optsOut bool) {
+	w.calm(2 * actLasts)
+	for _, m := range w.machines {
+		m.seesAfter = time.Now().Add(muteFor)
+	}
+	key := namespace + "/" + name + "-0"
+	r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, key)
+	switch {
+	case optsOut:
+		change(w.server, statefulSets, namespace+"/"+name, "user", func(s *appsv1.StatefulSet) {
+			s.Annotations = map[string]string{identity.AnnotationWhenDeleted: string(v1alpha1.Retain)}
+			w.optOut(s)
+		})
+	case ok:
+		w.released(r)
+		_ = w.server.remove(fixedIPs, key, nil, false, "user")
+	}
 }

@@ -12,6 +12,8 @@ import (
 // was for anybody, and reports within as much again who else has it. Time in which nothing passes between the machine and
 // the API server does not count here, unless it is so long that the node is no longer ready: then all begins anew.
 // What is left of agentSilence for that is muteFor.
+//
+// Whoever says that a node is no longer ready does so in time. While nobody does, nothing that a node says can be counted on.
 type lag struct {
 	unaware, silent time.Duration
 	// at is when that was worked out.
@@ -26,10 +28,13 @@ func (w *world) keepUp() {
 		m.lag.at = now
 		node, exists := one[*corev1.Node](w.server, nodes, m.name)
 		switch {
-		case !exists || m.off || !ready(node):
+		case !exists || m.off || !isReady(node):
 			m.lag.unaware, m.lag.silent = 0, 0
 			continue
 		case m.cut:
+			if now.Sub(m.heard) > unheard {
+				w.setReady(m.name, false)
+			}
 			continue
 		}
 		if m.lag.unaware += passed; !m.unaware() {
@@ -55,15 +60,6 @@ func (w *world) keepUp() {
 			m.report()
 		}
 	}
-}
-
-func ready(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // unaware tells whether the agent has not seen an entry that says since when it is its owner's.

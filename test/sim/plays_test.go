@@ -72,6 +72,15 @@ func (w *world) plays() []deed {
 				}
 				w.enchant(nil)
 			})
+			for _, optsOut := range []bool{false, true} {
+				add("given up behind its agent"+scheduler+": StatefulSet "+name, func() {
+					if w.keptBehindItsAgent(name, scheduler) {
+						w.othersCome(name, scheduler)
+						w.givenUp(name, optsOut)
+					}
+					w.enchant(nil)
+				})
+			}
 		}
 	}
 	for _, node := range ready {

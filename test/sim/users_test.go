@@ -46,15 +46,7 @@ func (w *world) userDeeds() []deed {
 			s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
 		}))
 		add("edit: policy of StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Annotations = w.policy() }))
-		add("opt out: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) {
-			w.rolls++
-			s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
-			if s.Spec.Template.Annotations == nil {
-				s.Spec.Template.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
-			} else {
-				s.Spec.Template.Annotations = nil
-			}
-		}))
+		add("opt out: StatefulSet "+s.Name, edit(w.optOut))
 	}
 	jobs := 0
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
@@ -112,6 +104,17 @@ func (w *world) userDeeds() []deed {
 		})
 	}
 	return d
+}
+
+// optOut has the next pods of a workload opt out, or in again.
+func (w *world) optOut(s *appsv1.StatefulSet) {
+	w.rolls++
+	s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
+	if s.Spec.Template.Annotations == nil {
+		s.Spec.Template.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+	} else {
+		s.Spec.Template.Annotations = nil
+	}
 }
 
 // unlisted tells whether a pod runs of which its agent has not told yet.

@@ -115,6 +115,12 @@ func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
 		arriving, _ := now.ArrivingFor()
 		switch {
 		case released:
+			if from, ok := now.ReleasedFrom(); ok && from == m.Owner {
+				// It was the pod's here, which may run on: whoever took it did not ask for that.
+				if err := m.Fence.Keeps(n, a); err != nil {
+					return nil, err
+				}
+			}
 			continue
 		case exists && now.Owner != m.Owner && arriving != m.Owner:
 			return nil, takenf("%s on node %s belongs to %q", a, n.Name, Told(now.Owner, m.Owner))
