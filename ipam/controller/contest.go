@@ -26,7 +26,7 @@ func (r *recordReconciler) contests(ctx context.Context, owner string, held []le
 		}
 		for _, a := range h.Addrs {
 			if user := n.Used[a]; user != "" && user != owner {
-				found = append(found, plan.Contest{Addr: a, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s, which had it before the agent knew whose it is; delete that pod", h.Node, a, pool.Told(user, owner))})
+				found = append(found, plan.Contest{Addr: a, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s, which had it before the agent knew whose it is; it is waited for until that pod is gone", h.Node, a, pool.Told(user, owner))})
 				continue
 			}
 			why, err := r.unheard(ctx, h.Node, a)
