@@ -6,6 +6,10 @@ import (
 	"net/netip"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -26,7 +30,7 @@ func (r *recordReconciler) contests(ctx context.Context, owner string, held []le
 		}
 		for _, a := range h.Addrs {
 			if user := n.Used[a]; user != "" && user != owner {
-				found = append(found, plan.Contest{Addr: a, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s, which had it before the agent knew whose it is; it is waited for until that pod is gone", h.Node, a, pool.Told(user, owner))})
+				found = append(found, plan.Contest{Addr: a, User: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s, which had it before the agent knew whose it is; it is waited for until that pod is gone", h.Node, a, pool.Told(user, owner))})
 				continue
 			}
 			why, err := r.unheard(ctx, h.Node, a)
@@ -39,6 +43,28 @@ func (r *recordReconciler) contests(ctx context.Context, owner string, held []le
 		}
 	}
 	return found, nil
+}
+
+// tellContested says why addresses of an identity do not go back: on its record, and on the pods that have them, which
+// whoever made them may have to delete.
+func (r *recordReconciler) tellContested(ctx context.Context, owner string, s plan.Situation, why string) error {
+	if s.Record != nil {
+		r.events.Eventf(s.Record, nil, corev1.EventTypeWarning, "ReleaseWaits", "ReleaseEntries", "Its address does not go back yet: %s", why)
+	}
+	for _, c := range s.Contested {
+		namespace, name, ok := pool.SplitOwnerKey(c.User)
+		if !ok {
+			continue
+		}
+		var pod corev1.Pod
+		if err := r.cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pod); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read pod %s: %w", c.User, err)
+		} else if err == nil {
+			r.events.Eventf(&pod, nil, corev1.EventTypeWarning, conflictReasons[plan.ConflictStranger], "Verify",
+				"Runs with %s, which is kept for %s and can't go back before this pod is gone; delete it", c.Addr, pool.Told(owner, c.User))
+		}
+	}
+	return nil
 }
 
 // unheard says why the agent of a node may give an address away that is kept for a pod; empty: it does not.

@@ -8,10 +8,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -76,13 +78,49 @@ func TestContests(t *testing.T) {
 		}
 		var want []plan.Contest
 		if c.want != "" {
-			want = []plan.Contest{{Addr: a, Why: c.want}}
+			want = []plan.Contest{{Addr: a, User: c.used, Why: c.want}}
 		}
 		got, err := r.contests(t.Context(), owner, r.ledger.Held(owner))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" {
+			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
+	}
+}
+
+// Why an address does not go back is said on its FixedIP and on the pod that has it, to each in words that it may read.
+func TestContestedIsTold(t *testing.T) {
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "other-0"}}
+	contested := []plan.Contest{
+		{Addr: netip.MustParseAddr("10.0.1.6"), User: "web/other-0", Why: "another has it"},
+		{Addr: netip.MustParseAddr("10.0.1.7"), User: "web/gone-0", Why: "one that is gone has it"},
+		{Addr: netip.MustParseAddr("10.0.1.8"), Why: "somebody may have it"},
+	}
+	onPod := "Warning AddressOfAnother Runs with 10.0.1.6, which is kept for a pod of another namespace and can't go back before this pod is gone; delete it"
+	for name, c := range map[string]struct {
+		record *v1alpha1.FixedIP
+		want   []string
+	}{
+		"with a record":    {&v1alpha1.FixedIP{}, []string{"Warning ReleaseWaits Its address does not go back yet: another has it", onPod}},
+		"without a record": {nil, []string{onPod}},
+	} {
+		recorder := events.NewFakeRecorder(10)
+		r := &recordReconciler{cached: fake.NewClientBuilder().WithScheme(kinds).WithObjects(other).Build(), events: recorder}
+		if err := r.tellContested(t.Context(), "db/mysql-0", plan.Situation{Record: c.record, Contested: contested}, "another has it"); err != nil {
+			t.Fatal(err)
+		}
+		close(recorder.Events)
+		var got []string
+		for e := range recorder.Events {
+			got = append(got, e)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
 	}

@@ -158,8 +158,10 @@ func (r *recordReconciler) advance(ctx context.Context, req reconcile.Request) (
 		}
 		next = plan.Decide(s)
 	}
-	if next.Why != "" && s.Record != nil {
-		r.events.Eventf(s.Record, nil, corev1.EventTypeWarning, "ReleaseWaits", "ReleaseEntries", "Its address does not go back yet: %s", next.Why)
+	if next.Why != "" {
+		if err := r.tellContested(ctx, pool.OwnerKey(req.Namespace, req.Name), s, next.Why); err != nil {
+			return reconcile.Result{}, err
+		}
 	}
 	if err := r.make(ctx, req.NamespacedName, s, next); err != nil {
 		if errors.Is(err, errSuperseded) || apierrors.IsConflict(err) {

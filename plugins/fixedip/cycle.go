@@ -87,6 +87,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 	}
 	if !fixed {
 		if reason := p.world.optsOut(ctx, pod); reason != "" {
+			if bars := p.bars(pod); len(bars) > 0 {
+				reason += "; " + bars[0].why
+			}
 			return nil, p.refuse(pod, cause{owner: pool.OwnerKey(pod.Namespace, pod.Name), workload: resourceOf(pod)}, decided, reason)
 		}
 		c := &cycle{bystander: true, uid: pod.UID, made: pod.CreationTimestamp.Time, decided: decided,

@@ -11,6 +11,8 @@ import (
 // it knows, whoever has it.
 type Contest struct {
 	Addr netip.Addr
+	// User is the pod that has it, as its agent names it; empty: none is known.
+	User string
 	// Why says who has it or may have it, for people.
 	Why string
 }
