@@ -21,6 +21,8 @@
 // person does something. A run is a list of such choices, so that the same list has the same story, and
 // a shorter list that fails as well is a shorter story.
 //
+// How far an agent that is heard of may be behind is bounded where the product counts on it: see lag_test.go.
+//
 // At the end of a run nothing goes wrong any more, and the world has to come to rest: all pods run with what
 // is kept for them, nothing is left of what is gone, and nobody writes anything.
 //
