@@ -75,10 +75,14 @@ func becomesItsOwn(s *scene) {
 	s.removes("web-0")
 }
 
-// has tells the API server which address a pod runs with, and waits until the scheduler's watch shows it.
+// has tells the API server which address a pod runs with, and waits until the watch of the scheduler, if that runs, shows
+// it.
 func (s *scene) has(pod, addr string) {
 	s.t.Helper()
 	s.must(s.api.Status().Patch(within(s.t), s.pod(pod), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%q}]}}`, addr, addr))))
+	if s.cached == nil {
+		return
+	}
 	s.until("the address of pod "+pod, func() bool {
 		p, err := s.cached.Pods(s.ns).Get(pod)
 		return err == nil && len(p.Status.PodIPs) > 0
@@ -360,6 +364,25 @@ func TestPlacement(t *testing.T) {
 				{at: bind, then: bound("web-0", "a")},
 				{at: postBind},
 				{rest: map[string]string{"web-0": "on a"}, before: calls(0, filter, unreserve)},
+			},
+		},
+		"a pod that opted out goes elsewhere while another has what is kept for its name": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.node("b", "10.2.0.0/29")
+				s.record("web-0", "web", "a", "10.1.0.6")
+				s.retains("web-0")
+				s.takes("web-0", "a", "10.1.0.6")
+				s.filler("a")
+				s.has("filler", "10.1.0.6")
+				s.statefulSet("web", annotated("fixedip.io/enabled", "false"))
+			},
+			steps: []step{
+				{at: preFilter},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "b")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on b"}},
 			},
 		},
 		"a pod whose annotation can't be read waits until it is mended": {

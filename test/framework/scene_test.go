@@ -290,6 +290,15 @@ func (s *scene) record(pod, workload, node string, ips ...string) {
 	})
 }
 
+// retains has a FixedIP stay when its workload goes, or opts out.
+func (s *scene) retains(pod string) {
+	s.t.Helper()
+	s.patch(&v1alpha1.FixedIP{}, pod, `{"spec":{"reclaim":{"whenDeleted":"Retain"}}}`)
+	spec := s.want.Records[pod]
+	spec.Reclaim.WhenDeleted = v1alpha1.Retain
+	s.want.Records[pod] = spec
+}
+
 // unrecord deletes a FixedIP, finalizer and all.
 func (s *scene) unrecord(pod string) {
 	s.t.Helper()
