@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -36,24 +35,11 @@ func (p *Plugin) bars(pod *corev1.Pod) []bar {
 	return bars
 }
 
-// former tells whether something is kept for the name of a pod that opted out, as the watches show it. However far they are
-// behind, they have shown what the pod before it was bound with.
-func (w *world) former(ctx context.Context, pod *corev1.Pod) bool {
-	if !identity.OptsOut(pod.Annotations) || pod.Spec.HostNetwork {
-		return false
-	}
-	if len(w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name))) > 0 {
-		return true
-	}
-	fip, err := w.fixedIP(ctx, pod.Namespace, pod.Name)
-	return err != nil || fip != nil
-}
-
 // stillFree looks at the API server whether bars knew what the pool of a node keeps for the name of a pod that opted
-// out: the one before it may have come to keep something there which the watch has yet to show. Where it did not, why says
-// so, and helps what would help.
+// out: the one before it may have come to keep something there which the watch has yet to show, even where it shows
+// nothing. Where it did not, why says so, and helps what would help.
 func (p *Plugin) stillFree(ctx context.Context, pod *corev1.Pod, c *cycle, node string) (why string, helps cause, err error) {
-	if !c.former {
+	if !c.optsOut {
 		return "", cause{}, nil
 	}
 	n, err := p.world.stored.Get(ctx, node)

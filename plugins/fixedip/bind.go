@@ -26,7 +26,7 @@ func (p *Plugin) PreBindPreFlight(_ context.Context, state fwk.CycleState, pod *
 	claim, claimed := p.world.ledger.Claimed(pod.UID)
 	c, err := read(state)
 	switch {
-	case err == nil && c.bystander && c.former:
+	case err == nil && c.bystander && c.optsOut:
 		return nil
 	case !claimed:
 		return fwk.NewStatus(fwk.Skip)

@@ -41,10 +41,10 @@ type cycle struct {
 	keptFrom []string
 	// barred are nodes that can't take the bystander yet for what their pools keep for its name: see bars.
 	barred []bar
-	// former: something is kept for its name, which it opted out of.
-	former bool
-	id     identity.Identity
-	uid    types.UID
+	// optsOut: it had a fixed address, or could have had one, and opted out.
+	optsOut bool
+	id      identity.Identity
+	uid     types.UID
 	// made is when the pod was made: its predecessor was gone by then.
 	made        time.Time
 	reservation reservation
@@ -93,7 +93,7 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *corev
 			return nil, p.refuse(pod, cause{owner: pool.OwnerKey(pod.Namespace, pod.Name), workload: resourceOf(pod)}, decided, reason)
 		}
 		c := &cycle{bystander: true, uid: pod.UID, made: pod.CreationTimestamp.Time, decided: decided,
-			keptFrom: p.world.keptFrom(pod), barred: p.bars(pod), former: p.world.former(ctx, pod)}
+			keptFrom: p.world.keptFrom(pod), barred: p.bars(pod), optsOut: identity.OptsOut(pod.Annotations) && !pod.Spec.HostNetwork}
 		state.Write(stateKey, c)
 		if len(c.keptFrom)+len(c.barred) == 0 && !p.meetsStrict(pod, nodes) {
 			return nil, fwk.NewStatus(fwk.Skip)

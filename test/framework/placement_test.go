@@ -412,11 +412,26 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"PreBindPreFlight skips a pod without a fixed address": {
+		"PreBindPreFlight does not skip a pod that opted out, for whose name something may be kept": {
 			preFlight: true,
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.statefulSet("web", annotated("fixedip.io/enabled", "false"))
+			},
+			steps: []step{
+				{at: preFilter, answer: "Skip"},
+				{at: preFlight},
+				{at: preBind},
+				{at: bind, then: bound("web-0", "a")},
+				{at: postBind},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(0, filter)},
+			},
+		},
+		"PreBindPreFlight skips a pod without a fixed address": {
+			preFlight: true,
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}, Spec: s.podSpec()})
 			},
 			steps: []step{
 				{at: preFilter, answer: "Skip"},
