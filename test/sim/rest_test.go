@@ -58,7 +58,7 @@ func (w *world) rest() error {
 		w.newMachine()
 	}
 	began, joined := time.Now(), time.Now()
-	w.lastWrite = began
+	w.lastWrite, w.asked = began, 0
 	for steps := 0; time.Since(w.lastWrite) < restAfter; steps++ {
 		if err := w.broken(); err != nil {
 			return err
