@@ -61,7 +61,8 @@ type machine struct {
 	// startsAfter and tellsAfter are when pods may start there again, and the kubelet tell of those that have, reportsAfter
 	// and seesAfter when the agent may tell of what it has given out, and hear of its CiliumNode.
 	startsAfter, tellsAfter, reportsAfter, seesAfter time.Time
-	lag                                              lag
+	// lag bounds that where the product counts on it.
+	lag lag
 	// own are the addresses of the node itself, as they are on its disk. Key: router, health.
 	own map[string]string
 }
