@@ -29,7 +29,7 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 				edits = slices.DeleteFunc(edits, takesAway)
 			}
 			for _, e := range edits {
-				if e.From != nil && e.From.Ordinary() {
+				if e.From != nil && e.From.IsUnreserved() {
 					freed = append(freed, e)
 				}
 			}
@@ -77,8 +77,8 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 // takesAway tells of an edit that would be wrong if a pod had the address without our knowing: a
 // dynamic entry that goes, or that becomes a pod's.
 func takesAway(e pool.Edit) bool {
-	if e.From == nil || !e.From.Dynamic() {
+	if e.From == nil || e.From.Kind != pool.Dynamic {
 		return false
 	}
-	return e.To == nil || !e.To.Node()
+	return e.To == nil || e.To.Kind != pool.NodeOwned
 }

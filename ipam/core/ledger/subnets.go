@@ -144,28 +144,18 @@ func sameStatus(a, b pool.Node) bool {
 	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes)
 }
 
-// concerned is the pod that an entry names, as its owner or in a mark; empty where it names none.
-func concerned(e pool.Entry) string {
-	if _, _, ok := e.Pod(); ok {
-		return e.Owner
-	}
-	if _, owner, ok := e.AwayAt(); ok {
-		return owner
-	}
-	owner, _ := e.ArrivingFor()
-	return owner
-}
-
 // diff compares the spec of two versions of a node's pool.
 func diff(before, after pool.Node) (moved bool, ownersChanged, workloadsChanged []string) {
 	owners, workloads := map[string]bool{}, map[string]bool{}
 	note := func(from, in pool.Node) {
 		for a, e := range from.Entries {
-			if owner := concerned(e); owner != "" && (in.Entries[a].Owner != e.Owner || owner != e.Owner && in.Entries[a] != e) {
-				owners[owner] = true
-				if _, _, ok := e.Pod(); ok {
-					workloads[e.Resource] = true
-				}
+			owner, other := e.NamesPod(), in.Entries[a]
+			if owner == "" || other == e || e.Kind == pool.Owned && other.OwnedBy(owner) {
+				continue
+			}
+			owners[owner] = true
+			if e.Workload != "" {
+				workloads[e.Workload] = true
 			}
 		}
 	}
