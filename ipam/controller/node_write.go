@@ -53,11 +53,14 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 	return err
 }
 
-// takesAway tells of an edit that would be wrong if a pod had the address without our knowing: a
-// dynamic entry that goes, or that becomes a pod's.
+// takesAway reports whether an edit would be wrong if a pod that the caches do not show had the address: it removes
+// a dynamic entry, makes one a pod's, or ends a cooldown.
 func takesAway(e pool.Edit) bool {
-	if e.From == nil || !e.From.Dynamic() {
+	if e.From == nil {
 		return false
 	}
-	return e.To == nil || !e.To.Node()
+	if _, released := e.From.ReleasedAt(); released {
+		return e.To == nil
+	}
+	return e.From.Dynamic() && (e.To == nil || !e.To.Node())
 }
