@@ -153,7 +153,7 @@ func conditions(s Situation) []metav1.Condition {
 	case in != nil && in.Reason == pool.Moving:
 		// Transient; no condition is needed.
 	case in != nil:
-		set(v1alpha1.ConditionProjected, metav1.ConditionFalse, string(in.Reason), in.Error())
+		set(v1alpha1.ConditionProjected, metav1.ConditionFalse, string(in.Reason), in.Message())
 	case len(missing) == 0:
 		set(v1alpha1.ConditionProjected, metav1.ConditionTrue, "EntriesStand", "Every address has its entry in the pool of a node")
 	}

@@ -64,7 +64,9 @@ func TestProjection(t *testing.T) {
 	both := kept(spec.Reclaim)
 	both.Spec.IPs = append(both.Spec.IPs, "fd00::6")
 	dual := func(home string) []plan.Place { return append(place(), plan.Place{Addr: addr("fd00::6"), Home: home}) }
-	restored := record(func(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{} })
+	restored := record(func(r *v1alpha1.FixedIP) {
+		r.Status, r.Annotations = v1alpha1.FixedIPStatus{}, map[string]string{v1alpha1.AnnotationUID: "of-another-life"}
+	})
 	orphaned := spec.DeepCopy()
 	orphaned.Owner.UID = ""
 	for name, c := range map[string]struct {
@@ -93,7 +95,7 @@ func TestProjection(t *testing.T) {
 		"its home is not there": {plan.Situation{Record: without, Places: place(func(p *plan.Place) { p.Home = "" }), Workload: standing},
 			waiting("SubnetNotFound", "IP 10.0.1.6 is in no node's subnet; it becomes available when a node gets that subnet")},
 		"a dynamic entry": {plan.Situation{Record: without, Places: place(entry(pool.Entry{})), Workload: standing},
-			waiting("DynamicEntry", "IP 10.0.1.6 on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has it")},
+			waiting("DynamicEntry", "IP 10.0.1.6 on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has this one")},
 		"another pod's entry": {plan.Situation{Record: without, Places: place(entry(pool.ForOwner("db/other-0"))), Workload: standing},
 			waiting("OwnedByPod", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0; ask for another or release it")},
 		"the router's": {plan.Situation{Record: without, Places: place(entry(pool.ForOwner("router"))), Workload: standing},
@@ -101,11 +103,11 @@ func TestProjection(t *testing.T) {
 		"used by another pod": {plan.Situation{Record: without, Places: place(func(p *plan.Place) { p.User = "db/other-0" }), Workload: standing},
 			waiting("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when that pod is gone and the agent no longer reports it")},
 		"named by a record that comes first": {plan.Situation{Record: without, Places: place(func(p *plan.Place) { p.Rival = "db/older" }), Workload: standing},
-			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; ask for another or delete that FixedIP")},
+			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; ask for another, or have that FixedIP deleted")},
 		"it rests": {plan.Situation{Record: without, Places: place(entry(pool.CooldownEntry("", now))), Workload: standing},
-			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 was released at 1970-01-01T00:16:40Z and is cooling down; it becomes available after the cooldown")},
+			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown")},
 		"it rests, and its pod waits": {plan.Situation{Record: without, Places: place(entry(pool.CooldownEntry("", now))), Pod: podOn(""), Workload: standing},
-			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 was released at 1970-01-01T00:16:40Z and is cooling down; it becomes available after the cooldown")},
+			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown")},
 		"it rests, and its pod runs with it": {plan.Situation{Record: record(), Places: place(entry(pool.CooldownEntry("", now))), Pod: running("10.0.1.6"), Workload: standing},
 			project},
 		"it rests, and its pod runs with it, by another name's word": {plan.Situation{Record: without, Places: place(entry(pool.CooldownEntry("", now)), func(p *plan.Place) { p.User = "db/other-0" }), Pod: running("10.0.1.6"), Workload: standing},
@@ -119,7 +121,7 @@ func TestProjection(t *testing.T) {
 		"its pod has another on the node": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Pod: podOn("node-1", "10.0.1.7"), Workload: standing},
 			plan.Next{Step: plan.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1", Conditions: []metav1.Condition{{
 				Type: v1alpha1.ConditionProjected, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated", LastTransitionTime: metav1.NewTime(now),
-				Message: "pod db/mysql-0 already has IP 10.0.1.7 on node node-1, and can't have IP 10.0.1.6 there as well; delete the pod to have that one released"}}}}},
+				Message: "pod db/mysql-0 already has IP 10.0.1.7 on node node-1, and can't have IP 10.0.1.6 there as well; delete the pod to have the other one released"}}}}},
 		"its pod had another on the node, and is gone": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
 		"its pod had another on another node, and is gone": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Workload: standing},
