@@ -154,7 +154,7 @@ fixedip_subnet_assignments_total{origin="inherited"} 1
 fixedip_subnet_assignments_total{origin="returned"} 0
 # HELP fixedip_subnet_free_addresses Addresses of a node's subnets that a new reservation can choose from.
 # TYPE fixedip_subnet_free_addresses gauge
-fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 2
+fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 1
 fixedip_subnet_free_addresses{family="IPv4",node="node-2"} 0
 fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
 # HELP fixedip_unrecorded_claims Pods that a pool gives an address to and that have no FixedIP: claimed a moment ago, or written by hand.
