@@ -87,7 +87,7 @@ func Register(w World) {
 
 // Collectors are all metrics of the controller's own.
 func Collectors() []prometheus.Collector {
-	return append(verifyCollectors(), poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges)
+	return append(append(verifyCollectors(), barrierCollectors()...), poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges)
 }
 
 // Released counts addresses that were taken from an identity.
