@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -77,7 +78,7 @@ func (r *recordReconciler) unheard(ctx context.Context, name string, a netip.Add
 	if node == nil || err != nil {
 		return "", err
 	}
-	ready, ok := heard(node)
+	ready, ok := nodeutil.ReadySince(node)
 	if !ok {
 		return fmt.Sprintf("node %s is not heard of, and its agent may not know whose %s is; it is waited for until it is back, or deleted", name, a), nil
 	}

@@ -3,16 +3,15 @@ package controller
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
 // nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
@@ -48,7 +47,7 @@ func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, n
 	if err != nil {
 		return false, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
 	}
-	if identity.Ended(&pod) {
+	if podutil.IsTerminal(&pod) {
 		return false, nil
 	}
 	if place := identity.Place(&pod); place != "" {
@@ -56,21 +55,6 @@ func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, n
 	}
 	_, fixed, err := identity.Of(&pod, kinds, identity.NoControllers)
 	return err != nil || !fixed, nil
-}
-
-// lacksAddress tells whether a pod will take an address of its node's pool, as far as its status goes.
-func lacksAddress(pod *corev1.Pod) bool {
-	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && !identity.Ended(pod) && len(pod.Status.PodIPs) == 0
-}
-
-func podAddrs(pod *corev1.Pod) []netip.Addr {
-	var addrs []netip.Addr
-	for _, ip := range pod.Status.PodIPs {
-		if a, err := address.Parse(ip.IP); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
 }
 
 // livePods are the pods that are bound to a node, as the API server has them.
@@ -88,7 +72,7 @@ func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]pl
 	var list []plan.Occupant
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || identity.Ended(pod) {
+		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 			continue
 		}
 		var record v1alpha1.FixedIP
@@ -99,7 +83,7 @@ func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]pl
 		if err != nil && !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
 		}
-		list = append(list, plan.Occupant{Namespace: pod.Namespace, Name: pod.Name, Addrs: podAddrs(pod)})
+		list = append(list, plan.Occupant{Namespace: pod.Namespace, Name: pod.Name, Addrs: podutil.IPs(pod)})
 	}
 	return list, nil
 }

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -75,7 +76,7 @@ type subnetReconciler struct {
 // allSubnets is the one request.
 var allSubnets = reconcile.Request{NamespacedName: types.NamespacedName{Name: "all"}}
 
-func (r *subnetReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *feed) error {
+func (r *subnetReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *source.Feed) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unhomedIndex, unhomed); err != nil {
 		return fmt.Errorf("index FixedIPs without a home: %w", err)
 	}
@@ -84,10 +85,10 @@ func (r *subnetReconciler) setup(ctx context.Context, mgr manager.Manager, nodes
 	})
 	return builder.ControllerManagedBy(mgr).
 		Named("subnet").
-		WatchesRawSource(nodes.source(nil, func() []reconcile.Request { return []reconcile.Request{allSubnets} })).
+		WatchesRawSource(nodes.Source(nil, func() []reconcile.Request { return []reconcile.Request{allSubnets} })).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.FixedIP{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(workers(1)).
+		WithOptions(source.Workers(1)).
 		Complete(r)
 }
 
@@ -111,7 +112,7 @@ func (r *subnetReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	rules := r.cfg.subnetRules()
-	next, adopts := now.Add(sweepInterval), false
+	next, adopts := now.Add(source.ResyncPeriod), false
 	if told {
 		next = now.Add(subnetInterval)
 	}

@@ -1,4 +1,7 @@
-package controller
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package informers
 
 import (
 	"slices"
@@ -15,9 +18,10 @@ import (
 	"fixedip.io/fixedip/ipam/store/packed"
 )
 
-// CacheOptions trims what the controller watches to the fields that it uses.
-func CacheOptions(cfg Config) cache.Options {
-	trimPod := podTrimmer(cfg.Adoption)
+// Options returns the options of the manager's cache: which kinds are watched, and which of their fields stay in the
+// cache. CiliumEndpoints are watched if endpoints is true.
+func Options(adoption identity.Adoption, endpoints bool) cache.Options {
+	trimPod := podTrimmer(adoption)
 	o := cache.Options{
 		NewInformer:      packed.NewInformer,
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -27,17 +31,17 @@ func CacheOptions(cfg Config) cache.Options {
 			&corev1.Pod{}:          {Transform: trimPod},
 		},
 	}
-	if cfg.Verify.Endpoints {
+	if endpoints {
 		o.ByObject[&ciliumv2.CiliumEndpoint{}] = cache.ByObject{Transform: trimEndpoint}
 	}
 	return o
 }
 
-// annotationDomains are those whose annotations of pods are read.
+// annotationDomains are the domains whose pod annotations are read.
 var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.cilium.io/"}
 
-// podTrimmer keeps of a pod what identity.Of and plan read, and of its labels and its scheduler what
-// adoption looks at.
+// podTrimmer returns a transform that keeps the fields of a pod that the core reads, its labels if adoption selects by
+// labels, and the name of its scheduler if it is one of ours.
 func podTrimmer(adoption identity.Adoption) func(obj any) (any, error) {
 	return func(obj any) (any, error) {
 		pod, ok := obj.(*corev1.Pod)
@@ -77,7 +81,7 @@ func trimPod(pod *corev1.Pod) *corev1.Pod {
 	return trimmed
 }
 
-// trimNode keeps of a Node what its subnets and its pool depend on.
+// trimNode keeps the fields of a Node that its subnets and its pool depend on.
 func trimNode(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
@@ -93,6 +97,35 @@ func trimNode(obj any) (any, error) {
 		if c.Type == corev1.NodeReady {
 			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
 		}
+	}
+	return trimmed, nil
+}
+
+// trimEndpoint keeps the fields of a CiliumEndpoint that package ciliumendpoint reads: there is one for each pod.
+func trimEndpoint(obj any) (any, error) {
+	e, ok := obj.(*ciliumv2.CiliumEndpoint)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &ciliumv2.CiliumEndpoint{
+		TypeMeta: e.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         e.Namespace,
+			Name:              e.Name,
+			UID:               e.UID,
+			ResourceVersion:   e.ResourceVersion,
+			DeletionTimestamp: e.DeletionTimestamp,
+		},
+	}
+	for _, o := range e.OwnerReferences {
+		if o.Kind == "Pod" && o.Name == e.Name {
+			// One string for all of them.
+			o.APIVersion, o.Kind, o.Name = "v1", "Pod", e.Name
+		}
+		trimmed.OwnerReferences = append(trimmed.OwnerReferences, o)
+	}
+	if n := e.Status.Networking; n != nil {
+		trimmed.Status.Networking = &ciliumv2.EndpointNetworking{Addressing: n.Addressing, NodeIP: n.NodeIP}
 	}
 	return trimmed, nil
 }
