@@ -136,7 +136,7 @@ func without(n pool.Node, owners []string) int {
 
 // lookLive replaces what the caches say of the node and its pods by what the API server has.
 func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) error {
-	node, err := readNode(ctx, r.live, n.Name)
+	node, err := index.Node(ctx, r.live, n.Name)
 	if err != nil {
 		return err
 	}

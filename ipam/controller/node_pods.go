@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/podutil"
@@ -17,22 +18,10 @@ import (
 // nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
 // that the node is strict would have to be emptied again.
 func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
-	if node, err := readNode(ctx, r.cached, name); node != nil || err != nil {
+	if node, err := index.Node(ctx, r.cached, name); node != nil || err != nil {
 		return node, err
 	}
-	return readNode(ctx, r.live, name)
-}
-
-// readNode reads a Node; nil: there is none.
-func readNode(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
-	var node corev1.Node
-	switch err := from.Get(ctx, client.ObjectKey{Name: name}, &node); {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("read node %s: %w", name, err)
-	}
-	return &node, nil
+	return index.Node(ctx, r.live, name)
 }
 
 // needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or

@@ -32,6 +32,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -175,7 +176,7 @@ func (r *subnetReconciler) assign(ctx context.Context, n pool.Node, first func(p
 	}
 	j := plan.Joiner{SuccessorOf: node.Labels[successorLabel]}
 	if r.cfg.SubnetSource == FromNode {
-		if j.Own, err = podCIDRs(&node); err != nil {
+		if j.Own, err = nodeutil.PodCIDRs(&node); err != nil {
 			r.warn(ctx, n.Name, "MalformedSubnet", "AssignSubnet", "%v", err)
 			return reconcile.Result{}, false, nil
 		}

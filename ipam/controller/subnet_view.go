@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/store/fixedips"
@@ -153,19 +152,6 @@ func (r *subnetReconciler) homeless(o plan.Orphan, k plan.Kept) string {
 
 func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: v1alpha1.ConditionHomed, Status: status, Reason: reason, Message: message}
-}
-
-// podCIDRs are the subnets that Kubernetes gave a node.
-func podCIDRs(n *corev1.Node) ([]netip.Prefix, error) {
-	var own []netip.Prefix
-	for _, s := range n.Spec.PodCIDRs {
-		subnet, err := address.ParseSubnet(s)
-		if err != nil {
-			return nil, fmt.Errorf("spec.podCIDRs of node %s: %w", n.Name, err)
-		}
-		own = append(own, subnet)
-	}
-	return own, nil
 }
 
 // nodeChanged lets pass what makes a difference here, and not the heartbeats.

@@ -7,9 +7,13 @@
 package nodeutil
 
 import (
+	"fmt"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/core/address"
 )
 
 // IsReady reports whether the kubelet of the node reports and says that it works.
@@ -40,4 +44,17 @@ func readyCondition(node *corev1.Node) *corev1.NodeCondition {
 		}
 	}
 	return nil
+}
+
+// PodCIDRs returns the subnets that Kubernetes gave the node.
+func PodCIDRs(node *corev1.Node) ([]netip.Prefix, error) {
+	var own []netip.Prefix
+	for _, s := range node.Spec.PodCIDRs {
+		subnet, err := address.ParseSubnet(s)
+		if err != nil {
+			return nil, fmt.Errorf("spec.podCIDRs of node %s: %w", node.Name, err)
+		}
+		own = append(own, subnet)
+	}
+	return own, nil
 }

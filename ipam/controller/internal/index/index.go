@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package index finds cached pods and FixedIPs by IP, node and workload.
+// Package index finds pods and FixedIPs by IP, node and workload, and reads Nodes.
 //
-// Every function reads the cache only, and returns objects of the cache: callers may not change them.
+// It returns objects of the cache: callers may not change them.
 package index
 
 import (
@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -127,6 +128,18 @@ func FixedIPsWithIP(ctx context.Context, cached client.Reader, a netip.Addr) ([]
 // OfWorkload selects the FixedIPs of a workload, named as in pool entries, in a list from the cache.
 func OfWorkload(resource string) client.ListOption {
 	return client.MatchingFields{fixedIPOwner: resource}
+}
+
+// Node reads a Node from the cache or the API server. It returns nil if there is none.
+func Node(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
+	var node corev1.Node
+	switch err := from.Get(ctx, client.ObjectKey{Name: name}, &node); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return &node, nil
 }
 
 func block(a netip.Addr) string {

@@ -1,10 +1,6 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package informers says which kinds the controllers watch, which of their fields stay in the cache, and whether the
-// caches are filled.
-//
-// It may not look at an object beyond that.
 package informers
 
 import (
