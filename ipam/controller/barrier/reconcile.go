@@ -105,7 +105,7 @@ func (s *Service) ask(ctx context.Context, now pool.Node) (reconcile.Result, err
 	if delay := s.pools.Delay(now.Name); delay > 0 {
 		return reconcile.Result{RequeueAfter: delay}, nil
 	}
-	probe := pool.Probe(s.nonce())
+	probe := agentview.NewProbe(now)
 	asked, err := s.pools.Ask(ctx, now, probe)
 	if err != nil {
 		// A probe that was written although the answer was lost is removed by the agent, or with the next probe.

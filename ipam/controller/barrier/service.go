@@ -44,8 +44,6 @@ type Service struct {
 	pools  Pools
 	clock  clock.PassiveClock
 	events events.EventRecorder
-	// nonce makes a probe that was never used.
-	nonce func() uint64
 
 	mu sync.Mutex
 	// queue is nil until the controller starts, which is when this replica leads.
@@ -82,9 +80,9 @@ type answer struct {
 	at       time.Time
 }
 
-// New makes a Service. nonce must not return a number twice, also after a restart: a random one does.
-func New(pools Pools, recorder events.EventRecorder, c clock.PassiveClock, nonce func() uint64) *Service {
-	return &Service{pools: pools, events: recorder, clock: c, nonce: nonce, nodes: map[string]*node{}}
+// New returns a Service without questions.
+func New(pools Pools, recorder events.EventRecorder, c clock.PassiveClock) *Service {
+	return &Service{pools: pools, events: recorder, clock: c, nodes: map[string]*node{}}
 }
 
 // Setup adds the controller that writes probes and reads answers to a manager.

@@ -29,8 +29,9 @@ type world struct {
 	events *events.FakeRecorder
 	s      *Service
 	// node is the CiliumNode; nil: there is none.
-	node   *pool.Node
-	probes uint64
+	node *pool.Node
+	// probes is how many probes were written.
+	probes int
 	delay  time.Duration
 	fail   error
 	// during runs while a probe is written.
@@ -48,7 +49,7 @@ func newWorld(t *testing.T) *world {
 
 // restart replaces the controller process.
 func (w *world) restart() {
-	w.s = New(w, w.events, w.clock, func() uint64 { w.probes++; return w.probes })
+	w.s = New(w, w.events, w.clock)
 }
 
 func (w *world) Get(context.Context, string) (pool.Node, error) {
@@ -67,7 +68,9 @@ func (w *world) Ask(_ context.Context, n pool.Node, probe netip.Addr) (pool.Node
 	if w.fail != nil {
 		return pool.Node{}, w.fail
 	}
+	w.probes++
 	w.node.Probes = []netip.Addr{probe}
+	w.node.ResourceVersion = fmt.Sprint("after probe ", w.probes)
 	return w.Get(nil, n.Name)
 }
 
@@ -101,7 +104,7 @@ func (w *world) want(key string, answered bool) {
 }
 
 // wantWrites checks how many probes were written.
-func (w *world) wantWrites(n uint64) {
+func (w *world) wantWrites(n int) {
 	w.Helper()
 	if w.probes != n {
 		w.Errorf("%d probes were written, want %d", w.probes, n)

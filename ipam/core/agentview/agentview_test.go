@@ -52,6 +52,18 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// Each version of each CiliumNode has a probe of its own.
+func TestNewProbe(t *testing.T) {
+	seen := map[netip.Addr]pool.Node{}
+	for _, n := range []pool.Node{{UID: "a", ResourceVersion: "1"}, {UID: "a", ResourceVersion: "11"}, {UID: "a1", ResourceVersion: "1"}, {UID: "b", ResourceVersion: "1"}} {
+		p := agentview.NewProbe(n)
+		if other, ok := seen[p]; ok || !pool.IsProbe(p) || p != agentview.NewProbe(n) {
+			t.Errorf("the probe for %s/%s is %s, and that for %s/%s", n.UID, n.ResourceVersion, p, other.UID, other.ResourceVersion)
+		}
+		seen[p] = n
+	}
+}
+
 func TestCanAsk(t *testing.T) {
 	for name, row := range map[string]struct {
 		node pool.Node

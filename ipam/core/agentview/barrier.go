@@ -4,6 +4,7 @@
 package agentview
 
 import (
+	"hash/fnv"
 	"net/netip"
 	"slices"
 
@@ -16,6 +17,14 @@ type Barrier struct {
 	Asked pool.Node
 	// Probe is the address that asks.
 	Probe netip.Addr
+}
+
+// NewProbe returns the probe for a question that is written into a version of a CiliumNode. n has to be read from the
+// API server: then no two questions have the same probe, since each of them makes a new version.
+func NewProbe(n pool.Node) netip.Addr {
+	h := fnv.New64a()
+	h.Write([]byte(n.UID + "/" + n.ResourceVersion))
+	return pool.Probe(h.Sum64())
 }
 
 // Answer is what a version of a CiliumNode says about a Barrier.

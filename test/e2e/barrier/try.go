@@ -155,7 +155,7 @@ func (a *attempt) ask(ctx context.Context) error {
 			pause(ctx, 100*time.Millisecond)
 			continue
 		}
-		probe := pool.Probe(rand.Uint64())
+		probe := agentview.NewProbe(n)
 		asked, err := a.pools.Ask(ctx, n, probe)
 		if errors.Is(err, ciliumpool.ErrChanged) {
 			a.Conflicts++
