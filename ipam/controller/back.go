@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -21,7 +22,7 @@ func (d *duty) back(e pool.Entry) time.Time {
 	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(d.counting, e.Pod) {
 		return time.Time{}
 	}
-	return e.SinceTime().Add(2 * sweepInterval)
+	return e.SinceTime().Add(2 * source.ResyncPeriod)
 }
 
 // lastBack is when the next address is kept no longer to be given back; zero: none is.
