@@ -9,17 +9,21 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
@@ -81,6 +85,9 @@ func run(o *options) error {
 	if err != nil {
 		return err
 	}
+	if err := standDown(ctx, kubeconfig, kinds, &cfg); err != nil {
+		return err
+	}
 	mgr, err := manager.New(kubeconfig, manager.Options{
 		Scheme:                        kinds,
 		Cache:                         controller.CacheOptions(cfg),
@@ -108,4 +115,20 @@ func run(o *options) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+// standDown keeps no CiliumEndpoints if Cilium makes none.
+func standDown(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Scheme, cfg *controller.Config) error {
+	if !cfg.Verify.Endpoints {
+		return nil
+	}
+	live, err := client.New(kubeconfig, client.Options{Scheme: kinds})
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	cfg.Verify.Endpoints, err = ciliumendpoint.Enabled(ctx, live)
+	if err == nil && !cfg.Verify.Endpoints {
+		klog.FromContext(ctx).Info("Cilium makes no CiliumEndpoints; none is kept, and no pod is evicted for one")
+	}
+	return err
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -40,7 +41,7 @@ type options struct {
 	writesPerMinute              int
 	stripManagedFields           bool
 	workloadKinds                []string
-	verify                       controller.VerifyConfig
+	verify                       conformance.Config
 	finalizerDeadline            time.Duration
 	sweepInterval                time.Duration
 
@@ -77,7 +78,7 @@ func defaults() *options {
 		strictNodes:            "fixedip.io/strict=true",
 		writesPerMinute:        60,
 		stripManagedFields:     true,
-		verify:                 controller.DefaultVerifyConfig(),
+		verify:                 conformance.DefaultConfig(),
 		finalizerDeadline:      10 * time.Minute,
 		sweepInterval:          controller.DefaultSweepInterval,
 		leaderElection:         true,

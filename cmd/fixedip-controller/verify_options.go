@@ -3,12 +3,12 @@ package main
 import (
 	"github.com/spf13/pflag"
 
-	"fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
 // addVerifyFlags adds a flag for each field.
-func addVerifyFlags(fs *pflag.FlagSet, c *controller.VerifyConfig) {
+func addVerifyFlags(fs *pflag.FlagSet, c *conformance.Config) {
 	fs.StringVar(&c.OnMismatch, "mismatch-policy", c.OnMismatch, "What is done about a pod that runs with another address than the one kept for it: Restart (evict it) or Report. The annotation "+identity.AnnotationOnMismatch+" of a workload goes first")
 	fs.DurationVar(&c.RestartAfter, "mismatch-grace-period", c.RestartAfter, "How long a wrong address has to last before its pod is restarted; longer than the agents take to see a pool entry")
 	fs.IntVar(&c.Restarts, "max-concurrent-restarts", c.Restarts, "How many pods may be restarting at a time because of a mismatch")

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -84,7 +85,7 @@ type Config struct {
 	// DryRun tells what would be written, and writes nothing.
 	DryRun bool
 	// Verify says what is done about pods that do not run as they should.
-	Verify VerifyConfig
+	Verify conformance.Config
 }
 
 // subnetRules are what the config says about subnets.
@@ -158,5 +159,5 @@ func (c Config) Validate() field.ErrorList {
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
 	}
-	return append(errs, c.Verify.validate()...)
+	return append(errs, c.Verify.Validate()...)
 }

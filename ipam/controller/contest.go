@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
@@ -62,7 +63,7 @@ func (r *recordReconciler) tellContested(ctx context.Context, owner string, s pl
 		if err := r.cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pod); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("read pod %s: %w", c.User, err)
 		} else if err == nil {
-			r.events.Eventf(&pod, nil, corev1.EventTypeWarning, conflictReasons[plan.ConflictStranger], "Verify",
+			r.events.Eventf(&pod, nil, corev1.EventTypeWarning, conflict.ReasonWrongPodAddress, "Verify",
 				"Runs with %s, which is kept for %s and can't go back before this pod is gone; delete it", c.Addr, pool.RedactOwner(owner, c.User))
 		}
 	}

@@ -102,7 +102,7 @@ func TestContestedIsTold(t *testing.T) {
 		{Addr: netip.MustParseAddr("10.0.1.7"), User: "web/gone-0", Why: "one that is gone has it"},
 		{Addr: netip.MustParseAddr("10.0.1.8"), Why: "somebody may have it"},
 	}
-	onPod := "Warning AddressOfAnother Runs with 10.0.1.6, which is kept for a pod of another namespace and can't go back before this pod is gone; delete it"
+	onPod := "Warning WrongPodAddress Runs with 10.0.1.6, which is kept for a pod of another namespace and can't go back before this pod is gone; delete it"
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
 		want   []string

@@ -39,7 +39,7 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	s := newStage(t, objects(node), objects(node))
 	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", begin)}, nil)
-	s.adopts() // The ledger has the pool then.
+	s.syncLedger()
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
@@ -99,7 +99,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(c.heard)}}
 			s := newStage(t, objects(), objects(node, pod))
 			s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("db/mysql-0", begin)}, nil)
-			s.adopts() // The ledger has the pool then.
+			s.syncLedger()
 			other := pool.Node{Name: "m", UID: "m", Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 			if c.elsewhere != nil {
 				other.Entries[netip.MustParseAddr("10.0.1.9")] = *c.elsewhere
@@ -155,7 +155,7 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			s := newStage(t, append(c.live, node), objects(node.DeepCopy()))
 			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("", begin)}, nil)
-			s.adopts() // The ledger has the pool then.
+			s.syncLedger()
 			cfg := Config{
 				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},

@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/conflict"
+	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
@@ -39,8 +41,6 @@ type parts struct {
 
 	events events.EventRecorder
 	clock  clock.Clock
-	// restarter has the budget of all restarts.
-	restarter *restarter
 }
 
 // feeds hand what the shared watches show to the queues of the controllers.
@@ -80,12 +80,11 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, err
 		cached: mgr.GetClient(), live: live,
 		kinds: kinds, workloads: owners, watched: watched,
 		events: mgr.GetEventRecorder("fixedip-controller"), clock: real,
-		restarter: newRestarter(mgr.GetClient(), live, real, cfg.Verify),
 	}, nil
 }
 
 // follow feeds the ledger from the watches, and what has changed in it to the controllers.
-func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *recordReconciler, c *conflictReconciler) (err error) {
+func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *recordReconciler, c *conflict.Reconciler) (err error) {
 	// The ledger is behind its watch.
 	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
 		to.nodes.Add(nodeRequest(node))
@@ -103,14 +102,14 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 		for _, resource := range change.Workloads {
 			to.slots.Add(slotRequest(p.kinds, resource)...)
 		}
-		c.poolChanged(node)
+		c.PoolChanged(node)
 	})
 	if err != nil {
 		return err
 	}
 	p.watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), p.ledger, func(record *v1alpha1.FixedIP, freed []string) {
 		to.identities.Add(source.Request(client.ObjectKeyFromObject(record).String())...)
-		to.verified.Add(source.Request(holderOf(record))...)
+		to.verified.Add(source.Request(conformance.HolderOf(record))...)
 		for _, node := range freed {
 			to.nodes.Add(nodeRequest(node))
 		}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -111,14 +113,35 @@ func (r *recordReconciler) homecoming(node string) []reconcile.Request {
 	return requests
 }
 
-// project writes the entries of recorded addresses into the pool of their home. What is in the way
-// by then is found again by the next decision, which tells it.
+// project writes the entries of a FixedIP into the pool of their home. If something prevents that by then, the next
+// decision reports it. The IP of a dynamic entry, or of one in cooldown, is written only while the pod provably runs with
+// it: before the write, and after it, or the write is undone.
 func (r *recordReconciler) project(ctx context.Context, s plan.Situation, next plan.Next) error {
 	entry := plan.EntryOf(s.Record)
 	own := func(a netip.Addr) bool { return plan.RunsOn(s.Pod, next.Node, a) }
-	err := r.writer.Write(ctx, ciliumpool.Request{Node: next.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		return plan.Project(n, next.Addrs, entry, own, r.clock.Now())
-	}})
+	if slices.ContainsFunc(next.Addrs, own) {
+		if runs, err := r.stillRuns(ctx, s.Pod, next); err != nil || !runs {
+			return cmp.Or(err, fmt.Errorf("pod %s does not run with %v any more: %w", klog.KObj(s.Pod), next.Addrs, errSuperseded))
+		}
+	}
+	_, err := r.writer.Apply(ctx, ciliumpool.Change{
+		Request: ciliumpool.Request{Node: next.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+			return plan.Project(n, next.Addrs, entry, own, r.clock.Now())
+		}},
+		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+			adopted := slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return e.From == nil || !own(e.Addr) })
+			if len(adopted) == 0 {
+				return nil, nil
+			}
+			if runs, err := r.stillRuns(ctx, s.Pod, next); err != nil || runs {
+				return nil, err
+			}
+			return adopted, nil
+		},
+	})
+	if errors.Is(err, ciliumpool.ErrUndone) {
+		return fmt.Errorf("pod %s does not run with %v any more: %w: %w", klog.KObj(s.Pod), next.Addrs, errSuperseded, err)
+	}
 	switch {
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, ciliumpool.ErrGone):
 		return fmt.Errorf("write the entries of %v on node %s: %w: %w", next.Addrs, next.Node, errSuperseded, err)
@@ -128,6 +151,21 @@ func (r *recordReconciler) project(ctx context.Context, s plan.Situation, next p
 	klog.FromContext(ctx).Info("Entries projected", "ips", next.Addrs, "node", next.Node)
 	r.events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Projected", "ProjectEntries", "Address %v has its entry in the pool of node %s", next.Addrs, next.Node)
 	return nil
+}
+
+// stillRuns reads whether the very pod runs on the node with those of the IPs that it ran with.
+func (r *recordReconciler) stillRuns(ctx context.Context, pod *corev1.Pod, next plan.Next) (bool, error) {
+	var now corev1.Pod
+	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read pod %s: %w", klog.KObj(pod), err)
+	}
+	lost := func(a netip.Addr) bool {
+		return plan.RunsOn(pod, next.Node, a) && !plan.RunsOn(&now, next.Node, a)
+	}
+	return now.UID == pod.UID && !slices.ContainsFunc(next.Addrs, lost), nil
 }
 
 // tellObstacles makes an event of each condition that has come to be not as it should be.

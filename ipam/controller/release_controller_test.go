@@ -29,6 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -90,7 +91,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	build := func(objects []client.Object) *fake.ClientBuilder {
 		b := fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FixedIP{}).
 			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
-			WithIndex(&v1alpha1.FixedIP{}, restartingIndex, restarting)
+			WithStatusSubresource(&v1alpha1.FixedIP{})
 		_ = index.Each(func(of client.Object, name string, fn client.IndexerFunc) error {
 			b = b.WithIndex(of, name, fn)
 			return nil
@@ -459,4 +460,50 @@ func TestReleaseBesideTheRunningPod(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fill has node n with this pool.
+func (s *stage) fill(entries map[string]pool.Entry, used map[string]string) {
+	s.t.Helper()
+	var node ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		s.t.Fatal(err)
+	}
+	// The fake API server counts none, and leaves out a 0.
+	node.Generation = 1
+	node.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.2": {}}
+	for a, e := range entries {
+		node.Spec.IPAM.Pool[a] = ciliumpool.EncodeEntry(e)
+	}
+	node.Status.IPAM.Used = ipamtypes.AllocationMap{}
+	for a, owner := range used {
+		node.Status.IPAM.Used[a] = ipamtypes.AllocationIP{Owner: owner}
+	}
+	if err := s.api.Update(s.t.Context(), &node); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// poolOwners are those of node n. Key: the address.
+func (s *stage) poolOwners() map[string]string {
+	s.t.Helper()
+	var node ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		s.t.Fatal(err)
+	}
+	owners := map[string]string{}
+	for a, e := range node.Spec.IPAM.Pool {
+		owners[a] = e.Owner
+	}
+	return owners
+}
+
+// syncLedger gives the ledger node n as the API server has it.
+func (s *stage) syncLedger() {
+	s.t.Helper()
+	var node ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		s.t.Fatal(err)
+	}
+	s.records.ledger.SetNode(ciliumpool.FromCiliumNode(&node))
 }

@@ -3,16 +3,26 @@ package controller
 import (
 	"context"
 	"fmt"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
+	"fixedip.io/fixedip/ipam/controller/conflict"
+	"fixedip.io/fixedip/ipam/controller/conformance"
+	"fixedip.io/fixedip/ipam/controller/internal/evict"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/endpoint"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/subnets"
 )
@@ -38,7 +48,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	to := newFeeds()
 	records := p.newRecordReconciler(to)
-	conflicts := newConflictReconciler(p.ledger, mgr, p.live)
+	conflicts := conflict.New(p.ledger, p.cached, p.live, p.events, p.clock)
 	if err := p.follow(ctx, mgr, to, records, conflicts); err != nil {
 		return err
 	}
@@ -74,21 +84,44 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := (&finishReconciler{records}).setup(mgr, to.finishing); err != nil {
 		return fmt.Errorf("set up the controller that sees records off: %w", err)
 	}
-	if err := p.newAdoptReconciler().setup(mgr, to.adopted, records.ready); err != nil {
-		return fmt.Errorf("set up the controller that adopts pods: %w", err)
-	}
-	if err := conflicts.setup(mgr); err != nil {
+	if err := conflicts.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of conflicts: %w", err)
 	}
+	d := conformance.Dependencies{
+		Config: cfg.Verify, Ledger: p.ledger, Writer: p.writer, Cached: p.cached, Live: p.live,
+		Kinds: p.kinds, Adoption: cfg.Adoption, Failover: cfg.Failover, Workloads: p.workloads, Events: p.events, Clock: p.clock,
+		Evictor: &evict.Evictor{
+			Cached: p.cached, Live: p.live, Clock: p.clock, AtOnce: cfg.Verify.Restarts, Pause: cfg.Verify.RestartAfter,
+			Workloads: func(o identity.Owner, namespace string) (*identity.Workload, error) {
+				return p.workloads.Get(o.GroupKind(), namespace, o.Name)
+			},
+		},
+		Ready: records.ready,
+	}
 	if cfg.Verify.Endpoints {
-		if err := newEndpointReconciler(p.ledger, mgr, p.live, cfg.Verify).setup(ctx, mgr); err != nil {
+		keeper := ciliumendpoint.New(ciliumendpoint.Options{
+			Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
+			Grace: endpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
+			Fixed: p.isFixed, MissingFeed: to.verified,
+		})
+		if err := keeper.Setup(ctx, mgr); err != nil {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
+		d.Endpoints = keeper
 	}
-	if err := p.newVerifyReconciler().setup(mgr, to.verified, p.workloads, records.ready); err != nil {
+	if err := conformance.SetupVerify(ctx, mgr, d, to.verified, p.workloads); err != nil {
 		return fmt.Errorf("set up the controller that verifies: %w", err)
 	}
+	if err := conformance.SetupAdopt(mgr, d, to.adopted); err != nil {
+		return fmt.Errorf("set up the controller that adopts pods: %w", err)
+	}
 	return nil
+}
+
+// isFixed reports whether anything is reserved for a pod.
+func (p *parts) isFixed(ctx context.Context, pod types.NamespacedName) bool {
+	var record v1alpha1.FixedIP
+	return p.cached.Get(ctx, pod, &record, client.UnsafeDisableDeepCopy) == nil || len(p.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name))) > 0
 }
 
 func (p *parts) newRecordReconciler(to feeds) *recordReconciler {
@@ -138,16 +171,5 @@ func (p *parts) newNodeReconciler(s *subnetReconciler) *nodeReconciler {
 		untracked:   map[string]string{},
 		answers:     newAnswers(p.clock),
 		recordsSeen: p.watched["fixedips"],
-	}
-}
-
-func (p *parts) newAdoptReconciler() *adoptReconciler {
-	return &adoptReconciler{
-		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live, events: p.events,
-		adoption: p.cfg.Adoption,
-		failover: p.cfg.Failover,
-		kinds:    p.kinds,
-
-		workloads: p.workloads, clock: p.clock, verify: p.cfg.Verify, restarter: p.restarter,
 	}
 }

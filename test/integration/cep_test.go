@@ -126,7 +126,7 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.delete(lone)
 	e.awaitEventOn("Pod", "plain", "NoCiliumEndpoint", "agents before v1.19 do not make it again")
 	e.awaitCondition("old-0", "Mismatch", metav1.ConditionFalse, "AsReserved", "")
-	e.awaitEventOn("Pod", "old-0", "NoCiliumEndpoint", "other nodes know nothing of it")
+	e.awaitEventOn("Pod", "old-0", "NoCiliumEndpoint", "other nodes do not know it")
 	e.ownEndpoint("old-0", old.UID)
 	if after := e.awaitRunning(nil, "old-0")["old-0"]; after.UID == before["old-0"].UID || after.Address != before["old-0"].Address {
 		t.Errorf("pod old-0 was to start again with its address: it was %+v and is %+v", before["old-0"], after)

@@ -186,7 +186,7 @@ func TestG14GuideDeployment(t *testing.T) {
 			t.Errorf("pod %s runs with %s and has the entries %v", name, r.Address, r.Entries)
 		}
 	}
-	e.awaitEvent("db-0", "Adopted", before["db-0"].Address+" is its address for life now")
+	e.awaitEvent("db-0", "Adopted", before["db-0"].Address+" is reserved for it now")
 	if rows := e.await("wait for pod other-0 to run", func(rows []witness.Row) bool {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && r.Running })
 	}); slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "other-0" && len(r.Entries)+len(r.Phase) > 0 }) {
@@ -203,8 +203,8 @@ func TestG14GuideDeployment(t *testing.T) {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "db-1" && r.Running && r.Node == "node-2" })
 	})
 	now := e.witness.Pod(namespace, "db-1").Status.PodIP
-	e.awaitEvent("db-1", "AddressNotKept", "Runs with "+now+" on node node-2, and "+before["db-1"].Address+
-		" is kept for it on node node-1; a pod template with schedulerName: fixedip-scheduler would have brought it back there")
+	e.awaitEvent("db-1", "AddressMismatch", "Runs with "+now+" on node node-2, and "+before["db-1"].Address+
+		" is reserved for it on node node-1; with schedulerName: fixedip-scheduler the pod would be placed there")
 	if entries := e.witness.Entries(namespace, "db-1"); !slices.Equal(entries, before["db-1"].Entries) {
 		t.Errorf("pod db-1 had the entries %v and has %v", before["db-1"].Entries, entries)
 	}

@@ -143,6 +143,7 @@ func (e *env) leastPrivilege() {
 				right("get", "coordination.k8s.io", "leases", "cilium-ipam-leader", system), right("update", "coordination.k8s.io", "leases", "cilium-ipam-leader", system),
 				right("get", "coordination.k8s.io", "leases", "fixedip-subnets", system), right("update", "coordination.k8s.io", "leases", "fixedip-subnets", system),
 				right("create", "", "events", "", system),
+				right("get", "", "configmaps", "cilium-config", "kube-system"),
 			}),
 		// Beyond what every scheduler may do.
 		"fixedip-scheduler": slices.Concat(

@@ -128,32 +128,38 @@ func (e *env) awaitMetric(port int, name string, labels map[string]string, is fu
 	}
 }
 
-// A pod whose node's agent has not seen the claim yet gets another address. It is a new pod, so
-// that this is the address that it keeps; what was claimed for it goes back.
-func TestFirstPlacementAdopted(t *testing.T) {
+// A pod whose node's agent has not seen the claim yet gets another IP. It does not keep that: it is restarted, and then
+// runs with the IP that was claimed for it.
+func TestWrongFirstAddress(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
-	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)})
+	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--restart-after=6s"}, defaultPool...)})
+	// The witness is right: the test has brought this about.
+	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
+	all := names("web", 3)
 	e.create(statefulSet("web", 3))
-	before := e.awaitRunning(nil, names("web", 3)...)
-	adopted := 0
-	for _, name := range names("web", 3) {
-		e.await("wait for "+name+" to keep what it runs with", func(rows []witness.Row) bool {
-			f := e.witness.Record(namespace, name)
-			return f != nil && slices.Equal(f.Spec.IPs, []string{before[name].Address}) &&
-				slices.Equal(e.witness.Entries(namespace, name), []string{"node-1/" + before[name].Address})
-		})
-		if last := strings.LastIndex(before[name].Address, "."); len(before[name].Address)-last <= 3 {
-			// From the bottom of the subnet, where no claim is made.
-			adopted++
-			e.awaitEventOn("Pod", name, "AddressAdopted", before[name].Address)
+	wrong := false
+	e.await("wait for all to run with what was claimed for them", func(rows []witness.Row) bool {
+		right := 0
+		for _, name := range all {
+			f, p := e.witness.Record(namespace, name), e.witness.Pod(namespace, name)
+			if f == nil || p == nil || p.Status.PodIP == "" {
+				return false
+			}
+			c := meta.FindStatusCondition(f.Status.Conditions, "Mismatch")
+			wrong = wrong || c != nil && c.Status == metav1.ConditionTrue
+			if slices.Equal(f.Spec.IPs, []string{p.Status.PodIP}) && (c == nil || c.Status == metav1.ConditionFalse) {
+				right++
+			}
 		}
+		return right == len(all)
+	})
+	if !wrong {
+		t.Fatal("no pod got another IP than its claim, so that this has tested nothing")
 	}
-	if adopted == 0 {
-		t.Fatalf("no pod got another address than its claim, so that this has tested nothing: %v", before)
-	}
-	e.awaitMetric(port, "fixedip_mismatches_total", map[string]string{"reason": "Adopted"}, func(v float64) bool { return v >= float64(adopted) })
+	e.awaitMetric(port, "fixedip_restarts_total", map[string]string{"result": "evicted"}, func(v float64) bool { return v > 0 })
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Fixed == 3 }))
+	before := e.awaitRunning(nil, all...)
 
 	// An agent that is in time gives them back.
 	e.must(e.Process("node-1").Terminate(within(t)))
@@ -161,14 +167,13 @@ func TestFirstPlacementAdopted(t *testing.T) {
 	if !p.Running() {
 		t.Fatal(p.ExitError())
 	}
-	e.deletePods(names("web", 3)...)
-	after := e.awaitRunning(before, names("web", 3)...)
-	e.sameAddresses(before, after)
+	e.deletePods(all...)
+	e.sameAddresses(before, e.awaitRunning(before, all...))
 }
 
-// A pod that runs with another address than the one kept for it is told, and restarted: one at a
-// time, never against a PodDisruptionBudget, and not where it was said to be left alone. Here the
-// addresses were given to the pods beforehand, and the node's agent learns of each claim too late.
+// A pod that runs with another IP than the one reserved for it is reported, and evicted: one at a time, never against a
+// PodDisruptionBudget, and not if its policy is Report. Here the IPs were given to the pods beforehand, and the node's
+// agent learns of each claim too late.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -196,11 +201,11 @@ func TestMismatch(t *testing.T) {
 			t.Fatalf("pod %s has its address %s at once, so that this tests nothing", name, want[name])
 		}
 	}
-	e.awaitEventOn("Pod", "many-0", "WrongAddress", fmt.Sprintf("runs with %s on node node-1, and %s is kept for it", before["many-0"].Address, want["many-0"]))
+	e.awaitEventOn("Pod", "many-0", "WrongAddress", fmt.Sprintf("runs with %s on node node-1, and %s is reserved for it", before["many-0"].Address, want["many-0"]))
 	e.awaitEventOn("FixedIP", "many-0", "WrongAddress", before["many-0"].Address)
 	e.awaitCondition("guarded-0", "Mismatch", metav1.ConditionTrue, "RestartBlocked", "guard")
 	e.awaitEventOn("Pod", "guarded-0", "RestartBlocked", "disruption budget")
-	e.awaitCondition("left-0", "Mismatch", metav1.ConditionTrue, "WrongAddress", "not restarted, by its policy")
+	e.awaitCondition("left-0", "Mismatch", metav1.ConditionTrue, "WrongAddress", "not evicted, by its policy")
 
 	many := names("many", 3)
 	e.await("wait for many to be put right", func([]witness.Row) bool {
@@ -247,7 +252,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// Whoever else has, holds or offers an address: it is told, and it is told when it is over.
+// A conflict over an IP is reported, and so is its end.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -263,9 +268,9 @@ func TestConflicts(t *testing.T) {
 	// Another FixedIP.
 	second := beforehand("other", "other-0", address)
 	e.create(second)
-	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "FixedIPs default/other-0 and default/web-0 hold the same address "+address)
-	e.awaitCondition("other-0", "Conflict", metav1.ConditionTrue, "Shared", "hold the same address")
-	e.awaitEventOn("FixedIP", "other-0", "AddressKeptTwice", "hold the same address")
+	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "FixedIPs default/other-0 and default/web-0 reserve the same address "+address)
+	e.awaitCondition("other-0", "Conflict", metav1.ConditionTrue, "Shared", "reserve the same address")
+	e.awaitEventOn("FixedIP", "other-0", "AddressKeptTwice", "reserve the same address")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("fixedips"), one)
 	e.delete(second)
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionFalse, "Sole", "")
@@ -293,7 +298,7 @@ func TestConflicts(t *testing.T) {
 	twin.Status.Phase, twin.Status.PodIP, twin.Status.PodIPs = corev1.PodRunning, address, []corev1.PodIP{{IP: address}}
 	e.must(e.api.Status().Update(within(t), twin))
 	e.awaitCondition("web-0", "Conflict", metav1.ConditionTrue, "Shared", "pods default/twin on node elsewhere and default/web-0 on node node-1 run with the same address "+address)
-	e.awaitEventOn("Pod", "twin", "AddressOfAnother", "which is kept for pod default/web-0")
+	e.awaitEventOn("Pod", "twin", "WrongPodAddress", "which is reserved for pod default/web-0")
 	e.awaitEventOn("Pod", "web-0", "AddressInUseTwice", "run with the same address")
 	e.awaitMetric(port, "fixedip_conflicting_addresses", kind("pods"), one)
 	e.delete(twin, client.GracePeriodSeconds(0))

@@ -27,6 +27,8 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	ipamcontroller "fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/controller/conflict"
+	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -41,7 +43,7 @@ const coolDown = time.Minute
 var clusterPool = address.ClusterPool{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}
 
 func controllerConfig() ipamcontroller.Config {
-	verify := ipamcontroller.DefaultVerifyConfig()
+	verify := conformance.DefaultConfig()
 	verify.Endpoints = false
 	return ipamcontroller.Config{
 		ClusterPools:       []address.ClusterPool{clusterPool},
@@ -186,7 +188,7 @@ func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string,
 	if o, ok := regarding.(client.Object); ok {
 		name = keyOf(o)
 	}
-	if _, ok := regarding.(*corev1.Pod); ok && reason == "AddressOfAnother" {
+	if _, ok := regarding.(*corev1.Pod); ok && reason == conflict.ReasonWrongPodAddress {
 		r.p.w.strange(name)
 	}
 	r.p.w.overhear("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))

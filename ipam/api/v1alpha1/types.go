@@ -197,6 +197,9 @@ type FixedIPStatus struct {
 	// departed is the pod that had the addresses of a slot last, while none has them.
 	// +optional
 	Departed *Departure `json:"departed,omitempty"`
+	// mismatchPodUID is the pod that the condition Mismatch is about, while that is True.
+	// +optional
+	MismatchPodUID types.UID `json:"mismatchPodUID,omitempty"`
 	// conditions say what is out of order, each in words.
 	// +optional
 	// +listType=map

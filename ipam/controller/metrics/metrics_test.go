@@ -64,6 +64,8 @@ func TestMetrics(t *testing.T) {
 	EndpointRemoved("Stale")
 	EndpointReowned()
 	EndpointMissing()
+	EndpointsMissing(7)
+	EndpointEvictionsPaused(true)
 	Barriers(func() (pending, overdue int) { return 3, 1 })
 	BarrierAnswered(3 * time.Second)
 
@@ -94,6 +96,12 @@ fixedip_agent_barriers_overdue 1
 # HELP fixedip_agent_barriers_pending Nodes whose Cilium agents have been asked, or are about to be, and have not answered.
 # TYPE fixedip_agent_barriers_pending gauge
 fixedip_agent_barriers_pending 3
+# HELP fixedip_ciliumendpoint_evictions_paused 1 while so many pods have no CiliumEndpoint that none is evicted for it.
+# TYPE fixedip_ciliumendpoint_evictions_paused gauge
+fixedip_ciliumendpoint_evictions_paused 1
+# HELP fixedip_ciliumendpoints_missing Running pods that have no CiliumEndpoint.
+# TYPE fixedip_ciliumendpoints_missing gauge
+fixedip_ciliumendpoints_missing 7
 # HELP fixedip_ciliumendpoints_missing_total Running pods whose agent did not create a CiliumEndpoint in time.
 # TYPE fixedip_ciliumendpoints_missing_total counter
 fixedip_ciliumendpoints_missing_total 1

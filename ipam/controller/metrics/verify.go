@@ -34,10 +34,20 @@ var (
 		Name:      "ciliumendpoints_missing_total",
 		Help:      "Running pods whose agent did not create a CiliumEndpoint in time.",
 	})
+	endpointsMissingNow = prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: namespace,
+		Name:      "ciliumendpoints_missing",
+		Help:      "Running pods that have no CiliumEndpoint.",
+	})
+	endpointEvictionsPaused = prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: namespace,
+		Name:      "ciliumendpoint_evictions_paused",
+		Help:      "1 while so many pods have no CiliumEndpoint that none is evicted for it.",
+	})
 )
 
 func verifyCollectors() []prometheus.Collector {
-	return []prometheus.Collector{mismatches, restarts, conflicts, endpointsRemoved, endpointsReowned, endpointsMissing}
+	return []prometheus.Collector{mismatches, restarts, conflicts, endpointsRemoved, endpointsReowned, endpointsMissing, endpointsMissingNow, endpointEvictionsPaused}
 }
 
 // Mismatch counts a pod with other addresses than its FixedIP names.
@@ -61,3 +71,14 @@ func EndpointReowned() { endpointsReowned.Inc() }
 
 // EndpointMissing counts a running pod without a CiliumEndpoint.
 func EndpointMissing() { endpointsMissing.Inc() }
+
+// EndpointsMissing sets the number of running pods without a CiliumEndpoint.
+func EndpointsMissing(n int) { endpointsMissingNow.Set(float64(n)) }
+
+// EndpointEvictionsPaused sets whether no pod is evicted for a missing CiliumEndpoint, because too many are missing.
+func EndpointEvictionsPaused(paused bool) {
+	endpointEvictionsPaused.Set(0)
+	if paused {
+		endpointEvictionsPaused.Set(1)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
 func boundTo(pod *corev1.Pod) string {
@@ -39,7 +40,7 @@ func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok 
 			}
 		}
 		if len(family) > 1 {
-			family = slices.DeleteFunc(family, func(a netip.Addr) bool { return !runsWith(pod, a) })
+			family = slices.DeleteFunc(family, func(a netip.Addr) bool { return !podutil.RunsWith(pod, a) })
 			if len(family) != 1 {
 				return nil, false
 			}
@@ -68,12 +69,11 @@ func heldAny(held []ledger.Holding, addrs []netip.Addr) []netip.Addr {
 // Spares tells that a pod runs, and with none of the addresses. One whose addresses are not known
 // yet may come to have any that its node's pool gives it.
 func Spares(pod *corev1.Pod, addrs []netip.Addr) bool {
-	return pod != nil && len(pod.Status.PodIPs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return runsWith(pod, a) })
+	return pod != nil && len(pod.Status.PodIPs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return podutil.RunsWith(pod, a) })
 }
 
-func runsWith(pod *corev1.Pod, a netip.Addr) bool {
-	return slices.Contains(pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
-}
+// hasIPs reports whether the pod has IPs, whichever.
+func hasIPs(pod *corev1.Pod) bool { return len(pod.Status.PodIPs) > 0 }
 
 func sameSpec(a, b v1alpha1.FixedIPSpec) bool {
 	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName && a.Slot == b.Slot && a.Reclaim == b.Reclaim && a.Failover == b.Failover

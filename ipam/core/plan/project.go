@@ -12,6 +12,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -48,7 +49,7 @@ func Precedes(a, b *v1alpha1.FixedIP, holds func(*v1alpha1.FixedIP) bool) bool {
 // any address of the other. Where something is in the way, that is told and waited for.
 func projection(s Situation) (node string, addrs []netip.Addr, in *pool.Blocker) {
 	for _, p := range s.Places {
-		if heldAnywhere(s.Held, p.Addr) {
+		if heldAnywhere(s.Held, p.Addr) && (p.Entry == nil || !p.Entry.IsUnreserved()) {
 			continue
 		}
 		if o := hindered(s, p); o != nil {
@@ -104,7 +105,7 @@ func ownerOf(s Situation) string { return pool.OwnerKey(s.Record.Namespace, s.Re
 
 // RunsOn tells whether a pod runs on a node with an address, and was not asked to stop.
 func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
-	return pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && boundTo(pod) == node && runsWith(pod, a)
+	return pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && boundTo(pod) == node && podutil.RunsWith(pod, a)
 }
 
 // Project makes the edits that give a pod its recorded addresses in the pool of their home: all of
@@ -118,6 +119,9 @@ func Project(n pool.Node, addrs []netip.Addr, entry pool.Entry, own func(netip.A
 		user, used := n.Used[a]
 		released := e.Kind == pool.Cooldown
 		switch {
+		case e.IsUnreserved() && e.OwnedBy(entry.Owner):
+			// On a strict node it was written for as long as the pod exists.
+			edits = append(edits, n.Set(a, entry))
 		case (exists && e.Kind == pool.Dynamic || released && n.OtherAddressOf(entry.Owner, addrs) == nil) && own(a) && (!used || user == entry.Owner):
 			edits = append(edits, n.Own(a, entry, at))
 		default:

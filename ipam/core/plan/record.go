@@ -14,13 +14,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
 // Decide finds the next step.
 //
-// A record is made when the pod runs with what was claimed for it, and not before: two claims for
-// one pod are possible (a scheduler died between claim and bind, its successor read an old cache),
-// and the bind decides which of them counts; and an agent may not have seen the claim (see Verify).
+// A FixedIP is made when the pod runs, and not before: two claims for one pod are possible (a scheduler died between
+// claim and bind, its successor read an old cache), and the bind decides which of them counts. It is made of what was
+// claimed. A pod that its agent gave another IP does not keep that: see package conformance.
 // Where it was asked for, there is nothing to wait for. The other claim is released. An address is
 // taken from its identity only when the pod is gone too: whoever deletes a StatefulSet and keeps its
 // pods means to keep their addresses. A pod that comes back under the name before the record is
@@ -117,7 +118,7 @@ func withoutRecord(s Situation) Next {
 		return Next{}
 	}
 	addrs, ok := onePerFamily(h.Addrs, s.Pod)
-	if !ok || !s.Asked && !recordable(addrs, s.Pod) {
+	if !ok || !s.Asked && !hasIPs(s.Pod) {
 		return Next{}
 	}
 	return Next{Step: CreateRecord, Spec: v1alpha1.FixedIPSpec{
@@ -246,7 +247,7 @@ func replaced(s Situation) bool {
 	}
 	for _, ip := range s.Record.Spec.IPs {
 		a, err := address.Parse(ip)
-		if err != nil || slices.Contains(h.Addrs, a) || runsWith(s.Pod, a) ||
+		if err != nil || slices.Contains(h.Addrs, a) || podutil.RunsWith(s.Pod, a) ||
 			!slices.ContainsFunc(h.Addrs, func(other netip.Addr) bool { return address.Of(other) == address.Of(a) }) {
 			return false
 		}
@@ -282,7 +283,7 @@ func standing(s Situation) Next {
 	h, held := heldOn(s.Held, node)
 	if held {
 		// A cluster that has come to have a second family gives it to those that had one.
-		if addrs, ok := onePerFamily(h.Addrs, s.Pod); ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) && (s.Asked || recordable(addrs, s.Pod)) {
+		if addrs, ok := onePerFamily(h.Addrs, s.Pod); ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) && (s.Asked || hasIPs(s.Pod)) {
 			spec.IPs = address.Strings(addrs)
 		}
 		if len(spec.IPs) > 0 && all(h.Addrs, spec.IPs) {
@@ -409,8 +410,8 @@ func afterGap(s Situation, next Next) Next {
 
 // status brings the status to phase, pod and time of want, and the rest up to date.
 func status(s Situation, want v1alpha1.FixedIPStatus) Next {
-	want.Conditions, want.Departed = conditions(s), departed(s)
 	have := s.Record.Status
+	want.Conditions, want.Departed, want.MismatchPodUID = conditions(s), departed(s), have.MismatchPodUID
 	if have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) && have.Departed == want.Departed && sameConditions(have.Conditions, want.Conditions) {
 		return Next{}
 	}

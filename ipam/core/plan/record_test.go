@@ -146,13 +146,18 @@ func TestDecide(t *testing.T) {
 			plan.Next{Step: plan.CreateRecord, Spec: spec}},
 		"a claim whose pod is bound and has no address yet waits": {
 			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, plan.Next{}},
-		"a claim whose pod runs with another address waits": {
-			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2"), Workload: standing}, plan.Next{}},
+		"a claim whose pod runs with another IP is recorded": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
+			plan.Next{Step: plan.CreateRecord, Spec: spec}},
+		"whom the condition Mismatch is about stays": {
+			plan.Situation{Record: record(func(r *v1alpha1.FixedIP) { r.Status.Phase, r.Status.MismatchPodUID = v1alpha1.PhaseReserved, "pod-1" }), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1", MismatchPodUID: "pod-1"}}},
 		"a claim of what was asked for does not wait": {
 			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Asked: true, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
 			plan.Next{Step: plan.CreateRecord, Spec: spec}},
-		"a claim in two families waits for both": {
-			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::2"), Workload: standing}, plan.Next{}},
+		"a claim whose pod runs with another IP in one family is recorded": {
+			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::2"), Workload: standing},
+			plan.Next{Step: plan.CreateRecord, Spec: *both}},
 		"a claim in a family that the node does not give is recorded all the same": {
 			plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			plan.Next{Step: plan.CreateRecord, Spec: *both}},

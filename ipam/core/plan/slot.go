@@ -129,7 +129,7 @@ func DecideSlot(s Situation, holder string) Next {
 	spec.Reclaim = ptr.Deref(s.Workload.Reclaim, spec.Reclaim)
 	node := boundTo(s.Pod)
 	for _, h := range s.Held {
-		if addrs, ok := onePerFamily(h.Addrs, s.Pod); h.Node == node && ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) && (s.Asked || recordable(addrs, s.Pod)) {
+		if addrs, ok := onePerFamily(h.Addrs, s.Pod); h.Node == node && ok && len(addrs) > len(spec.IPs) && all(addrs, spec.IPs) && (s.Asked || hasIPs(s.Pod)) {
 			spec.IPs = address.Strings(addrs)
 		}
 		if all(h.Addrs, spec.IPs) {
@@ -175,7 +175,7 @@ func (n Next) Departs(record *v1alpha1.FixedIP) bool {
 	return n.Step == UpdateStatus && n.Status.Departed != nil && n.Status.Departed != record.Status.Departed
 }
 
-// slotWithoutRecord decides about a claim: it becomes a slot when its pod runs with it (see Decide).
+// slotWithoutRecord decides about a claim: it becomes a slot when its pod runs (see Decide).
 // One whose pod is bound elsewhere, or that belongs to nothing any more, goes back. One whose pod is
 // gone is a slot for the next.
 func slotWithoutRecord(s Situation) Next {
@@ -193,7 +193,7 @@ func slotWithoutRecord(s Situation) Next {
 		return Next{Step: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}
 	}
 	addrs, ok := onePerFamily(h.Addrs, s.Pod)
-	if !ok || !s.Asked && !recordable(addrs, s.Pod) {
+	if !ok || !s.Asked && !hasIPs(s.Pod) {
 		return Next{}
 	}
 	return Next{Step: CreateRecord, Spec: v1alpha1.FixedIPSpec{

@@ -97,7 +97,7 @@ func TestDecideSlot(t *testing.T) {
 	}{
 		"a claim whose pod runs with it becomes a slot":         {plan.Situation{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.6"), Workload: open}, "shop-x", plan.Next{Step: plan.CreateRecord, Spec: shopSpec}},
 		"a claim whose pod is bound waits until it runs":        {plan.Situation{Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x", plan.Next{}},
-		"a claim whose pod got another address is for Verify":   {plan.Situation{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", plan.Next{}},
+		"a claim whose pod runs with another IP is a slot":      {plan.Situation{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", plan.Next{Step: plan.CreateRecord, Spec: shopSpec}},
 		"one that was asked for is a slot whatever its pod got": {plan.Situation{Held: mine, Asked: true, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", plan.Next{Step: plan.CreateRecord, Spec: shopSpec}},
 		"a claim whose pod is on its way waits":                 {plan.Situation{Held: mine, Pod: replica("shop-x", ""), Workload: open}, "shop-x", plan.Next{}},
 		"a claim whose pod is gone is for the next":             {plan.Situation{Held: mine, Workload: open}, "shop-x", plan.Next{}},
@@ -127,8 +127,9 @@ func TestDecideSlot(t *testing.T) {
 			plan.Next{Step: plan.UpdateRecord, Spec: policed}},
 		"a second family that its pod has joins the slot": {plan.Situation{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::6"), Workload: open}, "shop-x",
 			plan.Next{Step: plan.UpdateRecord, Spec: grown}},
-		"one that its pod does not have is for Verify": {plan.Situation{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::2"), Workload: open}, "shop-x", plan.Next{}},
-		"its entries are gone with their node":         {plan.Situation{Record: slotRecord(keptAside), Workload: open}, "shop-x", plan.Next{}},
+		"one that its pod runs without": {plan.Situation{Record: slotRecord(), Held: both, Pod: replica("shop-x", "node-1", "10.0.1.6", "fd00::2"), Workload: open}, "shop-x",
+			plan.Next{Step: plan.UpdateRecord, Spec: grown}},
+		"its entries are gone with their node": {plan.Situation{Record: slotRecord(keptAside), Workload: open}, "shop-x", plan.Next{}},
 
 		"in surplus, and kept":              {plan.Situation{Record: slotRecord(keptAside), Held: mine, Workload: surplus(identity.DefaultReclaim())}, "shop-x", plan.Next{}},
 		"in surplus, it goes back":          {plan.Situation{Record: slotRecord(keptAside, reclaimed(giveBack)), Held: mine, Workload: surplus(giveBack)}, "shop-x", plan.Next{Step: plan.DeleteRecord}},

@@ -57,6 +57,13 @@ func HasFamily(pod *corev1.Pod, f address.Family) bool {
 	return slices.ContainsFunc(IPs(pod), func(a netip.Addr) bool { return address.Of(a) == f })
 }
 
+// IsReady reports whether the pod is not being deleted and says that it is ready.
+func IsReady(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
 func isActive(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && HoldsIPs(pod)
 }

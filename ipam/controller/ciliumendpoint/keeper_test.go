@@ -1,0 +1,197 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ciliumendpoint
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/core/endpoint"
+	"fixedip.io/fixedip/ipam/scheme"
+)
+
+func pod(name string) *corev1.Pod {
+	i := name[len(name)-1] - '0'
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: "n"},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, HostIP: "192.0.2.1", PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.0.1.%d", i)}}},
+	}
+}
+
+func cep(name string) *ciliumv2.CiliumEndpoint {
+	return &ciliumv2.CiliumEndpoint{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("cep-" + name)},
+		Status:     ciliumv2.EndpointStatus{Networking: &ciliumv2.EndpointNetworking{NodeIP: "192.0.2.1", Addressing: ciliumv2.AddressPairList{{IPV4: pod(name).Status.PodIPs[0].IP}}}},
+	}
+}
+
+func node(ready corev1.ConditionStatus) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+}
+
+func agent(ready corev1.ConditionStatus) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-x", Labels: map[string]string{"k8s-app": "cilium"}}, Spec: corev1.PodSpec{NodeName: "n"},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+	}
+}
+
+func ciliumNode(used ...string) *ciliumv2.CiliumNode {
+	n := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	n.Status.IPAM.Used = ipamtypes.AllocationMap{}
+	for _, name := range used {
+		n.Status.IPAM.Used[pod(name).Status.PodIPs[0].IP] = ipamtypes.AllocationIP{Owner: "db/" + name}
+	}
+	return n
+}
+
+func newClient(t *testing.T, objects ...client.Object) *fake.ClientBuilder {
+	t.Helper()
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := fake.NewClientBuilder().WithScheme(kinds).WithIndex(&ciliumv2.CiliumEndpoint{}, nodeIndex, byNode).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} })
+	for _, o := range objects {
+		b = b.WithObjects(o.DeepCopyObject().(client.Object))
+	}
+	return b
+}
+
+// newKeeper returns a keeper for which the CiliumEndpoints of some pods have been missing for long enough.
+func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Keeper, *events.FakeRecorder) {
+	t.Helper()
+	clock, recorder := clocktesting.NewFakeClock(time.Unix(1000, 0)), events.NewFakeRecorder(100)
+	k := New(Options{
+		Cached: cached, Live: api, Events: recorder, Clock: clock, Grace: endpoint.GracePeriods{Termination: time.Hour, Agent: time.Minute},
+		Fixed: func(context.Context, types.NamespacedName) bool { return true }, MissingFeed: &source.Feed{},
+	})
+	for range 2 {
+		for _, name := range missing {
+			if _, err := k.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod(name))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		clock.Step(time.Minute)
+	}
+	return k, recorder
+}
+
+// Finding C3. A pod counts as one without a CiliumEndpoint only if the API server says so too, and may be evicted only if
+// its node is ready and its agent works.
+func TestMissingIsConfirmedLive(t *testing.T) {
+	other := pod("web-1")
+	other.Name, other.UID = "web-0", "other"
+	for name, c := range map[string]struct {
+		api     []client.Object
+		missing bool
+		blocker string
+	}{
+		"it is missing":                  {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), agent(corev1.ConditionTrue)}, missing: true},
+		"it has come":                    {api: []client.Object{pod("web-0"), cep("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")}},
+		"the pod is gone":                {api: []client.Object{node(corev1.ConditionTrue), ciliumNode("web-0")}},
+		"another pod has come":           {api: []client.Object{other, node(corev1.ConditionTrue), ciliumNode("web-0")}},
+		"the node is not ready":          {api: []client.Object{pod("web-0"), node(corev1.ConditionUnknown), ciliumNode("web-0")}, missing: true, blocker: "node n is not ready"},
+		"the agent is not ready":         {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), agent(corev1.ConditionFalse)}, missing: true, blocker: "the Cilium agent of node n is not ready"},
+		"the agent does not report":      {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode()}, missing: true, blocker: "the agent of node n does not report 10.0.1.0 as used"},
+		"there is no CiliumNode":         {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue)}, missing: true, blocker: "node n or its CiliumNode does not exist"},
+		"Cilium makes no CiliumEndpoint": {api: []client.Object{pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0"), config("true")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// The cache shows the pod, and no CiliumEndpoint of it.
+			cached := newClient(t, pod("web-0"), pod("web-9"), cep("web-9")).Build()
+			k, _ := newKeeper(t, newClient(t, pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")).Build(), cached, "web-0")
+			if !k.Missing(pod("web-0")) {
+				t.Fatal("the CiliumEndpoint does not count as missing")
+			}
+			k.Live = newClient(t, c.api...).Build()
+			missing, blocker, err := k.Confirm(t.Context(), pod("web-0"))
+			if err != nil || missing != c.missing || blocker != c.blocker {
+				t.Errorf("missing %v, blocker %q, %v; want %v, %q", missing, blocker, err, c.missing, c.blocker)
+			}
+		})
+	}
+}
+
+// Finding C3. If many CiliumEndpoints are missing at once, no pod is evicted for that, and there is an event.
+func TestManyMissingPauseEvictions(t *testing.T) {
+	var names, used []string
+	objects := []client.Object{node(corev1.ConditionTrue), pod("web-9"), cep("web-9")}
+	for i := range 6 {
+		names = append(names, fmt.Sprintf("web-%d", i))
+		objects = append(objects, pod(names[i]))
+	}
+	used = names
+	objects = append(objects, ciliumNode(used...))
+	api := newClient(t, objects...).Build()
+	k, recorder := newKeeper(t, api, api, names...)
+	for range 2 {
+		if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || missing || blocker != "" {
+			t.Errorf("six are missing: %v, %q, %v", missing, blocker, err)
+		}
+	}
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d events, want one", len(recorder.Events))
+	}
+	if e := <-recorder.Events; !strings.HasPrefix(e, "Warning EvictionsPaused 6 pods have no CiliumEndpoint") {
+		t.Error(e)
+	}
+	// The agent has made one again.
+	if err := api.Create(t.Context(), cep("web-5")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod("web-5"))}); err != nil {
+		t.Fatal(err)
+	}
+	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "" {
+		t.Errorf("five are missing: %v, %q, %v", missing, blocker, err)
+	}
+}
+
+func config(disable string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "cilium-config"}, Data: map[string]string{"disable-endpoint-crd": disable}}
+}
+
+// Finding C3. The keeper stands down if Cilium makes no CiliumEndpoints.
+func TestEnabled(t *testing.T) {
+	for name, c := range map[string]struct {
+		objects []client.Object
+		noCRD   bool
+		want    bool
+	}{
+		"no configuration": {want: true},
+		"not disabled":     {objects: []client.Object{config("false")}, want: true},
+		"nothing said":     {objects: []client.Object{config("")}, want: true},
+		"disabled":         {objects: []client.Object{config("true")}},
+		"there is no CRD":  {noCRD: true},
+		"disabled, no CRD": {objects: []client.Object{config("true")}, noCRD: true},
+	} {
+		b := newClient(t, c.objects...)
+		if c.noCRD {
+			b = b.WithRESTMapper(meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion}))
+		}
+		if got, err := Enabled(t.Context(), b.Build()); err != nil || got != c.want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}

@@ -1,0 +1,308 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package conflict reports IPs that more than one pod, FixedIP or pool has. It owns the condition Conflict of FixedIPs.
+//
+// It changes nothing else: which of two is right can't be found out, and both may work.
+package conflict
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/conflict"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
+)
+
+// gracePeriod is how long a conflict must last before it is reported: the watch may show that a pod starts with an IP
+// before it shows that the previous pod ended.
+const gracePeriod = 5 * time.Second
+
+// ReasonWrongPodAddress is the reason of events about a pod that runs with the IP of another.
+const ReasonWrongPodAddress = "WrongPodAddress"
+
+// reasons are the reasons of events. Key: the kind of the conflict. Each kind has its own, because events of one reason
+// on one object are counted as one, with the text of the first.
+var reasons = map[string]string{
+	conflict.Pods:     "AddressInUseTwice",
+	conflict.FixedIPs: "AddressKeptTwice",
+	conflict.Pools:    "AddressOfferedTwice",
+	conflict.WrongPod: ReasonWrongPodAddress,
+}
+
+// Reconciler is the controller conflict. A request names an IP that more than one pod, FixedIP or pool seems to have:
+// for others it costs a look into an index.
+type Reconciler struct {
+	ledger *ledger.Ledger
+	cached client.Reader
+	live   client.Client
+	events events.EventRecorder
+	clock  clock.Clock
+	pools  source.Feed
+
+	mu sync.Mutex
+	// known are the conflicts. Key: the IP. Another replica that takes over finds them again, and reports them again.
+	known map[netip.Addr]*known
+}
+
+// known is what was seen of one IP.
+type known struct {
+	since time.Time
+	// reported are the texts that were reported. Key: the kind.
+	reported map[string]string
+}
+
+// New returns the controller.
+func New(l *ledger.Ledger, cached client.Reader, live client.Client, events events.EventRecorder, clock clock.Clock) *Reconciler {
+	return &Reconciler{ledger: l, cached: cached, live: live, events: events, clock: clock, known: map[netip.Addr]*known{}}
+}
+
+func addressRequest(a netip.Addr) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: a.String()}}
+}
+
+// Setup adds the controller to a manager.
+func (r *Reconciler) Setup(mgr manager.Manager) error {
+	return builder.ControllerManagedBy(mgr).
+		Named("conflict").
+		WatchesRawSource(r.pools.Source(nil, func() []reconcile.Request {
+			var all []reconcile.Request
+			for _, n := range r.ledger.Nodes() {
+				for _, a := range r.ledger.OfferedTwice(n.Name) {
+					all = append(all, addressRequest(a))
+				}
+			}
+			return all
+		})).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
+			pod := obj.(*corev1.Pod)
+			if pod.Spec.HostNetwork {
+				return nil
+			}
+			var ips []string
+			for _, ip := range pod.Status.PodIPs {
+				ips = append(ips, ip.IP)
+			}
+			return r.suspicious(ctx, ips, false)
+		})).
+		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
+			record := obj.(*v1alpha1.FixedIP)
+			told := meta.IsStatusConditionTrue(record.Status.Conditions, v1alpha1.ConditionConflict)
+			return r.suspicious(ctx, record.Spec.IPs, told)
+		})).
+		WithOptions(source.Workers(1)).
+		Complete(r)
+}
+
+// PoolChanged queues the IPs of a node's pool that another pool offers too, or that were found to be so.
+func (r *Reconciler) PoolChanged(node string) {
+	for _, a := range r.ledger.OfferedTwice(node) {
+		r.pools.Add(addressRequest(a))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for a, c := range r.known {
+		if _, ok := c.reported[conflict.Pools]; ok {
+			r.pools.Add(addressRequest(a))
+		}
+	}
+}
+
+// suspicious returns the requests for the IPs that have another user, or that were found to be in conflict.
+func (r *Reconciler) suspicious(ctx context.Context, ips []string, told bool) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, ip := range ips {
+		a, err := address.Parse(ip)
+		if err != nil {
+			continue
+		}
+		r.mu.Lock()
+		_, known := r.known[a]
+		r.mu.Unlock()
+		if !told && !known {
+			c, err := r.users(ctx, a)
+			if err != nil {
+				klog.FromContext(ctx).Error(err, "Users of an IP not listed", "address", a)
+			}
+			if err == nil && len(c.Conflicts()) == 0 {
+				continue
+			}
+		}
+		requests = append(requests, addressRequest(a))
+	}
+	return requests
+}
+
+// users returns the pods and FixedIPs that have an IP. They are objects of the cache: they are only read.
+func (r *Reconciler) users(ctx context.Context, a netip.Addr) (conflict.AddressUsers, error) {
+	u := conflict.AddressUsers{Addr: a}
+	pods, err := index.PodsWithIP(ctx, r.cached, a)
+	if err != nil {
+		return u, err
+	}
+	u.Pods = slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !podutil.Runs(p) })
+	u.Records, err = index.FixedIPsWithIP(ctx, r.cached, a)
+	return u, err
+}
+
+// Reconcile reports what is wrong about one IP, or that nothing is any more.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	a, err := netip.ParseAddr(req.Name)
+	if err != nil {
+		return reconcile.Result{}, reconcile.TerminalError(fmt.Errorf("address %q: %w", req.Name, err))
+	}
+	c, found, err := r.conflicts(ctx, a)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	reported, left := r.note(a, found)
+	if left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	for kind, text := range found {
+		if reported[kind] != text {
+			klog.FromContext(ctx).Info("Address in conflict", "kind", kind, "what", text)
+			r.report(c, kind)
+		}
+	}
+	for _, record := range c.Records {
+		if err := r.setCondition(ctx, record); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if len(found) > 0 {
+		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
+	}
+	return reconcile.Result{}, nil
+}
+
+func (r *Reconciler) conflicts(ctx context.Context, a netip.Addr) (conflict.AddressUsers, map[string]string, error) {
+	c, err := r.users(ctx, a)
+	if err != nil {
+		return c, nil, err
+	}
+	c.Nodes = r.ledger.Offering(a)
+	return c, c.Conflicts(), nil
+}
+
+// note records what was found about an IP, and returns what was reported of it before. left is how long the conflict
+// must still last before it is reported.
+func (r *Reconciler) note(a netip.Addr, found map[string]string) (reported map[string]string, left time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.count()
+	k := r.known[a]
+	if len(found) == 0 {
+		delete(r.known, a)
+		return nil, 0
+	}
+	if k == nil {
+		k = &known{since: r.clock.Now()}
+		r.known[a] = k
+	}
+	if left = gracePeriod - r.clock.Since(k.since); left > 0 {
+		return nil, left
+	}
+	reported, k.reported = k.reported, maps.Clone(found)
+	return reported, 0
+}
+
+// count updates the metric. It requires mu.
+func (r *Reconciler) count() {
+	n := map[string]int{conflict.Pods: 0, conflict.FixedIPs: 0, conflict.Pools: 0, conflict.WrongPod: 0}
+	for _, k := range r.known {
+		for kind := range k.reported {
+			n[kind]++
+		}
+	}
+	metrics.Conflicting(n)
+}
+
+// report makes an event on each object of a conflict, in words for the users of its namespace.
+func (r *Reconciler) report(c conflict.AddressUsers, kind string) {
+	var on []client.Object
+	for _, p := range c.Pods {
+		on = append(on, p)
+	}
+	for _, record := range c.Records {
+		on = append(on, record)
+	}
+	if kind == conflict.Pools {
+		for _, node := range c.Nodes {
+			if n, ok := r.ledger.Node(node); ok {
+				on = append(on, &ciliumv2.CiliumNode{
+					TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
+					ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},
+				})
+			}
+		}
+	}
+	for _, o := range on {
+		text := c.Conflicts()[kind]
+		if o.GetNamespace() != "" {
+			text = c.ConflictsFor(o.GetNamespace())[kind]
+		}
+		r.events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "Duplicate address: %s", text)
+	}
+}
+
+// setCondition writes the condition of a FixedIP, which is about all of its IPs.
+func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP) error {
+	var all []string
+	for _, ip := range cached.Spec.IPs {
+		a, err := address.Parse(ip)
+		if err != nil {
+			continue
+		}
+		c, _, err := r.conflicts(ctx, a)
+		if err != nil {
+			return err
+		}
+		all = append(all, slices.Collect(maps.Values(c.ConflictsFor(cached.Namespace)))...)
+	}
+	if _, differs := conflict.Condition(cached, all, r.clock.Now()); !differs {
+		return nil
+	}
+	var record v1alpha1.FixedIP
+	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), &record); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read FixedIP %s/%s: %w", cached.Namespace, cached.Name, err)
+	}
+	condition, differs := conflict.Condition(&record, all, r.clock.Now())
+	if !differs {
+		return nil
+	}
+	meta.SetStatusCondition(&record.Status.Conditions, condition)
+	if err := r.live.Status().Update(ctx, &record); err != nil {
+		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", condition.Type, record.Namespace, record.Name, err)
+	}
+	return nil
+}

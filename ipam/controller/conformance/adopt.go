@@ -1,0 +1,240 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/conformance"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// adopter is the controller adopt. A request names a pod.
+type adopter struct{ Dependencies }
+
+// SetupAdopt adds the controller adopt to a manager. feed reports pods whose entries or FixedIPs have changed.
+func SetupAdopt(mgr manager.Manager, d Dependencies, feed *source.Feed) error {
+	r := &adopter{d}
+	return builder.ControllerManagedBy(mgr).
+		Named("adopt").
+		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
+			pod := obj.(*corev1.Pod)
+			_, wanted, err := r.Adoption.Wants(pod, r.Kinds)
+			return err != nil || wanted && len(conformance.AdoptableIPs(pod, r.Adoption.IPv4Only)) > 0
+		}))).
+		// Pools and FixedIPs say as well what a pod of our scheduler has lost.
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ifLost), builder.WithPredicates(source.AfterStart)).
+		WatchesRawSource(feed.Resynced(source.Resync{Clock: r.Clock, Period: source.ResyncPeriod, All: r.allLost, Ready: r.Ready})).
+		Watches(&v1alpha1.FixedIP{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) {
+			for _, req := range source.Request(HolderOf(e.Object.(*v1alpha1.FixedIP))) {
+				q.Add(req)
+			}
+		}}).
+		WithOptions(source.Workers(4)).
+		Complete(r)
+}
+
+// errNotKept says why a pod can't keep the IPs that it runs with.
+type errNotKept string
+
+func (e errNotKept) Error() string { return string(e) }
+
+// Reconcile looks at one pod.
+func (r *adopter) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var pod corev1.Pod
+	if err := r.Cached.Get(ctx, req.NamespacedName, &pod); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	var result reconcile.Result
+	var err error
+	if id, ours := r.Adoption.Placed(&pod, r.Kinds); ours {
+		result, err = r.restoreLost(ctx, &pod, id)
+	} else {
+		result, err = r.adopt(ctx, &pod)
+	}
+	if errors.Is(err, errSuperseded) || errors.Is(err, ciliumpool.ErrGone) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+		klog.FromContext(ctx).V(3).Info("Adoption superseded", "err", err)
+		return reconcile.Result{RequeueAfter: retrySuperseded}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("fix the IPs of pod %s: %w", req, err)
+	}
+	return result, nil
+}
+
+// adopt fixes the IPs of a pod of another scheduler that asks for it.
+func (r *adopter) adopt(ctx context.Context, pod *corev1.Pod) (reconcile.Result, error) {
+	id, wanted, err := r.Adoption.Wants(pod, r.Kinds)
+	if err != nil {
+		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; its IPs are not fixed", err)
+	}
+	ips := conformance.AdoptableIPs(pod, r.Adoption.IPv4Only)
+	if err != nil || !wanted || len(ips) == 0 {
+		return reconcile.Result{}, nil
+	}
+	record, err := readFirst(ctx, r.Cached, pod.Namespace, []string{pod.Name})
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	held := r.Ledger.Held(id.Key())
+	node, missing := conformance.MissingReserved(held, plan.Keeps(orEmpty(record)), ips)
+	switch {
+	case record != nil && record.DeletionTimestamp != nil:
+		// Its deletion is an event.
+		return reconcile.Result{}, nil
+	case len(missing) > 0 && record != nil && node != pod.Spec.NodeName && cmp.Or(record.Spec.Failover, r.Failover) == v1alpha1.Reassign:
+		// The pod keeps the IPs of its new node. A new FixedIP follows once the old one is gone.
+		return reconcile.Result{}, r.Live.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
+	case len(missing) > 0:
+		r.reportMissing(pod, ips, node, missing)
+		return reconcile.Result{}, nil
+	case record != nil && len(record.Spec.IPs) > 0, r.hasEntries(held, pod.Spec.NodeName, ips):
+		return reconcile.Result{}, nil
+	}
+	err = r.createFixedIP(ctx, pod, id, record, ips, true)
+	if why := errNotKept(""); errors.As(err, &why) {
+		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "Its IPs are not fixed: %v", why)
+		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
+	}
+	if err == nil {
+		metrics.Adopted()
+		r.Events.Eventf(pod, nil, corev1.EventTypeNormal, "Adopted", "AdoptAddress", "%s is reserved for it now", address.Join(ips))
+	}
+	return reconcile.Result{}, err
+}
+
+// hasEntries reports whether the pool of a node has entries of the pod's own for all IPs. The FixedIP controller makes a
+// FixedIP of these.
+func (r *adopter) hasEntries(held []ledger.Holding, node string, ips []netip.Addr) bool {
+	return slices.ContainsFunc(held, func(h ledger.Holding) bool {
+		return h.Node == node && !r.unreserved(h, node) && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(h.Addrs, a) })
+	})
+}
+
+func orEmpty(record *v1alpha1.FixedIP) *v1alpha1.FixedIP {
+	if record == nil {
+		return &v1alpha1.FixedIP{}
+	}
+	return record
+}
+
+// createFixedIP makes the FixedIP of the IPs that a pod runs with, or puts them into record, which has none. The FixedIP
+// controller then writes the owner of the entries, while the pod runs with the IPs, and waits for the agent. It returns
+// errNotKept if the pod can't keep them. dynamic is whether the IPs may be dynamic entries (see
+// conformance.WhyNotKept).
+func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identity.Identity, record *v1alpha1.FixedIP, ips []netip.Addr, dynamic bool) error {
+	if err := stillHas(ctx, r.Live, pod, ips); err != nil {
+		return err
+	}
+	var node ciliumv2.CiliumNode
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node); err != nil {
+		return fmt.Errorf("read CiliumNode %s: %w", pod.Spec.NodeName, err)
+	}
+	n := ciliumpool.FromCiliumNode(&node)
+	if other := n.OtherAddressOf(id.Key(), ips); other != nil {
+		// The cache does not show that entry yet. Once it does, package fixedip makes a FixedIP of it.
+		return fmt.Errorf("%w: %w", errSuperseded, other)
+	}
+	if other, overlaps := r.Ledger.Disputed(n.Name); overlaps {
+		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", n.Name, other))
+	}
+	for _, a := range ips {
+		if owner, reserved := r.Ledger.KeptFor(a); reserved && owner != id.Key() {
+			return errNotKept(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
+		}
+	}
+	if why := conformance.WhyNotKept(n, id, ips, dynamic); why != nil {
+		return errNotKept(why.Error())
+	}
+	if record != nil {
+		record = record.DeepCopy()
+		record.Spec.IPs, record.Spec.NodeName = address.Strings(ips), n.Name
+		return r.Live.Update(ctx, record)
+	}
+	spec := v1alpha1.FixedIPSpec{
+		IPs: address.Strings(ips), NodeName: n.Name, PodName: pod.Name, Reclaim: identity.DefaultReclaim(),
+		Owner: v1alpha1.OwnerReference{APIVersion: id.Owner.APIVersion, Kind: id.Owner.Kind, Name: id.Owner.Name, UID: id.Owner.UID},
+	}
+	workload, err := r.workload(id)
+	if err != nil {
+		return err
+	}
+	if workload != nil {
+		// Annotations that can't be read are reported by the FixedIP controller.
+		if policy, err := identity.Reclaim(workload.Annotations, workload.Template); err == nil {
+			spec.Reclaim = policy
+		}
+		if failover, err := identity.Failover(workload.Annotations, workload.Template); err == nil {
+			spec.Failover = failover
+		}
+	}
+	klog.FromContext(ctx).Info("FixedIP made of the IPs of a running pod", "ips", ips, "node", n.Name)
+	return r.Live.Create(ctx, &v1alpha1.FixedIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Finalizers: []string{v1alpha1.Finalizer}},
+		Spec:       spec,
+	})
+}
+
+// workload returns the workload of an identity; nil if it is a pod without one, or does not exist.
+func (r *adopter) workload(id identity.Identity) (*identity.Workload, error) {
+	if id.Itself() {
+		return nil, nil
+	}
+	return r.Workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
+}
+
+// reportMissing reports that a pod runs without the IPs that are reserved for it, and what helps.
+func (r *adopter) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, reserved []netip.Addr) {
+	where := "in no node's pool"
+	switch {
+	case node == pod.Spec.NodeName:
+		where = "on this node too; delete the pod, and the next one has it"
+	case node != "":
+		where = fmt.Sprintf("on node %s; with schedulerName: fixedip-scheduler the pod would be placed there", node)
+	}
+	r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Runs with %s on node %s, and %s is reserved for it %s",
+		address.Join(has), pod.Spec.NodeName, address.Join(reserved), where)
+}
+
+// stillHas reads a pod from the API server. It returns errSuperseded if the pod does not have the IPs, or may not have
+// them for long.
+func stillHas(ctx context.Context, live client.Reader, pod *corev1.Pod, ips []netip.Addr) error {
+	var now corev1.Pod
+	switch err := live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("pod %s is gone: %w", klog.KObj(pod), errSuperseded)
+	case err != nil:
+		return fmt.Errorf("read pod %s: %w", klog.KObj(pod), err)
+	}
+	has := conformance.AdoptableIPs(&now, false)
+	if now.UID != pod.UID || slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(has, a) }) {
+		return fmt.Errorf("pod %s is being deleted, or is another one: %w", klog.KObj(pod), errSuperseded)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"net/netip"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Finding C7. A selected pod of another scheduler gets a FixedIP of the IP that it runs with, and no entry before that. An
+// IP that a FixedIP reserves for another pod is not adopted: the pod is told once, and nothing is tried again every
+// second. There is no other adoption: a pod of our scheduler with a dynamic entry is evicted (TestPodBoundOnAReleasedEntry).
+func TestAdoption(t *testing.T) {
+	const has, owner = "10.0.1.1", "db/web-0"
+	theirs := func(p *corev1.Pod) { p.Spec.SchedulerName, p.Labels = "theirs", map[string]string{"app": "web"} }
+	for name, c := range map[string]struct {
+		pod     *corev1.Pod
+		entries map[string]pool.Entry
+		record  *v1alpha1.FixedIP
+		// reserved is the owner for whom another FixedIP reserves the IP; gone: the pod is not at the API server any more.
+		reserved string
+		gone     bool
+		failover v1alpha1.Failover
+		fixed    []string
+		event    string
+	}{
+		"a dynamic entry":          {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, fixed: []string{has}, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"no entry":                 {pod: boundPod(has, theirs), fixed: []string{has}, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"a FixedIP without IPs":    {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), fixed: []string{has}, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"its own entry":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
+		"its own FixedIP":          {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", has), fixed: []string{has}},
+		"not selected":             {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Labels = nil }), entries: map[string]pool.Entry{has: {}}},
+		"gone meanwhile":           {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, gone: true},
+		"reserved for another":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed Its IPs are not fixed: 10.0.1.1 is reserved for another pod by a FixedIP"},
+		"another pod's entry":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed Its IPs are not fixed: IP 10.0.1.1 on node n belongs to pod db/x"},
+		"another IP is reserved":   {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), fixed: []string{"10.0.2.9"}, event: "Warning AddressMismatch Runs with 10.0.1.1 on node n, and 10.0.2.9 is reserved for it in no node's pool"},
+		"another IP, and Reassign": {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign, fixed: []string{"10.0.2.9"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cached := []client.Object{c.pod}
+			if c.record != nil {
+				cached = append(cached, c.record)
+			}
+			api := cached
+			if c.gone {
+				api = nil
+			}
+			s := newStage(t, api, cached, c.entries, nil)
+			s.d.Adoption.Selector = labels.SelectorFromSet(labels.Set{"app": "web"})
+			if c.failover != "" {
+				s.d.Failover = c.failover
+			}
+			if c.reserved != "" {
+				s.d.Ledger.SetRecord(ledger.Keeping{Record: c.reserved, Owner: c.reserved, Addrs: []netip.Addr{netip.MustParseAddr(has)}})
+			}
+			before := s.owners()
+			if _, err := (&adopter{s.d}).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, s.owners()); diff != "" {
+				t.Errorf("entries (-want +got): %s", diff)
+			}
+			record := s.fixedIP()
+			if (record != nil) != (len(c.fixed) > 0) || record != nil && !cmp.Equal(record.Spec.IPs, c.fixed) {
+				t.Errorf("FixedIP %+v, want one with %v", record, c.fixed)
+			}
+			if record != nil && (record.DeletionTimestamp != nil) != (c.failover == v1alpha1.Reassign) {
+				t.Errorf("the FixedIP is being deleted: %v", record.DeletionTimestamp)
+			}
+			var want []string
+			if c.event != "" {
+				want = []string{c.event}
+			}
+			if diff := cmp.Diff(want, s.reported()); diff != "" {
+				t.Errorf("events (-want +got): %s", diff)
+			}
+		})
+	}
+}

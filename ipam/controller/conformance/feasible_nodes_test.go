@@ -1,0 +1,87 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/scheme"
+)
+
+// A pod is restarted for an IP on another node only if that node can run it.
+func TestFeasibleNodes(t *testing.T) {
+	node := func(name string, is ...func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": "a"}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		}
+		for _, f := range is {
+			f(n)
+		}
+		return n
+	}
+	tainted := func(effect corev1.TaintEffect) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "disk", Value: "slow", Effect: effect}} }
+	}
+	pod := func(is ...func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", Controller: ptr.To(true)}}},
+			Spec:       corev1.PodSpec{NodeName: "its-own"},
+		}
+		for _, f := range is {
+			f(p)
+		}
+		return p
+	}
+	in := func(zone string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": zone} }
+	}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		node *corev1.Node
+		want []string
+	}{
+		"where its address is":      {pod(), node("other"), []string{"other"}},
+		"not on its own node":       {pod(), node("its-own"), nil},
+		"a node that has gone":      {pod(), node("third"), nil},
+		"a cordoned node":           {pod(), node("other", func(n *corev1.Node) { n.Spec.Unschedulable = true }), nil},
+		"a node that is not heard":  {pod(), node("other", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), nil},
+		"a node that refuses it":    {pod(), node("other", tainted(corev1.TaintEffectNoSchedule)), nil},
+		"a node that drives it out": {pod(), node("other", tainted(corev1.TaintEffectNoExecute)), nil},
+		"a node that would rather not": {
+			pod(), node("other", tainted(corev1.TaintEffectPreferNoSchedule)), []string{"other"}},
+		"a taint that it tolerates": {
+			pod(func(p *corev1.Pod) {
+				p.Spec.Tolerations = []corev1.Toleration{{Key: "disk", Operator: corev1.TolerationOpExists}}
+			}),
+			node("other", tainted(corev1.TaintEffectNoSchedule)), []string{"other"}},
+		"a node that it asks for":  {pod(in("a")), node("other"), []string{"other"}},
+		"one that it must not use": {pod(in("b")), node("other"), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registered, err := scheme.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var api client.Reader = fake.NewClientBuilder().WithScheme(registered).WithObjects(c.node).Build()
+			var held []ledger.Holding
+			for _, n := range []string{"its-own", "other"} {
+				held = append(held, ledger.Holding{Node: n, Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.200")}})
+			}
+			got, err := feasibleNodes(t.Context(), api, c.pod, held)
+			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
+				t.Errorf("%v, (-want +got): %s", err, diff)
+			}
+		})
+	}
+}

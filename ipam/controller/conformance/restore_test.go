@@ -1,0 +1,101 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
+)
+
+// A pod was bound because of an entry that was released: the watch of the scheduler was behind, or the controller died
+// before it confirmed the release. The recorded state shows that, and whichever replica looks restores the entry, makes
+// the FixedIP of an IP that can only be the pod's, or evicts the pod.
+func TestPodBoundOnAReleasedEntry(t *testing.T) {
+	const mine = "db/web-0"
+	released := pool.CooldownEntry(mine, begin.Add(-time.Second))
+	away := pool.MovedEntry("other", mine)
+	for name, c := range map[string]struct {
+		pod *corev1.Pod
+		// stored are the entries of the pool, and used what the agent reports.
+		stored map[string]pool.Entry
+		used   map[string]string
+		// record is the FixedIP that exists already; nil: there is none.
+		record *v1alpha1.FixedIP
+		// gone: the API server does not have the pod any more.
+		gone bool
+		// want are the owners of entries afterwards that differ, and fixed the IPs of the FixedIP.
+		want    map[string]string
+		fixed   []string
+		evicted bool
+	}{
+		"no IP yet": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
+		"no IP yet, of two the one released last": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry(mine, begin.Add(-time.Hour)), "10.0.1.7": released},
+			want: map[string]string{"10.0.1.7": mine}},
+		"no IP yet, and another pod uses it":    {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, used: map[string]string{"10.0.1.200": "db/x"}},
+		"no IP yet, and it was another pod's":   {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry("db/x", begin)}},
+		"no IP yet, and not at home here":       {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.2.200": released}},
+		"no IP yet, and gone":                   {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, gone: true},
+		"runs with the released IP":             {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": released}, fixed: []string{"10.0.1.200"}},
+		"runs with one that has cooled down":    {pod: boundPod("10.0.1.200"), fixed: []string{"10.0.1.200"}},
+		"runs with an entry of its own for now": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": pool.UnreservedEntry("db", "web-0")}, fixed: []string{"10.0.1.1"}},
+		"its FixedIP waits for IPs":             {pod: boundPod("10.0.1.200"), record: recordOf("web-0"), fixed: []string{"10.0.1.200"}},
+		"runs with a dynamic entry":             {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": released, "10.0.1.1": {}}, evicted: true},
+		"runs with a dynamic entry, and moved":  {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": away, "10.0.1.1": {}}, evicted: true},
+		"runs with what is another pod's":       {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}, evicted: true},
+		"runs with what has moved":              {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": away}, evicted: true},
+		"runs with what another pod uses":       {pod: boundPod("10.0.1.200"), used: map[string]string{"10.0.1.200": "db/x"}, evicted: true},
+		"runs with another than it asks for":    {pod: boundPod("10.0.1.7", func(p *corev1.Pod) { p.Annotations = map[string]string{request.AnnotationIPs: "10.0.1.200"} }), evicted: true},
+		"not so soon":                           {pod: boundPod("10.0.1.200", func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{Time: begin} }), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
+		"not by its policy": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) {
+			p.Annotations = map[string]string{identity.AnnotationOnMismatch: string(identity.Report)}
+		}), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
+		"another scheduler's": {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Spec.SchedulerName = "theirs" }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
+		"opted out":           {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
+		"it has a FixedIP":    {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: recordOf("web-0", "10.0.1.200"), fixed: []string{"10.0.1.200"}},
+		"it has an entry":     {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
+		"not bound":           {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cached := []client.Object{c.pod}
+			if c.record != nil {
+				cached = append(cached, c.record)
+			}
+			api := cached
+			if c.gone {
+				api = nil
+			}
+			s := newStage(t, api, cached, c.stored, c.used)
+			want := s.owners()
+			for a, owner := range c.want {
+				want[a] = owner
+			}
+			for range 2 {
+				// A controller that begins again, with caches that are behind, changes nothing more.
+				if _, err := (&adopter{s.d}).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(want, s.owners()); diff != "" {
+				t.Errorf("entries (-want +got): %s", diff)
+			}
+			if evicted := len(s.evicted) > 0; evicted != c.evicted {
+				t.Errorf("evicted: %v", evicted)
+			}
+			if record := s.fixedIP(); (record != nil) != (len(c.fixed) > 0) || record != nil && !cmp.Equal(record.Spec.IPs, c.fixed) {
+				t.Errorf("FixedIP %+v, want one with %v", record, c.fixed)
+			}
+		})
+	}
+}

@@ -1,0 +1,177 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/evict"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+var begin = time.Unix(1_700_000_000, 0)
+
+// stage is node n with a pool, as the API server has it and as the caches do.
+type stage struct {
+	t           *testing.T
+	cached, api client.WithWatch
+	d           Dependencies
+	recorder    *events.FakeRecorder
+	clock       *clocktesting.FakeClock
+	// evicted are the names of the evicted pods. refuse is the answer to an eviction; nil: it is accepted.
+	evicted []string
+	refuse  error
+	// onPatch is called after a CiliumNode was patched.
+	onPatch func()
+}
+
+// noWorkloads knows no workload.
+type noWorkloads struct{}
+
+func (noWorkloads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
+
+// newStage has the given objects at the API server and in the caches.
+func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool.Entry, used map[string]string) *stage {
+	t.Helper()
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node", Generation: 1}}
+	node.Spec.IPAM.PodCIDRs = []string{"10.0.1.0/24"}
+	node.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.2": {}}
+	for a, e := range entries {
+		node.Spec.IPAM.Pool[a] = ciliumpool.EncodeEntry(e)
+	}
+	node.Status.IPAM.Used = ipamtypes.AllocationMap{}
+	for a, owner := range used {
+		node.Status.IPAM.Used[a] = ipamtypes.AllocationIP{Owner: owner}
+	}
+	s := &stage{t: t, clock: clocktesting.NewFakeClock(begin), recorder: events.NewFakeRecorder(100)}
+	build := func(objects []client.Object) *fake.ClientBuilder {
+		b := fake.NewClientBuilder().WithScheme(kinds).WithStatusSubresource(&v1alpha1.FixedIP{}).
+			WithIndex(&v1alpha1.FixedIP{}, evict.RestartingIndex, evict.Index)
+		_ = index.Each(func(of client.Object, name string, fn client.IndexerFunc) error {
+			b = b.WithIndex(of, name, fn)
+			return nil
+		})
+		for _, o := range objects {
+			b = b.WithObjects(o.DeepCopyObject().(client.Object))
+		}
+		return b
+	}
+	s.cached = build(cached).Build()
+	s.api = build(append(api, node)).WithInterceptorFuncs(interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			err := c.Patch(ctx, obj, patch, opts...)
+			if s.onPatch != nil {
+				s.onPatch()
+			}
+			return err
+		},
+		SubResourceCreate: func(ctx context.Context, c client.Client, name string, obj, sub client.Object, opts ...client.SubResourceCreateOption) error {
+			if s.refuse != nil {
+				return s.refuse
+			}
+			s.evicted = append(s.evicted, obj.GetName())
+			return c.SubResource(name).Create(ctx, obj, sub, opts...)
+		},
+	}).Build()
+	l := ledger.New()
+	l.SetNode(ciliumpool.FromCiliumNode(node))
+	config := DefaultConfig()
+	s.d = Dependencies{
+		Config: config, Ledger: l, Writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), Cached: s.cached, Live: s.api,
+		Kinds: identity.NewKinds(), Adoption: identity.Adoption{Schedulers: []string{"ours"}}, Failover: v1alpha1.Wait, Workloads: noWorkloads{},
+		Events: s.recorder, Clock: s.clock,
+		Evictor: &evict.Evictor{
+			Cached: s.cached, Live: s.api, Clock: s.clock, AtOnce: 5, Pause: config.RestartAfter,
+			Workloads: func(identity.Owner, string) (*identity.Workload, error) { return nil, nil },
+		},
+	}
+	return s
+}
+
+// owners returns the owners of the entries of node n. Key: the IP.
+func (s *stage) owners() map[string]string {
+	s.t.Helper()
+	var node ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		s.t.Fatal(err)
+	}
+	owners := map[string]string{}
+	for a, e := range node.Spec.IPAM.Pool {
+		owners[a] = e.Owner
+	}
+	return owners
+}
+
+// fixedIP returns the FixedIP of web-0; nil if there is none.
+func (s *stage) fixedIP() *v1alpha1.FixedIP {
+	s.t.Helper()
+	record, err := readFirst(s.t.Context(), s.api, "db", []string{"web-0"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return record
+}
+
+// reported returns the events so far.
+func (s *stage) reported() []string {
+	var all []string
+	for len(s.recorder.Events) > 0 {
+		all = append(all, <-s.recorder.Events)
+	}
+	return all
+}
+
+// boundPod returns pod web-0, which our scheduler bound to node n a minute ago.
+func boundPod(ip string, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "db", Name: "web-0", UID: "pod-0", CreationTimestamp: metav1.Time{Time: begin.Add(-time.Minute)},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1", Controller: ptr.To(true)}},
+		},
+		Spec: corev1.PodSpec{NodeName: "n", SchedulerName: "ours"},
+	}
+	if ip != "" {
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: ip}}}
+	}
+	for _, c := range change {
+		c(pod)
+	}
+	return pod
+}
+
+// recordOf returns the FixedIP of a pod of StatefulSet web.
+func recordOf(name string, ips ...string) *v1alpha1.FixedIP {
+	return &v1alpha1.FixedIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("fixedip-" + name), Finalizers: []string{v1alpha1.Finalizer}},
+		Spec: v1alpha1.FixedIPSpec{
+			IPs: ips, NodeName: "n", PodName: name, Reclaim: identity.DefaultReclaim(),
+			Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1"},
+		},
+	}
+}

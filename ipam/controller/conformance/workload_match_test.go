@@ -1,0 +1,121 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/scheme"
+)
+
+// asking knows every workload, and which ones were read.
+type asking struct{ asked []string }
+
+func (a *asking) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
+	a.asked = append(a.asked, gk.Kind+"/"+name)
+	return &identity.Workload{GroupKind: gk, Name: name, Annotations: map[string]string{"fixedip.io/ips": "10.0.1.200"}}, nil
+}
+
+// A pod is compared with a FixedIP only if that is for its workload.
+func TestFixedIPOfPod(t *testing.T) {
+	controlled := func(name, kind, by string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID("uid-" + name),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: by, UID: "owner", Controller: ptr.To(true)}}},
+			Spec: corev1.PodSpec{NodeName: "n"}}
+	}
+	alone := func(name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: corev1.PodSpec{NodeName: "n"}}
+	}
+	kept := func(name, kind, by string, slot bool) *v1alpha1.FixedIP {
+		version := "apps/v1"
+		if kind == podKind {
+			version = "v1"
+		}
+		return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name},
+			Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.200"}, Slot: slot, PodName: "web-0", Owner: v1alpha1.OwnerReference{APIVersion: version, Kind: kind, Name: by}}}
+	}
+	for name, c := range map[string]struct {
+		// entry is that of the pod's address; nil: there is none.
+		entry  *pool.Entry
+		pod    *corev1.Pod
+		record *v1alpha1.FixedIP
+		// workload is the one that is read; empty: what is kept is not kept for the pod.
+		workload string
+		keeps    bool
+		alone    bool
+	}{
+		"a StatefulSet's": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
+		"only claimed": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), nil, "", false, false},
+		"kept, and in no pool": {
+			nil, controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
+		"another workload's of the name": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "other"), kept("web-0", "StatefulSet", "web", false), "", true, false},
+		"a ReplicaSet's of the name": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "ReplicaSet", "web"), kept("web-0", "StatefulSet", "web", false), "", true, false},
+		"a slot's": {
+			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), kept("web-10-0-1-200", "Deployment", "web", true), "Deployment/web", true, false},
+		"a slot that is only claimed": {
+			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), nil, "", false, false},
+		"a slot's name with an identity's": {
+			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "StatefulSet", "web"), kept("web-10-0-1-200", "Deployment", "web", true), "", true, false},
+		"a pod's without a workload": {
+			ptr.To(pool.ForOwner("db/web-0")), alone("web-0"), kept("web-0", "Pod", "web-0", false), "", true, true},
+		"a pod's without a workload, only claimed": {
+			ptr.To(pool.ForOwner("db/web-0")), alone("web-0"), nil, "", false, false},
+		"a StatefulSet's, and the pod has none": {
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), alone("web-0"), nil, "", false, false},
+		"an ordinary entry of a strict node": {
+			ptr.To(pool.UnreservedEntry("db", "web-0")), alone("web-0"), nil, "", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			registered, err := scheme.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := []client.Object{c.pod}
+			if c.record != nil {
+				objects = append(objects, c.record)
+			}
+			api := fake.NewClientBuilder().WithScheme(registered).WithObjects(objects...).Build()
+			l := ledger.New()
+			if c.entry != nil {
+				l.SetNode(pool.Node{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.200"): *c.entry}})
+			}
+			store := &asking{}
+			r := &verifier{Dependencies{
+				Ledger: l, Cached: api, Workloads: store, Events: events.NewFakeRecorder(10), Clock: clocktesting.NewFakeClock(begin),
+				Kinds:  identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}),
+				Config: DefaultConfig(),
+			}}
+			got, err := r.observe(t.Context(), api, client.ObjectKeyFromObject(c.pod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var asked string
+			if len(store.asked) > 0 {
+				asked = store.asked[0]
+			}
+			if asked != c.workload || (got.Pod != nil) != (c.workload != "" || c.alone) || got.BarePod != c.alone || (got.FixedIP != nil) != c.keeps {
+				t.Errorf("workload %q, pod %v, FixedIP %v; want workload %q, FixedIP %t", asked, got.Pod != nil, got.FixedIP != nil, c.workload, c.keeps)
+			}
+		})
+	}
+}

@@ -1,0 +1,123 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conflict_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/conflict"
+)
+
+var now = time.Unix(1000, 0)
+
+func podOn(node string, ips ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "pod-1"}, Spec: corev1.PodSpec{NodeName: node}}
+	for _, ip := range ips {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+	}
+	return p
+}
+
+func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
+	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"}, Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, PodName: "mysql-0"}}
+	for _, c := range change {
+		c(r)
+	}
+	return r
+}
+
+func TestConflicts(t *testing.T) {
+	named := func(name string) *corev1.Pod {
+		p := podOn("node-1", "10.0.1.6")
+		p.Name = name
+		return p
+	}
+	recordOf := func(name string) *v1alpha1.FixedIP {
+		return record(func(r *v1alpha1.FixedIP) { r.Name, r.Spec.PodName = name, name })
+	}
+	for name, c := range map[string]struct {
+		users conflict.AddressUsers
+		want  map[string]string
+	}{
+		"one of each":            {users: conflict.AddressUsers{Pods: []*corev1.Pod{named("mysql-0")}, Records: []*v1alpha1.FixedIP{recordOf("mysql-0")}, Nodes: []string{"node-1"}}},
+		"a record without a pod": {users: conflict.AddressUsers{Records: []*v1alpha1.FixedIP{recordOf("mysql-0")}}},
+		"two pods": {users: conflict.AddressUsers{Pods: []*corev1.Pod{named("b"), named("a")}},
+			want: map[string]string{"pods": "pods db/a on node node-1 and db/b on node node-1 run with the same address 10.0.1.6; delete all but one"}},
+		"two records": {users: conflict.AddressUsers{Records: []*v1alpha1.FixedIP{recordOf("b"), recordOf("a")}},
+			want: map[string]string{"fixedips": "FixedIPs db/a and db/b reserve the same address 10.0.1.6; delete all but one"}},
+		"two pools": {users: conflict.AddressUsers{Nodes: []string{"node-2", "node-1"}},
+			want: map[string]string{"pools": "the pools of nodes node-1 and node-2 offer the same address 10.0.1.6; remove the entry from all but one"}},
+		"a stranger": {users: conflict.AddressUsers{Pods: []*corev1.Pod{named("web-0")}, Records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
+			want: map[string]string{"stranger": "pod db/web-0 on node node-1 runs with 10.0.1.6, which is reserved for pod db/mysql-0; delete the pod that it is not reserved for"}},
+	} {
+		c.users.Addr = netip.MustParseAddr("10.0.1.6")
+		if c.want == nil {
+			c.want = map[string]string{}
+		}
+		if diff := cmp.Diff(c.want, c.users.Conflicts()); diff != "" {
+			t.Errorf("%s (-want +got): %s", name, diff)
+		}
+	}
+}
+
+// Users of one namespace see the conflict, and no name of another namespace.
+func TestConflictsFor(t *testing.T) {
+	mine := record(func(r *v1alpha1.FixedIP) { r.Name, r.Spec.PodName = "mysql-0", "mysql-0" })
+	other := record(func(r *v1alpha1.FixedIP) { r.Namespace, r.Name, r.Spec.PodName = "shop", "secret-0", "secret-0" })
+	pod := podOn("node-1", "10.0.1.6")
+	pod.Name = "mysql-0"
+	c := conflict.AddressUsers{Addr: netip.MustParseAddr("10.0.1.6"), Pods: []*corev1.Pod{pod}, Records: []*v1alpha1.FixedIP{mine, other}}
+	for namespace, want := range map[string]map[string]string{
+		"db": {
+			"fixedips": "FixedIPs db/mysql-0 and one of another namespace reserve the same address 10.0.1.6; delete all but one",
+			"stranger": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is reserved for one of another namespace; delete the pod that it is not reserved for",
+		},
+		"shop": {
+			"fixedips": "FixedIPs one of another namespace and shop/secret-0 reserve the same address 10.0.1.6; delete all but one",
+			"stranger": "one of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete the pod that it is not reserved for",
+		},
+	} {
+		if diff := cmp.Diff(want, c.ConflictsFor(namespace)); diff != "" {
+			t.Errorf("%s (-want +got): %s", namespace, diff)
+		}
+	}
+}
+
+func TestCondition(t *testing.T) {
+	shared := func(message string) *v1alpha1.FixedIP {
+		return record(func(r *v1alpha1.FixedIP) {
+			c, _ := conflict.Condition(r, []string{message}, now)
+			r.Status.Conditions = []metav1.Condition{c}
+		})
+	}
+	for name, c := range map[string]struct {
+		record    *v1alpha1.FixedIP
+		conflicts []string
+		// want is "status message"; empty: nothing is written.
+		want string
+	}{
+		"never any":     {record: record()},
+		"the first":     {record: record(), conflicts: []string{"b", "a"}, want: "True a; and b"},
+		"the same":      {record: shared("a"), conflicts: []string{"a"}},
+		"another":       {record: shared("a"), conflicts: []string{"b"}, want: "True b"},
+		"none any more": {record: shared("a"), want: "False No other pod, FixedIP or pool has its addresses"},
+		"none since then": {record: record(func(r *v1alpha1.FixedIP) {
+			c, _ := conflict.Condition(shared("a"), nil, now)
+			r.Status.Conditions = []metav1.Condition{c}
+		})},
+	} {
+		got, ok := conflict.Condition(c.record, c.conflicts, now)
+		if text := strings.TrimSpace(string(got.Status) + " " + got.Message); text != c.want || ok != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, text, ok)
+		}
+	}
+}

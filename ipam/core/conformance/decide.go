@@ -1,0 +1,159 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
+)
+
+// PodState is a pod and what is recorded for it.
+type PodState struct {
+	// Pod is nil if there is none.
+	Pod *corev1.Pod
+	// FixedIP is nil if there is none.
+	FixedIP *v1alpha1.FixedIP
+	// Held are the entries of all pools that name the pod.
+	Held []ledger.Holding
+	// Ours is true if our scheduler places the pod, under a name that the next pod has too: after a restart the pod is
+	// where its IPs are by then.
+	Ours bool
+	// Returns are the other nodes that hold entries for the pod and can run it: its scheduler moves it to its IPs.
+	Returns []string
+	// BarePod is true if no controller makes the pod again. It is never evicted.
+	BarePod bool
+	// EndpointMissing is true if the pod has had no CiliumEndpoint for longer than its agent needs to make one.
+	EndpointMissing bool
+	// EndpointBlocker is why the pod is not evicted for a missing CiliumEndpoint now; empty: nothing prevents it.
+	EndpointBlocker string
+	// Policy says what to do about a mismatch.
+	Policy identity.OnMismatch
+	// Grace says when.
+	Grace GracePeriods
+	// Now is the time of the decision on the clock of the controller.
+	Now time.Time
+}
+
+// GracePeriods are how long a mismatch must last before the pod is evicted.
+type GracePeriods struct {
+	// Address is for a wrong IP whose right one is in the pool: long enough for the agent to have seen the entry.
+	Address time.Duration
+	// Endpoint is for a missing CiliumEndpoint: longer than agents need to make it again.
+	Endpoint time.Duration
+}
+
+// ActionType is what to do about a pod.
+type ActionType int
+
+const (
+	// None: nothing, until the state changes.
+	None ActionType = iota
+	// SetCondition writes the condition Mismatch.
+	SetCondition
+	// EvictPod evicts the pod.
+	EvictPod
+)
+
+func (t ActionType) String() string { return [...]string{"None", "SetCondition", "EvictPod"}[t] }
+
+// Action is the result of Decide.
+type Action struct {
+	Type ActionType
+	// Condition is what to write; for EvictPod, once the pod was evicted.
+	Condition metav1.Condition
+	// At is when the state changes by time alone; zero: never.
+	At time.Time
+}
+
+// Reasons of the condition Mismatch.
+const (
+	// ReasonAsReserved: a mismatch is over.
+	ReasonAsReserved = "AsReserved"
+	// ReasonWrongAddress: the pod runs with another IP. Its own is in the pool of its node, or of a node to which its
+	// scheduler moves it.
+	ReasonWrongAddress = "WrongAddress"
+	// ReasonNoPoolEntry: the pod runs with another IP. Its own is in no pool that a restart would bring it to.
+	ReasonNoPoolEntry = "NoPoolEntry"
+	// ReasonNoCiliumEndpoint: other nodes do not know the pod, and its agent does not change that.
+	ReasonNoCiliumEndpoint = "NoCiliumEndpoint"
+	// ReasonRestarting: the pod was evicted.
+	ReasonRestarting = "Restarting"
+	// ReasonRestartBlocked: the eviction was refused.
+	ReasonRestartBlocked = "RestartBlocked"
+)
+
+// Decide returns the next action about a pod. How far a restart has come is read from the condition and from
+// status.mismatchPodUID alone, so that another replica continues where this one stopped.
+//
+// The IPs that the agent reports as used are not looked at. An IP that is missing there may be in use: the report is
+// late (Cilium fact 4), and a late CNI DEL removes an IP that the next pod of the name uses (Cilium fact 13).
+func Decide(s PodState) Action {
+	if !judged(s) {
+		return Action{}
+	}
+	told := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
+	reported := told != nil && told.Status == metav1.ConditionTrue
+	f := find(s)
+	if f.reason == "" {
+		if !reported {
+			return Action{}
+		}
+		return Action{Type: SetCondition, Condition: mismatch(metav1.ConditionFalse, ReasonAsReserved, "The pod runs with the IPs that are reserved for it", s.Now)}
+	}
+	// A condition about an earlier pod of the name says nothing about this one.
+	reported = reported && s.FixedIP.Status.MismatchPodUID == s.Pod.UID
+	evict := Action{Type: EvictPod, Condition: mismatch(metav1.ConditionTrue, ReasonRestarting, f.message, s.Now)}
+	evicts := f.curable && s.Policy == identity.Restart && !s.BarePod
+	switch {
+	case reported && told.Reason == ReasonRestarting:
+		// This pod was evicted. The watch does not show its deletion yet.
+		return Action{}
+	case reported && told.Reason == ReasonRestartBlocked && evicts:
+		return evict
+	case !reported || told.Reason != f.reason || told.Message != f.message:
+		return Action{Type: SetCondition, Condition: mismatch(metav1.ConditionTrue, f.reason, f.message, s.Now)}
+	case !evicts:
+		return Action{}
+	}
+	if at := told.LastTransitionTime.Add(f.grace); s.Now.Before(at) {
+		return Action{At: at}
+	}
+	return evict
+}
+
+// IsConsistent reports whether a pod runs as recorded, and its FixedIP says nothing else.
+func IsConsistent(s PodState) bool {
+	return judged(s) && find(s).reason == "" && !meta.IsStatusConditionTrue(s.FixedIP.Status.Conditions, v1alpha1.ConditionMismatch)
+}
+
+// judged reports whether there is a running pod and a FixedIP to compare it with.
+func judged(s PodState) bool {
+	return podutil.Runs(s.Pod) && s.FixedIP != nil && s.FixedIP.DeletionTimestamp == nil && len(s.FixedIP.Spec.IPs) > 0
+}
+
+func mismatch(status metav1.ConditionStatus, reason, message string, at time.Time) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionMismatch, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(at)}
+}
+
+// SetMismatch puts the condition into the status of a FixedIP, with the pod that it is about. Unlike
+// meta.SetStatusCondition it begins a grace period with each new reason.
+func SetMismatch(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *corev1.Pod) {
+	status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), func(have metav1.Condition) bool { return have.Type == c.Type })
+	status.Conditions = append(status.Conditions, c)
+	slices.SortFunc(status.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
+	status.MismatchPodUID = ""
+	if c.Status == metav1.ConditionTrue {
+		status.MismatchPodUID = pod.UID
+	}
+}

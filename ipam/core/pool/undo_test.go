@@ -1,0 +1,28 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pool_test
+
+import (
+	"maps"
+	"net/netip"
+	"testing"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Finding C12. Undo drops an entry that did not exist before, and leaves alone what has changed since.
+func TestUndo(t *testing.T) {
+	a, b, c, mine := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3"), pool.ForOwner("db/mysql-0")
+	n := pool.Node{Entries: map[netip.Addr]pool.Entry{a: {}, b: mine}}
+	drop, _ := n.Drop(b)
+	made := []pool.Edit{n.Set(a, mine), drop, n.Set(c, mine)}
+	after := n.With(made)
+	if undone := after.With(after.Undo(made)); !maps.Equal(undone.Entries, n.Entries) {
+		t.Errorf("undone, the pool is %v, want %v", undone.Entries, n.Entries)
+	}
+	after.Entries[a], after.Entries[b], after.Entries[c] = pool.ForOwner("db/other-0"), pool.Entry{}, pool.Entry{}
+	if undo := after.Undo(made); len(undo) != 0 {
+		t.Errorf("undone: %v", undo)
+	}
+}
