@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -67,7 +68,7 @@ type releaseReconciler struct {
 	deadline time.Duration
 	underway *underway
 	// done asks for identities whose release has come to an end.
-	done *feed
+	done *source.Feed
 }
 
 // underway are the identities whose addresses are being taken back: between the looks before and
@@ -97,13 +98,13 @@ func (u *underway) has(owner string) bool {
 	return u.owners[owner]
 }
 
-func (r *releaseReconciler) setup(mgr manager.Manager, nodes *feed, l *ledger.Ledger, poolsSeen toolscache.InformerSynced) error {
-	options := workers(32)
+func (r *releaseReconciler) setup(mgr manager.Manager, nodes *source.Feed, l *ledger.Ledger, poolsSeen toolscache.InformerSynced) error {
+	options := source.Workers(32)
 	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](gathering, releaseRetry)
 	return builder.ControllerManagedBy(mgr).
 		Named("release").
 		// recordReconciler may have asked before there was a queue.
-		WatchesRawSource(nodes.source(poolsSeen, func() []reconcile.Request {
+		WatchesRawSource(nodes.Source(poolsSeen, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, n := range l.Nodes() {
 				all = append(all, nodeRequest(n.Name))
@@ -135,7 +136,7 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	err = r.release(ctx, node, leaving, from.pods)
 	r.underway.set(maps.Keys(leaving), false)
 	for owner := range leaving {
-		r.done.add(identityRequest(owner)...)
+		r.done.Add(source.Request(owner)...)
 	}
 	metrics.Reconciled("release", r.clock.Now())
 	switch {
@@ -154,7 +155,7 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req reconcile.Request
 func (r *releaseReconciler) leaving(ctx context.Context, node string) (map[string]*v1alpha1.FixedIP, error) {
 	leaving := map[string]*v1alpha1.FixedIP{}
 	for _, owner := range r.owners(node) {
-		for _, req := range identityRequest(owner) {
+		for _, req := range source.Request(owner) {
 			s, err := r.situation(ctx, r.cached, req.NamespacedName)
 			if err != nil {
 				return nil, err
@@ -274,52 +275,36 @@ func (r *releaseReconciler) delete(from client.Reader) func(ctx context.Context,
 	}
 }
 
-// release writes the marks. A restart in place writes nothing, so that a pod of the same name may be
-// bound to the node between the look at the API server and the write, counting on the entry. The pods
-// are therefore looked at again: if such a one has come, it gets its entry back. Nobody else can have
-// had the address in between.
+// release puts the addresses into their cooldown. A pod that was bound to the node during the write has its entry
+// again.
 func (r *releaseReconciler) release(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP, pods map[string]*corev1.Pod) error {
 	at := r.clock.Now()
-	// taken are the entries as they were, to be put back if need be.
-	var taken []pool.Edit
-	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		var edits []pool.Edit
-		for _, owner := range slices.Sorted(maps.Keys(leaving)) {
-			if mark := n.Release(owner, nil, at); !needs(pods[owner], mark) {
-				edits = append(edits, mark...)
+	released, err := r.writer.Apply(ctx, ciliumpool.Change{
+		Request: ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
+			var edits []pool.Edit
+			for _, owner := range slices.Sorted(maps.Keys(leaving)) {
+				if entries := n.Release(owner, nil, at); !needs(pods[owner], entries) {
+					edits = append(edits, entries...)
+				}
 			}
-		}
-		if len(edits) > 0 {
-			// Asked again after a write whose answer was lost, there is nothing left to take.
-			taken = edits
-		}
-		return edits, nil
-	}})
-	if err != nil || len(taken) == 0 {
-		return err
+			return edits, nil
+		}},
+		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+			pods, err := r.podsOn(ctx, node)
+			if err != nil {
+				return nil, err
+			}
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return !counts(pods[e.From.Owner], e) }), nil
+		},
+	})
+	metrics.Released(metrics.Deleted, len(released))
+	if len(released) > 0 {
+		klog.FromContext(ctx).Info("Addresses released", "node", node, "entries", len(released))
 	}
-	klog.FromContext(ctx).Info("Addresses released", "node", node, "entries", len(taken))
-	if pods, err = r.podsOn(ctx, node); err != nil {
-		return err
-	}
-	counted := slices.DeleteFunc(slices.Clone(taken), func(e pool.Edit) bool { return !counts(pods[e.From.Owner], e) })
-	metrics.Released(metrics.Deleted, len(taken)-len(counted))
-	if len(counted) == 0 {
+	if errors.Is(err, ciliumpool.ErrUndone) {
 		return nil
 	}
-	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		var undo []pool.Edit
-		for _, e := range counted {
-			if now, ok := n.Entries[e.Addr]; ok && now == *e.To {
-				undo = append(undo, n.Set(e.Addr, *e.From))
-			}
-		}
-		return undo, nil
-	}})
-	if err != nil {
-		return fmt.Errorf("give pods that have come meanwhile their addresses back: %w", err)
-	}
-	return nil
+	return err
 }
 
 // podsOn are the pods that are bound to a node, as the API server says. Key: as pools name them.
