@@ -234,7 +234,7 @@ func (s *state) trusts(node int8, sc scope) bool {
 }
 
 // runsUnseen reports whether a pod that was deleted by force runs with the address, and its agent has refused the next pod of
-// its name, after which the CNI plugin gave the address back (Cilium fact 27). No component can know that then. The design
+// its name, after which the CNI plugin gave the address back (Cilium fact 30). No component can know that then. The design
 // assumes that the kubelet stops such a pod before the cooldown is over.
 func (s *state) runsUnseen(node, addr int8) bool {
 	for name := range s.boxes {

@@ -6,7 +6,7 @@
 //
 // Everything that decides about a pool entry is the product's own pure core (ipam/core/pool): the edits that a claim, a
 // release, an undo, a takeover, an adoption or a move makes are the real ones, and they are applied with the tests that the
-// real patch carries. Around them stand the rules of Cilium's allocator (Cilium facts 1-4, 7, 13 and 24), a kubelet, and
+// real patch carries. Around them stand the rules of Cilium's allocator (Cilium facts 1-4, 7, 13, 24 and 30), a kubelet, and
 // the steps of the schedulers and of the controller between two requests to the API server. A step is one such request, so
 // that every interleaving of requests is visited.
 //

@@ -82,7 +82,7 @@ func kubeletSteps(s state, name, serial int8, emit emitter) {
 			t := s
 			if holder := t.endpointOf(b.node, a); holder != nil {
 				// The agent refuses an endpoint whose address another endpoint has, and the CNI plugin gives the address back
-				// (Cilium fact 27).
+				// (Cilium fact 30).
 				t.agents[b.node].allocated[a], holder.givenBack = none, true
 			} else {
 				t.agents[b.node].allocated[a] = name
