@@ -55,7 +55,7 @@ func violates(sc scope, s state) string {
 	}
 	for name, p := range s.pods {
 		// Invariant 2 for a pod that has not started: the address that it is placed for is not in use.
-		ours := !sc.foreign[name] || s.serial[name] > 0
+		ours := s.serial[name] >= sc.foreign[name]
 		if !ours || !p.exists || p.node == none || p.addr != none {
 			continue
 		}

@@ -4,6 +4,9 @@
 package explore
 
 import (
+	"net/netip"
+
+	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -108,7 +111,7 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 	if cooling && s.nodes[node].mark == unmarked {
 		begin(expire, nil)
 	}
-	if sc.foreign[name] && s.serial[name] == 0 && p.exists && !p.deleting && p.addr == addr && !rec.exists && s.recordOf(addr) == none {
+	if s.serial[name] < sc.foreign[name] && p.exists && !p.deleting && p.addr == addr && !rec.exists && s.recordOf(addr) == none {
 		begin(adopt, func(t *state) { t.records[name] = record{exists: true, addr: addr, adopts: true} })
 	}
 	if rec.exists && !rec.ready && !rec.deleting && rec.addr == addr {
@@ -162,7 +165,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			if edit, ok := n.Drop(addrs[k.addr]); clear && ok && !s.runsUnseen(k.node, k.addr) && o.entries[k.addr] == k.before {
 				o.apply([]pool.Edit{edit})
 			}
-			o.mark = unmarked
+			o.mark, o.answered = unmarked, entries{}
 			finish(taskConcludes)
 		})
 	case adopt:
@@ -185,15 +188,15 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 		default:
 			barrier(sc, s, emit, func(bool) {
 				owned := o.entries[k.addr] != 0 && o.entries[k.addr].entry().OwnedBy(owners[k.name])
-				t.records[k.name].ready = owned && runs && s.trusts(k.node, sc) && o.used[k.addr] == k.name
-				o.mark = unmarked
+				t.records[k.name].ready = owned && runs && s.clear(sc, k.node, k.addr, owners[k.name])
+				o.mark, o.answered = unmarked, entries{}
 				finish(taskConcludes)
 			})
 		}
 	case judgeSlot:
 		barrier(sc, s, emit, func(clear bool) {
 			t.records[k.name].takeable = clear && !p.exists && o.entries[k.addr] == k.before
-			o.mark = unmarked
+			o.mark, o.answered = unmarked, entries{}
 			finish(taskConcludes)
 		})
 	}
@@ -214,23 +217,30 @@ func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear boo
 		t.task.phase = 2
 		emit(taskMarks, t)
 	case answered:
-		judge(s.trusts(k.node, sc) && o.used[k.addr] == none)
+		judge(s.clear(sc, k.node, k.addr, ""))
 	}
 }
 
-// trusts reports whether the report of an agent is complete: it has the router address and every pod that is bound to the
-// node. A pod whose address is not reported yet may have any.
-func (s *state) trusts(node int8, sc scope) bool {
+// clear reports whether the answer of an agent shows that no pod but owner can have the address.
+func (s *state) clear(sc scope, node, addr int8, owner string) bool {
 	o := s.nodes[node]
-	if sc.mutation == trustIncomplete {
-		return true
+	if !o.complete && sc.mutation != trustIncomplete {
+		return false
 	}
+	n := poolOf(node, o.answered, o.used)
+	var pods []agentview.Pod
 	for name, p := range s.pods {
-		if p.exists && p.node == node && (p.addr == none || o.used[p.addr] != int8(name)) {
-			return false
+		if !p.exists || p.node != node {
+			continue
 		}
+		pod := agentview.Pod{Owner: owners[name]}
+		if p.addr != none {
+			pod.Addrs = []netip.Addr{addrs[p.addr]}
+		}
+		pods = append(pods, pod)
 	}
-	return o.complete
+	evidence := agentview.Evidence{Node: n.Name, UID: n.UID, Generation: n.Generation, Entries: n.Entries, Used: n.Used}
+	return evidence.Judge(addrs[addr], owner, pods).State == agentview.Clear
 }
 
 // runsUnseen reports whether a pod that was deleted by force runs with the address, and its agent has refused the next pod of

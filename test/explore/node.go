@@ -28,7 +28,7 @@ func agentSteps(s state, n int8, emit emitter) {
 	if current && o.mark == asked {
 		t := s
 		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring
-		t.nodes[n].mark, t.agents[n].mark = answered, answered
+		t.nodes[n].mark, t.agents[n].mark, t.nodes[n].answered = answered, answered, o.entries
 		emit(step{kind: agentAnswers, node: n}, t)
 	}
 	if at.restoring {

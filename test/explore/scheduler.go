@@ -71,7 +71,7 @@ func schedulerSteps(sc scope, s state, emit emitter) {
 // decide emits the decisions of a replica about every pod that waits for a node.
 func decide(sc scope, s state, r scheduler, about *step, to func(stepKind, scheduler, func(*state))) {
 	for name := range int8(nameCount) {
-		if p := s.pods[name]; !p.exists || p.deleting || p.node != none || sc.foreign[name] && s.serial[name] == 0 {
+		if p := s.pods[name]; !p.exists || p.deleting || p.node != none || s.serial[name] < sc.foreign[name] {
 			continue
 		}
 		for _, next := range r.placements(sc, name) {

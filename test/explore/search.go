@@ -11,6 +11,8 @@ import (
 
 // scope says what can happen.
 type scope struct {
+	// completes: the limit of make test is enough to visit all states.
+	completes bool
 	// crashes is how many processes may be killed, and removals how many pods may be deleted by force.
 	// stale is how often a scheduler decides from caches that are older than its decision.
 	crashes, removals, stale uint8
@@ -24,8 +26,8 @@ type scope struct {
 	lasting bool
 	// dynamic are the addresses that any pod may get at first.
 	dynamic []int8
-	// foreign are the names whose first pod another scheduler places, which writes no entry.
-	foreign [nameCount]bool
+	// foreign is how many of the first pods of each name another scheduler places, which writes no entry.
+	foreign [nameCount]int8
 	// slots: the two names are the pods of a Deployment that hold one slot after the other.
 	slots bool
 	// wholeClaims: a claim is written only to the version of the pool that it was decided from.

@@ -76,6 +76,8 @@ type object struct {
 	// complete reports whether used names the router, so that the agent that wrote it had restored its endpoints.
 	complete bool
 	mark     mark
+	// answered are the entries of the version that the agent had processed when it answered.
+	answered entries
 }
 
 // mark is the state of the agent barrier: the key in status.ipam.release-ips of an address outside the pool.

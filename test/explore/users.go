@@ -16,7 +16,7 @@ func userSteps(sc scope, s state, emit emitter) {
 		if sc.pods[name] == 0 {
 			continue
 		}
-		if sc.foreign[name] && s.serial[name] == 0 && p.exists && p.node == none && !p.deleting {
+		if s.serial[name] < sc.foreign[name] && p.exists && p.node == none && !p.deleting {
 			to(foreignBinds, func(t *state) {
 				t.pods[name].node = 0
 				t.boxes[name][t.serial[name]] = sandbox{node: 0, addr: none}
