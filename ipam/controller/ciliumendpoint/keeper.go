@@ -40,7 +40,7 @@ type Options struct {
 	Grace  endpoint.GracePeriods
 	// Fixed reports whether anything is reserved for a pod.
 	Fixed func(ctx context.Context, pod types.NamespacedName) bool
-	// MissingFeed receives the requests for pods with a fixed IP whose CiliumEndpoint is missing.
+	// MissingFeed receives the requests for pods with a fixed IP whose CiliumEndpoint is missing, or is not any more.
 	MissingFeed *source.Feed
 }
 
@@ -172,9 +172,10 @@ func read(ctx context.Context, from client.Reader, key types.NamespacedName) (*c
 func (k *Keeper) note(key types.NamespacedName, i endpoint.Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if i != endpoint.Missing || pod == nil || k.pods[key] != pod.UID {
+	if uid, was := k.pods[key]; was && (i != endpoint.Missing || uid != pod.UID) {
 		delete(k.pods, key)
 		metrics.EndpointsMissing(len(k.pods))
+		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
 	}
 	if i == endpoint.Healthy {
 		delete(k.seen, key)

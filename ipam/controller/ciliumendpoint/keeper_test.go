@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -70,7 +69,9 @@ func newClient(t *testing.T, objects ...client.Object) *fake.ClientBuilder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := fake.NewClientBuilder().WithScheme(kinds).WithIndex(&ciliumv2.CiliumEndpoint{}, nodeIndex, byNode).
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CEPKindDefinition), meta.RESTScopeNamespace)
+	b := fake.NewClientBuilder().WithScheme(kinds).WithRESTMapper(mapper).WithIndex(&ciliumv2.CiliumEndpoint{}, nodeIndex, byNode).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} })
 	for _, o := range objects {
 		b = b.WithObjects(o.DeepCopyObject().(client.Object))
@@ -188,7 +189,7 @@ func TestEnabled(t *testing.T) {
 	} {
 		b := newClient(t, c.objects...)
 		if c.noCRD {
-			b = b.WithRESTMapper(meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion}))
+			b = b.WithRESTMapper(meta.NewDefaultRESTMapper(nil))
 		}
 		if got, err := Enabled(t.Context(), b.Build()); err != nil || got != c.want {
 			t.Errorf("%s: %v, %v", name, got, err)
