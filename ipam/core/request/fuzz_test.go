@@ -180,7 +180,7 @@ func FuzzAsked(f *testing.F) {
 			t.Fatalf("it asks: %v; what for: %s, %v, %v", asks, got, ok, err)
 		}
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "asks for addresses") {
+			if !strings.HasPrefix(err.Error(), "requests addresses") {
 				t.Errorf("it is no sentence about a pod: %v", err)
 			}
 			oneLine(t, name+ips+by+calico, shortened{err, by, name})
