@@ -47,7 +47,7 @@ func TestBadFlags(t *testing.T) {
 		"no such selector":          {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: json: unknown field "matchLables"`},
 		"an empty prefix":           {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": every label begins with the empty prefix`},
 		"bad alias value":           {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
-		"alias and name":            {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; give --min-free-ips alone`},
+		"alias and name":            {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only`},
 		"only IPv6, and not wanted": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
 		"no requests":               {[]string{pool, "--kube-api-qps=0"}, `--kube-api-qps: Invalid value: 0: must be more than 0`},
 		"no request at all":         {[]string{pool, "--kube-api-burst=0"}, `--kube-api-burst: Invalid value: 0: must be at least 1`},
