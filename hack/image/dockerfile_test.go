@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// An image for each program that runs in a cluster, and nothing in it but the program, which nobody can
-// run as root by mistake.
+// TestOurDockerfile checks that there is an image for each program that runs in a cluster, with nothing but the program,
+// and not as root.
 func TestOurDockerfile(t *testing.T) {
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
 	if err != nil {
