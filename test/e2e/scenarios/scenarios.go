@@ -1,22 +1,22 @@
 package main
 
-// need is what a scenario has to itself. Others run beside it, each in a namespace of its own: what takes the time is
-// agents that report seldom.
+// need is what a scenario needs for itself. Others run at the same time, each in its own namespace, because most of
+// the time is spent waiting for agents that report rarely.
 type need int
 
 const (
-	// itsPods are those of its namespace, on the calm nodes.
+	// itsPods needs only pods of its namespace on the calm nodes.
 	itsPods need = iota
-	// theVictim is the third node.
+	// theVictim needs the third node.
 	theVictim
-	// everything is for those that measure, or that would be felt by all others.
+	// everything is for scenarios that measure, or that would affect all others.
 	everything
-	// everythingForGood is for those that leave the cluster as no other one wants to find it.
+	// everythingForGood is for scenarios that leave a changed cluster behind.
 	everythingForGood
 )
 
-// scenarios are all of them. Those of one need run in this order: what takes long comes early, so that it has something
-// beside it until its end; and who leaves a node without an address for a while comes last on it.
+// scenarios contains all scenarios. Those with one need run in this order: long ones first, so that others run beside
+// them until the end, and those that exhaust the addresses of a node last.
 var scenarios = []scenario{
 	{"first placement", "pods get an address of each family, claimed before they are bound", firstPlacement, itsPods, true},
 	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, itsPods, true},
