@@ -3,7 +3,6 @@ package explain
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +15,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -158,7 +159,7 @@ func (e *explanation) facts() {
 		if p.Spec.NodeName != "" {
 			is += " on node " + p.Spec.NodeName
 		}
-		if has := podAddresses(p); len(has) > 0 {
+		if has := podutil.IPs(p); len(has) > 0 {
 			is += " with " + address.Join(has)
 		}
 		e.fact("Pod", "%s/%s, %s", p.Namespace, p.Name, is)
@@ -210,7 +211,7 @@ func NodeState(node *corev1.Node) string {
 	switch {
 	case node == nil:
 		return "does not exist"
-	case !ready(node):
+	case !nodeutil.IsReady(node):
 		return "not ready"
 	case node.Spec.Unschedulable:
 		return "cordoned"
@@ -263,19 +264,3 @@ func (e *explanation) leader() {
 }
 
 func (e *explanation) since(at time.Time) string { return duration.HumanDuration(e.Now.Sub(at)) }
-
-func podAddresses(pod *corev1.Pod) []netip.Addr {
-	var addrs []netip.Addr
-	for _, ip := range pod.Status.PodIPs {
-		if a, err := address.Parse(ip.IP); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
-}
-
-func ready(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-}
