@@ -1,5 +1,3 @@
-// Package product starts the programs of fixedip in a cluster of package cluster, each as a separate process with the
-// service account and the rights of the manifests.
 package product
 
 import (

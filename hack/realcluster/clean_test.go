@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Down deletes the work folder, so it has to be sure that it is one.
+// TestIsWorkFolder checks that Down deletes work folders only.
 func TestIsWorkFolder(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries []string

@@ -1,4 +1,3 @@
-// Package fixedips brings what FixedIPs keep from their watch into a ledger. It writes nothing.
 package fixedips
 
 import (

@@ -1,5 +1,3 @@
-// Package scheme registers FixedIPArgs with the schemes that kube-scheduler uses to decode its configuration. Import it
-// for that effect; it exports nothing.
 package scheme
 
 import (
