@@ -50,10 +50,15 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		n.Entries[a] = pool.Spelled(e.Owner, e.Resource)
 	}
 	for key, e := range cn.Status.IPAM.Used {
-		if a, err := address.Parse(key); err == nil {
+		switch a, err := address.Parse(key); {
+		case err != nil:
+		case pool.IsProbe(a):
+			n.Probes = append(n.Probes, a)
+		default:
 			n.Used[a] = strings.TrimSuffix(e.Owner, restoredSuffix)
 		}
 	}
+	slices.SortFunc(n.Probes, netip.Addr.Compare)
 	return n
 }
 
@@ -113,7 +118,16 @@ func Trim(obj any) (any, error) {
 	return trimmed, nil
 }
 
-// allocation is an entry as the CiliumNode spells it.
+// Allocations returns entries as a CiliumNode spells them.
+func Allocations(entries map[netip.Addr]pool.Entry) ipamtypes.AllocationMap {
+	spelled := ipamtypes.AllocationMap{}
+	for a, e := range entries {
+		spelled[a.String()] = allocation(e)
+	}
+	return spelled
+}
+
+// allocation returns one entry as a CiliumNode spells it.
 func allocation(e pool.Entry) ipamtypes.AllocationIP {
 	return ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Spelling()}
 }
