@@ -1,5 +1,6 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fixedips brings what FixedIPs keep from their watch into a ledger. It writes nothing.
+// Package fixedips reads FixedIPs: it keeps a ledger in sync with their informer and counts them by phase. It writes
+// nothing.
 package fixedips
