@@ -166,7 +166,7 @@ func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 		_, err := client.Get(ctx, key.Name, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) {
 			ep.settled = time.Time{}
-			return fmt.Errorf("it was deleted by somebody else: %w", err)
+			return fmt.Errorf("it was deleted by another program: %w", err)
 		}
 		return err
 	}

@@ -61,8 +61,8 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.stopDelay, "stop-delay", o.stopDelay, "Time that containers take to stop, if the pod's grace period is not shorter.")
 	fs.DurationVar(&o.leaseRenewal, "lease-renewal", o.leaseRenewal, "How often the node says that it lives.")
 	fs.DurationVar(&o.endpointInterval, "endpoint-interval", o.endpointInterval, "How often the agent looks whether the CiliumEndpoints of its pods are there.")
-	fs.BoolVar(&o.oldAgent, "old-agent", o.oldAgent, "Never make a CiliumEndpoint again that somebody else deleted, as agents up to v1.18.")
-	fs.BoolVar(&o.rebooted, "rebooted", o.rebooted, "The machine was started anew: pods that an earlier process ran have lost their sandboxes, and get new ones under the same objects.")
+	fs.BoolVar(&o.oldAgent, "old-agent", o.oldAgent, "Never create a CiliumEndpoint again that another program deleted, like Cilium v1.18.0.")
+	fs.BoolVar(&o.rebooted, "rebooted", o.rebooted, "The machine was rebooted: pods of an earlier process have lost their sandboxes, and get new ones under the same objects.")
 	fs.StringToStringVar(&o.labels, "labels", o.labels, "More labels for the node.")
 	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the allocator's state as JSON; empty means off.")
 }

@@ -136,14 +136,14 @@ func TestViolations(t *testing.T) {
 			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
 			e.asked(record, asked)
 		}, ""},
-		"bound after its address was taken back, which nobody had asked for": {func(e *events) {
+		"bound after its address was released without a reason": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.record("web-0", "10.0.1.9")
 			e.node("node-1", "10.0.1.9", "fixedip.io/released")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 4, before its claim at 5"},
-		"another address, which nobody had asked for": {func(e *events) {
+		"another address without a reason": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
 			record := e.record("web-0", "10.0.1.9")
@@ -282,7 +282,7 @@ func TestStrays(t *testing.T) {
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
 		}, "[pod db/web-0 had 10.0.1.9 on node node-1, whose entry did not name it]"},
-		"one for anybody": {func(e *events) {
+		"a dynamic entry": {func(e *events) {
 			e.node("node-1", "10.0.1.1", "", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1", "10.0.1.1")
 		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
@@ -291,7 +291,7 @@ func TestStrays(t *testing.T) {
 			e.pod("web-0", "1", "node-1", "10.0.1.1")
 			e.node("node-1", "10.0.1.1", "db/web-0")
 		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
-		"each time anew": {func(e *events) {
+		"one tenure each time": {func(e *events) {
 			for _, uid := range []string{"1", "2"} {
 				e.w.seePod(e.pod("web-0", uid, "node-1", "10.0.1.1"), true)
 			}

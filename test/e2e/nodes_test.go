@@ -58,7 +58,7 @@ func TestNodes(t *testing.T) {
 	near = s.restarted(near)
 	s.answers(two, near)
 
-	t.Log("node-1 is installed anew")
+	t.Log("node-1 is reinstalled")
 	s.must(one.Reboot(within(t), false))
 	s.must(one.WaitReady(within(t)))
 	near = s.restarted(near)

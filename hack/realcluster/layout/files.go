@@ -82,7 +82,7 @@ makeIPTablesUtilChains: false
 enableControllerAttachDetach: false
 resolvConf: ""
 clusterDomain: cluster.local
-# Nobody answers there: it only spares each pod an event about its absence.
+# No server answers there; without it each pod gets an event about a missing DNS server.
 clusterDNS: [{{.DNS}}]
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}
 imageGCHighThresholdPercent: 100

@@ -88,7 +88,7 @@ func TestRelevant(t *testing.T) {
 		"addresses":          {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationIPs: "10.0.1.10"} }, true},
 		"the way to share":   {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationBy: "any"} }, true},
 		"the first ordinal":  {func(w *identity.Workload) { w.FirstOrdinal = 1 }, true},
-		"made anew":          {func(w *identity.Workload) { w.UID = "2" }, true},
+		"created again":      {func(w *identity.Workload) { w.UID = "2" }, true},
 	} {
 		before := identity.Workload{UID: "1"}
 		after := before

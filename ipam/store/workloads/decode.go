@@ -140,8 +140,8 @@ func ordinals(v any, err error) ([]identity.OrdinalRange, error) {
 	return disjoint, nil
 }
 
-// count is a number that Kubernetes would count pods with: none that is negative or needs more than 32 bits.
-// Whatever the author of a kind means by such a one, nobody is to lose an address for how it is read here.
+// count returns a number of pods; negative numbers and numbers of more than 32 bits count as absent, so that no
+// address is released because of them.
 func count(o *unstructured.Unstructured, path ...string) (int32, bool) {
 	n, ok, _ := unstructured.NestedInt64(o.Object, path...)
 	if !ok || n < 0 || n > math.MaxInt32 {

@@ -95,7 +95,7 @@ func lastAddress(ctx context.Context, s *scene) error {
 			winner, loser = pair[0], pair[1]
 			return nil
 		}
-		return fmt.Errorf("nobody has the last address %s of node %s", last, victimNode)
+		return fmt.Errorf("no pod has the last address %s of node %s", last, victimNode)
 	}); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func lastAddress(ctx context.Context, s *scene) error {
 		return err
 	}
 	if !strings.Contains(told, "IPv4") {
-		return fmt.Errorf("pod %s-0 waits for an address, and is told: %s", loser, told)
+		return fmt.Errorf("pod %s-0 waits for an address with the message: %s", loser, told)
 	}
 	if err := stays(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, loser+"-0"); pod.Spec.NodeName != "" {

@@ -25,7 +25,7 @@ func (s *scene) onlyOwned(ctx context.Context, node string) error {
 		}
 		for ip, e := range cn.Spec.IPAM.Pool {
 			if e.Owner == "" {
-				return fmt.Errorf("the pool of the strict node %s still offers %s to anybody", node, ip)
+				return fmt.Errorf("the pool of the strict node %s still has the dynamic entry %s", node, ip)
 			}
 		}
 		return nil
@@ -60,7 +60,7 @@ func nodeDrained(ctx context.Context, s *scene) error {
 			return err
 		}
 		if !strings.Contains(told, victimNode) {
-			return fmt.Errorf("pod %s waits for node %s, and is told: %s", name, victimNode, told)
+			return fmt.Errorf("pod %s waits for node %s with the message: %s", name, victimNode, told)
 		}
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {

@@ -257,7 +257,7 @@ func (m *murder) next(ctx context.Context) error {
 	case <-soon:
 		return nil
 	case <-m.done:
-		return errors.New("nobody kills any more")
+		return errors.New("the kills have stopped")
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -156,5 +156,5 @@ func (t *trial) say(text string) {
 	if t.options.beside > 1 {
 		text = t.line + "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+t.line+"  ") + "\n"
 	}
-	_, _ = os.Stdout.WriteString(text) // whoever reads it may have gone
+	_, _ = os.Stdout.WriteString(text) // the reader may be gone
 }

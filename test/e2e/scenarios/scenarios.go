@@ -20,7 +20,7 @@ const (
 var scenarios = []scenario{
 	{"first placement", "pods get an address of each family, claimed before they are bound", firstPlacement, itsPods, true},
 	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, itsPods, true},
-	{"pod deleted by force", "its addresses wait until nobody can have them any more", podForceDeleted, itsPods, true},
+	{"pod deleted by force", "its addresses wait until the pod has provably stopped", podForceDeleted, itsPods, true},
 	{"pod deleted", "it comes back with its addresses", podDeleted, itsPods, true},
 	{"rolling update", "all pods are replaced, all keep their addresses", rollingUpdate, itsPods, true},
 	{"scaled down and up", "the addresses of pods that are left out wait for them", scaledDownAndUp, itsPods, true},
@@ -37,7 +37,7 @@ var scenarios = []scenario{
 	{"kubelet stopped", "a node that is silent keeps its pods' addresses", kubeletStopped, theVictim, true},
 	{"node rebooted", "its pods have their addresses again", nodeRebooted, theVictim, true},
 	{"node rebooted, its disk lost", "so they have on a machine that knows nothing", nodeReinstalled, theVictim, true},
-	{"two want the last address", "one has it, the other waits and is told why, and has its turn", lastAddress, theVictim, true},
+	{"two want the last address", "one pod gets it, the other waits with a reason and gets it next", lastAddress, theVictim, true},
 
 	{ratioScenario, "a fixed address costs no time", ratio, everything, false},
 	{"burst of 60", "60 ordinary pods on one node start, and pods with fixed addresses between them keep theirs", burst, everything, true},

@@ -69,7 +69,7 @@ func (s *scene) back(ctx context.Context, before identities, replaced ...string)
 			return after, fmt.Errorf("pod %s had %v and came back with %v", name, before[name].addresses, after[name].addresses)
 		}
 		if !slices.Contains(replaced, name) && before[name].uid != after[name].uid {
-			return after, fmt.Errorf("pod %s was replaced, and nobody asked for it", name)
+			return after, fmt.Errorf("pod %s was replaced unexpectedly", name)
 		}
 	}
 	return after, nil
