@@ -16,13 +16,13 @@ import (
 func node(uid string, used map[netip.Addr]string, probes ...netip.Addr) pool.Node {
 	return pool.Node{
 		Name: "node-1", UID: uid, Generation: 9, HasPool: true, HasUsed: true, Used: used, Probes: probes,
-		Entries: map[netip.Addr]pool.Entry{address: {Owner: "default/later"}},
+		Entries: map[netip.Addr]pool.Entry{address: pool.ForOwner("default/later")},
 	}
 }
 
 func TestAnswer(t *testing.T) {
 	asked := node("uid", map[netip.Addr]string{router: "router"}, probe)
-	asked.Generation, asked.Entries = 4, map[netip.Addr]pool.Entry{address: {Owner: "default/web-0"}}
+	asked.Generation, asked.Entries = 4, map[netip.Addr]pool.Entry{address: pool.ForOwner("default/web-0")}
 	noPool := node("uid", nil, probe)
 	noPool.HasPool = false
 	used := map[netip.Addr]string{router: "router", address: "default/web-0"}
@@ -84,7 +84,7 @@ func TestCanAsk(t *testing.T) {
 func TestJudge(t *testing.T) {
 	const owner = "default/web-0"
 	entry := func(e pool.Entry) map[netip.Addr]pool.Entry { return map[netip.Addr]pool.Entry{address: e} }
-	owned := entry(pool.Entry{Owner: owner})
+	owned := entry(pool.ForOwner(owner))
 	for name, row := range map[string]struct {
 		entries map[netip.Addr]pool.Entry
 		used    map[netip.Addr]string

@@ -77,7 +77,7 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
 			return Verdict{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has %s for it", p.Owner, e.Node, a)}
 		}
 	}
-	if exists && entry.Dynamic() {
+	if exists && entry.Kind == pool.Dynamic {
 		return Verdict{Why: fmt.Sprintf("the pool of node %s offers %s to any pod", e.Node, a)}
 	}
 	return Verdict{State: Clear}

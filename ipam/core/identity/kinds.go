@@ -110,8 +110,8 @@ func (k Kinds) Slots() bool {
 }
 
 // Label returns the name of a kind in pool entries. Kinds of Kubernetes have no group in it. Kinds whose group has a
-// dot do, because two kinds may be called StatefulSet; so do kinds of any group that are called Pod, because an
-// entry for the kind Pod is removed with that pod (pool.OrdinaryKind).
+// dot do, because two kinds may be called StatefulSet; so do kinds of any group that are called Pod, because an entry
+// for the kind Pod is removed with its pod (pool.UnreservedKind).
 func Label(gk schema.GroupKind) string {
 	if strings.Contains(gk.Group, ".") || gk.Kind == podKind && gk.Group != "" {
 		return gk.Kind + "." + gk.Group

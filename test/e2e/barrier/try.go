@@ -112,7 +112,7 @@ func (a *attempt) withhold(ctx context.Context) error {
 	for addr, e := range n.Entries {
 		owner, inUse := n.Used[addr]
 		switch {
-		case !e.Dynamic() || slices.Contains(pool.NodeOwners[:], owner):
+		case e.Kind != pool.Dynamic || slices.Contains(pool.NodeOwners[:], owner):
 		case inUse:
 			used = append(used, addr)
 		default:
@@ -124,7 +124,7 @@ func (a *attempt) withhold(ctx context.Context) error {
 			a.withheld = append(a.withheld, list[rand.IntN(len(list))])
 		}
 	}
-	return a.edit(ctx, func(n pool.Node, addr netip.Addr) pool.Edit { return n.Set(addr, pool.Entry{Owner: withheldOwner}) })
+	return a.edit(ctx, func(n pool.Node, addr netip.Addr) pool.Edit { return n.Set(addr, pool.ForOwner(withheldOwner)) })
 }
 
 // edit changes the entries of the withheld addresses.
