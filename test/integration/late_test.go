@@ -23,20 +23,19 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// lateWatch is a proxy in front of the API server for one node. It holds up the watch of the agent for
-// its CiliumNode, as a loaded agent or API server does; all else passes at once, so that the kubelet
-// knows its pods in time.
+// lateWatch is a proxy in front of the API server for one node. It delays the watch of the agent for its CiliumNode,
+// as a loaded agent or API server does; everything else passes at once, so that the kubelet knows its pods in time.
 type lateWatch struct {
 	kubeconfig string
 
 	mu sync.Mutex
-	// delay is how much later than sent by the API server the agent gets what it has not got yet.
+	// delay is how much later than sent by the API server the agent gets pending events.
 	delay time.Duration
-	// changed is closed when the delay is another.
+	// changed is closed when the delay changes.
 	changed chan struct{}
 }
 
-// heldUpForAll is a delay that outlasts each test: the agent hears nothing until it is set to another.
+// heldUpForAll is a delay longer than any test: the agent gets no events until the delay changes.
 const heldUpForAll = time.Hour
 
 func (l *lateWatch) setDelay(delay time.Duration) {
@@ -67,7 +66,7 @@ func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 			defer close(sent)
 			held.send()
 		}()
-		// Also where the proxy panics, as it does when either side breaks off.
+		// Also if the proxy panics, which it does if either side closes the connection.
 		defer func() {
 			close(held.pieces)
 			<-sent
@@ -77,7 +76,7 @@ func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 	return l
 }
 
-// heldUp is an answer whose body goes out in its order, each piece of it so much later than it came.
+// heldUp is a response whose body is sent in order, each piece after the delay.
 type heldUp struct {
 	http.ResponseWriter
 	ctx    context.Context
@@ -90,7 +89,7 @@ type piece struct {
 	came time.Time
 }
 
-// WriteHeader is not held up: the watch stands at once.
+// WriteHeader is not delayed: the watch is established at once.
 func (h *heldUp) WriteHeader(status int) {
 	h.ResponseWriter.WriteHeader(status)
 	h.flush()
@@ -105,7 +104,7 @@ func (h *heldUp) Write(data []byte) (int, error) {
 	}
 }
 
-// send returns when all pieces are sent, or the watch is given up.
+// send returns when all pieces are sent, or the watch is closed.
 func (h *heldUp) send() {
 	for p := range h.pieces {
 		if !h.due(p) {
@@ -118,7 +117,7 @@ func (h *heldUp) send() {
 	}
 }
 
-// due returns when a piece is to be sent, and false where the watch is given up.
+// due returns when a piece has to be sent, and false if the watch is closed.
 func (h *heldUp) due(p piece) bool {
 	for {
 		delay, changed := h.watch.current()
@@ -133,11 +132,11 @@ func (h *heldUp) due(p piece) bool {
 }
 
 func (h *heldUp) flush() {
-	// Whoever has gone needs nothing more.
+	// A closed connection needs no flush.
 	_ = http.NewResponseController(h.ResponseWriter).Flush()
 }
 
-// startLateNode starts a node whose agent is so much behind.
+// startLateNode starts a node whose agent is behind by the delay.
 func (e *env) startLateNode(name string, delay time.Duration, args ...string) *lateWatch {
 	e.t.Helper()
 	l := e.lateWatch(name, delay)
@@ -145,8 +144,8 @@ func (e *env) startLateNode(name string, delay time.Duration, args ...string) *l
 	return l
 }
 
-// startLateNodes starts nodes whose agents are so much behind, and all that 200 pods at once need. Nobody
-// leads by a lease: what takes its time on a small machine must not end a program. It returns the nodes' watches.
+// startLateNodes starts nodes whose agents are behind, and what 200 pods at once need. There is no leader election,
+// so that a slow machine does not end a program. It returns the watches of the nodes.
 func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs []string, nodeArgs ...string) []*lateWatch {
 	e.t.Helper()
 	var late []*lateWatch
@@ -164,7 +163,7 @@ func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs
 
 const stockScheduler = "default-scheduler"
 
-// startStockScheduler starts a scheduler without our plugin, for pods that ask for no other.
+// startStockScheduler starts the default scheduler.
 func (e *env) startStockScheduler() {
 	e.t.Helper()
 	config := filepath.Join(e.Dir(), stockScheduler+".yaml")
@@ -177,7 +176,7 @@ leaderElection: {leaderElect: false}
 	e.must(err)
 }
 
-// stockPods makes ordinary pods for the stock scheduler.
+// stockPods creates unreserved pods of the default scheduler.
 func (e *env) stockPods(prefix string, n int) []string {
 	e.t.Helper()
 	pods := names(prefix, n)
@@ -210,8 +209,8 @@ func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 	return n
 }
 
-// strays counts the pods of the prefixes that ever had an address that their entry did not give them. None
-// may have come to have it beside another, and none may have lost it to one.
+// strays counts the pods with the prefixes that ever had an address that their entry did not give them. None may have
+// shared it with another pod.
 func (e *env) strays(prefixes ...string) int {
 	e.t.Helper()
 	n := 0
@@ -226,7 +225,7 @@ func (e *env) strays(prefixes ...string) int {
 	return n
 }
 
-// On ordinary nodes an agent that is 3 s late gives pods other IPs than their claims: they are restarted, one of each
+// TestLateAgents: on ordinary nodes an agent that is 3 s late gives pods other IPs than their claims: they are restarted, one of each
 // StatefulSet at a time, until they run with what is reserved for them. 40 pods of our scheduler, among 100 of the stock
 // scheduler that take dynamic entries. No two ever have the same IP.
 func TestLateAgents(t *testing.T) {
@@ -237,8 +236,8 @@ func TestLateAgents(t *testing.T) {
 	// A wrong IP is reported by name for a while, and is not what is promised here.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
 	// Addresses cool down for a minute, longer than any agent is late.
-	late := e.startLateNodes(threeNodes, behind, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--ip-rate-num=100", "--restart-after=4s",
-		fmt.Sprintf("--max-restarts=%d", atOnce), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
+	late := e.startLateNodes(threeNodes, behind, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--min-free-ips=100", "--mismatch-grace-period=4s",
+		fmt.Sprintf("--max-concurrent-restarts=%d", atOnce), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
 
 	var all []string
 	awaitReserved := func() map[string]witness.Row {
@@ -291,7 +290,7 @@ func TestLateAgents(t *testing.T) {
 	}
 }
 
-// The same of a Deployment: what was claimed for its new pods become its slots. A pod that takes a slot over is a new claim
+// TestLateAgentOfSlots is the same for a Deployment: what was claimed for its new pods become its slots. A pod that takes a slot over is a new claim
 // each time, so that a restart helps once the agent has caught up.
 func TestLateAgentOfSlots(t *testing.T) {
 	t.Parallel()
@@ -329,7 +328,7 @@ func TestLateAgentOfSlots(t *testing.T) {
 		if e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 {
 			return true
 		}
-		// One that was given just the slot that it claimed was lucky, and makes room for another.
+		// A pod that got the claimed slot by chance is deleted.
 		for _, r := range rows {
 			if r.UID != "" && r.Running && r.Phase == "InUse" && slots["node-1/"+r.Address] && !replaced[r.Pod] {
 				replace(r.Pod)
