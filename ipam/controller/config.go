@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -37,7 +38,7 @@ const (
 )
 
 // DefaultSweepInterval is what Config.SweepInterval is where no flag says otherwise.
-const DefaultSweepInterval = sweepInterval
+const DefaultSweepInterval = source.ResyncPeriod
 
 // minWritesPerMinute lets a pool be filled, asked and taken from in one minute.
 const minWritesPerMinute = 4

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"math"
 	"net/netip"
@@ -12,11 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -79,7 +80,7 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 	}
 	d.hear(node)
 	d.late, d.answerDue = r.answers.look(n)
-	if len(d.late) > 0 && (node == nil || !works(node)) {
+	if len(d.late) > 0 && (node == nil || !nodeutil.IsReady(node)) {
 		// Nobody is there to answer, whatever is written. A node that comes back is no reason to look at its pool.
 		d.late, d.answerDue = nil, sooner(d.answerDue, d.now.Add(answerWithin))
 	}
@@ -87,23 +88,23 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 		stays, err := needsEntry(ctx, r.cached, r.kinds, n.Name, namespace, name)
 		return err != nil || stays
 	}
-	var pods corev1.PodList
-	if err := r.cached.List(ctx, &pods, client.MatchingFields{podPlaceIndex: n.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the pods of node %s from the cache: %w", n.Name, err)
+	pods, err := index.PodsOnNode(ctx, r.cached, n.Name)
+	if err != nil {
+		return nil, err
 	}
 	if d.strict {
-		d.occupants, err = r.occupants(ctx, pods.Items)
+		d.occupants, err = r.occupants(ctx, pods)
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if lacksAddress(pod) {
+	for i := range pods {
+		pod := &pods[i]
+		if podutil.AwaitsIP(pod) {
 			d.waiting = append(d.waiting, pool.OwnerKey(pod.Namespace, pod.Name))
 			if !identity.OptsOut(pod.Annotations) {
 				d.counting = append(d.counting, pool.OwnerKey(pod.Namespace, pod.Name))
 			}
 		}
-		if hasAddresses(pod) {
-			d.taken = append(d.taken, podAddrs(pod)...)
+		if podutil.HoldsIPs(pod) {
+			d.taken = append(d.taken, podutil.IPs(pod)...)
 		}
 	}
 	return d, err
@@ -113,7 +114,7 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 func (d *duty) hear(node *corev1.Node) {
 	d.silent, d.heard = false, time.Time{}
 	if node != nil {
-		since, ok := heard(node)
+		since, ok := nodeutil.ReadySince(node)
 		d.silent, d.heard = !ok, since
 	}
 }
@@ -135,7 +136,7 @@ func without(n pool.Node, owners []string) int {
 
 // lookLive replaces what the caches say of the node and its pods by what the API server has.
 func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) error {
-	node, err := readNode(ctx, r.live, n.Name)
+	node, err := index.Node(ctx, r.live, n.Name)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 	cached := d.held
 	d.held = func(a netip.Addr) bool {
 		return cached(a) || slices.ContainsFunc(here, func(pod corev1.Pod) bool {
-			return hasAddresses(&pod) && slices.Contains(podAddrs(&pod), a)
+			return podutil.HoldsIPs(&pod) && slices.Contains(podutil.IPs(&pod), a)
 		})
 	}
 	if d.strict {

@@ -7,11 +7,21 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/subnets"
 )
+
+// CacheOptions returns the options of the manager's cache: the kinds that the controllers watch, and the fields that
+// they read.
+func CacheOptions(cfg Config) cache.Options {
+	return informers.Options(cfg.Adoption, cfg.Verify.Endpoints)
+}
 
 // Setup adds the controllers to a manager. ctx bounds the writes that are under way when the
 // manager stops.
@@ -37,11 +47,11 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		return err
 	}
 	metrics.Register(metrics.World{
-		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.synced,
+		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States,
 		Homeless: func() []plan.Kept { return p.homeless(ctx) },
 	})
 
-	if err := indexAddresses(ctx, mgr); err != nil {
+	if err := index.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	s := p.newSubnetReconciler()
@@ -52,7 +62,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
 	records.poolsSeen, records.ready = p.watched["ciliumnodes"], []toolscache.InformerSynced{p.watched["ciliumnodes"], p.watched["fixedips"], p.watched["statefulsets"]}
-	if err := records.setup(ctx, mgr, to.identities); err != nil {
+	if err := records.setup(mgr, to.identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
 	}
 	if err := (&slotReconciler{records}).setup(mgr, to.slots); err != nil {

@@ -28,9 +28,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -75,7 +77,7 @@ type subnetReconciler struct {
 // allSubnets is the one request.
 var allSubnets = reconcile.Request{NamespacedName: types.NamespacedName{Name: "all"}}
 
-func (r *subnetReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *feed) error {
+func (r *subnetReconciler) setup(ctx context.Context, mgr manager.Manager, nodes *source.Feed) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unhomedIndex, unhomed); err != nil {
 		return fmt.Errorf("index FixedIPs without a home: %w", err)
 	}
@@ -84,10 +86,10 @@ func (r *subnetReconciler) setup(ctx context.Context, mgr manager.Manager, nodes
 	})
 	return builder.ControllerManagedBy(mgr).
 		Named("subnet").
-		WatchesRawSource(nodes.source(nil, func() []reconcile.Request { return []reconcile.Request{allSubnets} })).
+		WatchesRawSource(nodes.Source(nil, func() []reconcile.Request { return []reconcile.Request{allSubnets} })).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.FixedIP{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(workers(1)).
+		WithOptions(source.Workers(1)).
 		Complete(r)
 }
 
@@ -111,7 +113,7 @@ func (r *subnetReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	rules := r.cfg.subnetRules()
-	next, adopts := now.Add(sweepInterval), false
+	next, adopts := now.Add(source.ResyncPeriod), false
 	if told {
 		next = now.Add(subnetInterval)
 	}
@@ -174,7 +176,7 @@ func (r *subnetReconciler) assign(ctx context.Context, n pool.Node, first func(p
 	}
 	j := plan.Joiner{SuccessorOf: node.Labels[successorLabel]}
 	if r.cfg.SubnetSource == FromNode {
-		if j.Own, err = podCIDRs(&node); err != nil {
+		if j.Own, err = nodeutil.PodCIDRs(&node); err != nil {
 			r.warn(ctx, n.Name, "MalformedSubnet", "AssignSubnet", "%v", err)
 			return reconcile.Result{}, false, nil
 		}

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
@@ -65,7 +65,7 @@ func (r *subnetReconciler) view(ctx context.Context, now time.Time) (*view, erro
 				Name:        n.Name,
 				Subnets:     with[n.Name],
 				SuccessorOf: n.Labels[successorLabel],
-				Ready:       ready(n),
+				Ready:       nodeutil.IsSchedulable(n),
 				Joined:      n.CreationTimestamp.Time,
 			})
 		}
@@ -154,45 +154,9 @@ func condition(status metav1.ConditionStatus, reason, message string) metav1.Con
 	return metav1.Condition{Type: v1alpha1.ConditionHomed, Status: status, Reason: reason, Message: message}
 }
 
-// ready tells whether pods can be placed on a node.
-func ready(n *corev1.Node) bool {
-	return n.DeletionTimestamp == nil && !n.Spec.Unschedulable && works(n)
-}
-
-// works tells whether the kubelet of a node says that it does, and has been heard of lately.
-func works(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-}
-
-// heard is since when the kubelet of a node has been heard of and says that it works; zero: it does not say since when.
-// ok is false where it is not heard of, or does not work. One of which nothing was ever heard has never run anything.
-func heard(n *corev1.Node) (since time.Time, ok bool) {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue
-		}
-	}
-	return time.Time{}, true
-}
-
-// podCIDRs are the subnets that Kubernetes gave a node.
-func podCIDRs(n *corev1.Node) ([]netip.Prefix, error) {
-	var own []netip.Prefix
-	for _, s := range n.Spec.PodCIDRs {
-		subnet, err := address.ParseSubnet(s)
-		if err != nil {
-			return nil, fmt.Errorf("spec.podCIDRs of node %s: %w", n.Name, err)
-		}
-		own = append(own, subnet)
-	}
-	return own, nil
-}
-
 // nodeChanged lets pass what makes a difference here, and not the heartbeats.
 var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-	return ready(before) != ready(after) || before.Labels[successorLabel] != after.Labels[successorLabel] ||
+	return nodeutil.IsSchedulable(before) != nodeutil.IsSchedulable(after) || before.Labels[successorLabel] != after.Labels[successorLabel] ||
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs)
 }}

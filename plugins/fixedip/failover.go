@@ -16,6 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
@@ -174,7 +175,7 @@ func fenceOf(node *corev1.Node) pool.Fence {
 	switch {
 	case node == nil, slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }):
 		return pool.Down
-	case ready(node):
+	case nodeutil.IsReady(node):
 		return pool.Reported
 	}
 	return pool.Unfenced
