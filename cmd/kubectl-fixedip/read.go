@@ -281,17 +281,15 @@ func nodeRows(l *ledger.Ledger, nodes map[string]*corev1.Node) []nodeRow {
 			}
 			row.subnets = strings.Join(subnets, ",")
 			for a, e := range n.Entries {
-				_, resting := e.ReleasedAt()
-				_, _, fixed := e.Pod()
 				switch {
 				case address.Of(a) != f:
-				case resting:
+				case e.Kind == pool.Cooldown:
 					row.resting++
-				case fixed:
+				case e.Kind == pool.Owned:
 					row.fixed++
-				case e.Dynamic() && n.InUse(a):
+				case e.Kind == pool.Dynamic && n.InUse(a):
 					row.used++
-				case e.Dynamic():
+				case e.Kind == pool.Dynamic:
 					row.free++
 				}
 			}

@@ -39,9 +39,9 @@ func pools() *ledger.Ledger {
 		Name: "node-1", PodCIDRs: []string{"10.0.1.0/24", "fd00:1::/120"},
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/120")},
 		Entries: entries(map[string]pool.Entry{
-			"10.0.1.1": {}, "10.0.1.2": {}, "fd00:1::1": {}, "10.0.1.254": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"),
-			"fd00:1::fe": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.253": pool.Released(now),
-			"10.0.1.252": pool.Owned("web", "web-0", "StatefulSet", "web"),
+			"10.0.1.1": {}, "10.0.1.2": {}, "fd00:1::1": {}, "10.0.1.254": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+			"fd00:1::fe": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.253": pool.CooldownEntry("", now),
+			"10.0.1.252": pool.OwnedEntry("web", "web-0", "StatefulSet", "web"),
 		}),
 		Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.2"): "web/other"},
 	})

@@ -32,7 +32,7 @@ func poolOf(cn *ciliumv2.CiliumNode) Pool {
 			p.Dynamic++
 		case pod(e.Owner):
 			p.Fixed++
-		case e.Owner == "fixedip.io/away", e.Owner == "fixedip.io/arriving":
+		case e.Owner == "fixedip.io/moved", e.Owner == "fixedip.io/move-target":
 			p.Moving++
 		default:
 			p.Resting++

@@ -289,7 +289,7 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 func (w *Witness) away(owner string) bool {
 	for _, cn := range w.nodes {
 		for _, e := range cn.Spec.IPAM.Pool {
-			if e.Owner == "fixedip.io/away" && strings.HasSuffix(strings.TrimSuffix(e.Resource, "/leaving"), "/"+owner) {
+			if e.Owner == "fixedip.io/moved" && slices.Contains(strings.Split(e.Resource, ";"), "pod="+owner) {
 				return true
 			}
 		}

@@ -88,58 +88,58 @@ func TestViolations(t *testing.T) {
 		"bound by a claim that is taken away and given back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, ""},
 		"bound after its claim was taken away, before it is given back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 3, before its claim at 4"},
 		"bound to one node by the claim of another that is taken away and given back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-2")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
 		"bound by a claim that is taken away, and claimed with another address": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
 		"bound while its address is being taken back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, ""},
 		"bound just before its address is taken back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, ""},
 		"bound while its address is being taken back, of which the watch tells late": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			record := e.record("web-0", "10.0.1.9")
 			asked := e.version + 1
 			e.version++
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 			e.asked(record, asked)
 		}, ""},
 		"bound after its address was taken back, which nobody had asked for": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.record("web-0", "10.0.1.9")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 4, before its claim at 5"},
@@ -161,18 +161,18 @@ func TestViolations(t *testing.T) {
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
 		"bound before its claim, on a node that took nothing back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-2")
 			e.node("node-2", "10.0.2.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 5, before its claim at 6"},
 		"bound before its claim, by an entry that was taken back long ago": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
@@ -209,15 +209,15 @@ func TestViolations(t *testing.T) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.record("web-0", "10.0.1.9")
-			e.node("node-2", "10.0.1.9", "fixedip.io/arriving")
+			e.node("node-2", "10.0.1.9", "fixedip.io/move-target")
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
 			e.pod("web-0", "2", "")
-			e.node("node-1", "10.0.1.9", "fixedip.io/away")
+			e.node("node-1", "10.0.1.9", "fixedip.io/moved")
 			e.node("node-2", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "2", "node-2", "10.0.1.9")
 		}, ""},
 		"an address that its home offers while it is elsewhere": {func(e *events) {
-			e.node("node-1", "10.0.1.9", "fixedip.io/away")
+			e.node("node-1", "10.0.1.9", "fixedip.io/moved")
 			e.node("node-2", "10.0.1.9", "db/web-0")
 			e.node("node-1", "10.0.1.9", "db/web-1")
 		}, "the address 10.0.1.9 is in the pools of node-1 and node-2"},

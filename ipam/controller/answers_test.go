@@ -34,7 +34,7 @@ func newShrinking(t *testing.T) *shrinking {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	s := &shrinking{stage: newStage(t, nil, objects(node))}
-	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {Owner: "router"}}, map[string]string{"10.0.1.3": "router"})
+	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": pool.ForOwner("router")}, map[string]string{"10.0.1.3": "router"})
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},

@@ -32,7 +32,7 @@ func (r *recordReconciler) contests(ctx context.Context, owner string, held []le
 		}
 		for _, a := range h.Addrs {
 			if user := n.Used[a]; user != "" && user != owner {
-				found = append(found, plan.Contest{Addr: a, User: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s, which had it before the agent knew whose it is; it is waited for until that pod is gone", h.Node, a, pool.Told(user, owner))})
+				found = append(found, plan.Contest{Addr: a, User: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s, which had it before the agent knew whose it is; it is waited for until that pod is gone", h.Node, a, pool.RedactOwner(user, owner))})
 				continue
 			}
 			why, err := r.unheard(ctx, h.Node, a)
@@ -63,7 +63,7 @@ func (r *recordReconciler) tellContested(ctx context.Context, owner string, s pl
 			return fmt.Errorf("read pod %s: %w", c.User, err)
 		} else if err == nil {
 			r.events.Eventf(&pod, nil, corev1.EventTypeWarning, conflictReasons[plan.ConflictStranger], "Verify",
-				"Runs with %s, which is kept for %s and can't go back before this pod is gone; delete it", c.Addr, pool.Told(owner, c.User))
+				"Runs with %s, which is kept for %s and can't go back before this pod is gone; delete it", c.Addr, pool.RedactOwner(owner, c.User))
 		}
 	}
 	return nil

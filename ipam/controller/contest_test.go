@@ -30,7 +30,7 @@ func TestContests(t *testing.T) {
 	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 	a := netip.MustParseAddr("10.0.1.6")
 	since := func(age time.Duration) pool.Entry {
-		return pool.Entry{Owner: owner, Resource: "db/StatefulSet/mysql", Since: now.Add(-age).Unix()}
+		return pool.Entry{Kind: pool.Owned, Purpose: pool.ForWorkload, Owner: owner, Workload: "db/StatefulSet/mysql", Since: now.Add(-age).Unix()}
 	}
 	node := func(ready corev1.ConditionStatus, age time.Duration) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
@@ -47,7 +47,7 @@ func TestContests(t *testing.T) {
 		node    *corev1.Node
 		want    string
 	}{
-		"it was claimed":                {entry: pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), node: up},
+		"it was claimed":                {entry: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), node: up},
 		"its pod has it":                {entry: since(time.Second), used: owner, reports: true, node: up},
 		"another has it":                {entry: since(time.Hour), used: "db/other-0", node: up, want: "the agent of node n lists 10.0.1.6 as used by db/other-0, which had it before the agent knew whose it is; it is waited for until that pod is gone"},
 		"one of another namespace does": {entry: since(time.Hour), used: "web/other-0", node: up, want: "the agent of node n lists 10.0.1.6 as used by a pod of another namespace, which had it before the agent knew whose it is; it is waited for until that pod is gone"},

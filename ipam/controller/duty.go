@@ -166,7 +166,7 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 	}
 	d.gone = map[string]bool{}
 	for _, e := range plan.Vacant(n, d.stays) {
-		namespace, name, _ := e.Pod()
+		namespace, name, _ := pool.SplitOwnerKey(e.Owner)
 		stays, err := needsEntry(ctx, r.live, r.kinds, n.Name, namespace, name)
 		if err != nil {
 			return err
@@ -202,7 +202,7 @@ func (d *duty) watermark(n pool.Node, f address.Family) plan.Watermark {
 func (d *duty) untold(n pool.Node) int {
 	told := 0
 	for _, owner := range n.Used {
-		if (pool.Entry{Owner: owner}).Node() {
+		if pool.ForOwner(owner).Kind == pool.NodeOwned {
 			told++
 		}
 	}
@@ -267,7 +267,7 @@ func (d *duty) edits(n pool.Node) []pool.Edit {
 	if d.live {
 		for a, e := range plan.Vacant(n, func(namespace, name string) bool { return !d.gone[pool.OwnerKey(namespace, name)] }) {
 			if !d.held(a) {
-				edits = append(edits, n.Set(a, pool.Released(d.now)))
+				edits = append(edits, n.Set(a, pool.CooldownEntry("", d.now)))
 				klog.V(3).InfoS("An ordinary pod is gone", "node", n.Name, "owner", e.Owner, "ip", a)
 			}
 		}

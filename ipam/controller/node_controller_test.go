@@ -38,7 +38,7 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	s := newStage(t, objects(node), objects(node))
-	s.fill(map[string]pool.Entry{"10.0.1.9": pool.Released(begin)}, nil)
+	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", begin)}, nil)
 	s.adopts() // The ledger has the pool then.
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
@@ -86,7 +86,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 		"nothing is heard of the node":       {annotations: optedOut, after: time.Hour, unheard: true},
 		"the node was not heard of just now": {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 9*time.Second)},
 		"the node is heard of again":         {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 10*time.Second), ends: 1},
-		"its entry elsewhere rests":          {annotations: optedOut, after: time.Hour, elsewhere: ptr.To(pool.Released(begin)), again: true},
+		"its entry elsewhere rests":          {annotations: optedOut, after: time.Hour, elsewhere: ptr.To(pool.CooldownEntry("", begin)), again: true},
 		"it is listed elsewhere":             {annotations: optedOut, after: time.Hour, used: true, again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(c.heard)}}
 			s := newStage(t, objects(), objects(node, pod))
-			s.fill(map[string]pool.Entry{"10.0.1.9": pool.ReleasedFrom("db/mysql-0", begin)}, nil)
+			s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("db/mysql-0", begin)}, nil)
 			s.adopts() // The ledger has the pool then.
 			other := pool.Node{Name: "m", UID: "m", Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 			if c.elsewhere != nil {
@@ -154,7 +154,7 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			s := newStage(t, append(c.live, node), objects(node.DeepCopy()))
-			s.fill(map[string]pool.Entry{addr: pool.Released(begin)}, nil)
+			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("", begin)}, nil)
 			s.adopts() // The ledger has the pool then.
 			cfg := Config{
 				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,

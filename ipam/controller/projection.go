@@ -104,7 +104,7 @@ func (r *recordReconciler) homecoming(node string) []reconcile.Request {
 	}
 	var requests []reconcile.Request
 	for _, k := range r.ledger.KeepingsIn(n.Subnets...) {
-		if slices.ContainsFunc(k.Addrs, func(a netip.Addr) bool { return n.Home(a) && n.Entries[a].Owner != k.Owner }) {
+		if slices.ContainsFunc(k.Addrs, func(a netip.Addr) bool { return n.Home(a) && !n.Entries[a].OwnedBy(k.Owner) }) {
 			requests = append(requests, source.Request(k.Record)...)
 		}
 	}

@@ -210,7 +210,7 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 	case !apierrors.IsNotFound(err):
 		return s, fmt.Errorf("read FixedIP %s: %w", key, err)
 	case len(s.Held) > 0:
-		label, name, ok := r.ledger.WorkloadOf(s.Held[0])
+		label, name, ok := r.ledger.EntryOf(s.Held[0]).WorkloadRef()
 		kind, known := r.kinds.Labelled(label)
 		if ok && known && kind.Identity != identity.PodName {
 			// It is the holder of a slot.
@@ -238,13 +238,13 @@ func (r *recordReconciler) situation(ctx context.Context, from client.Reader, ke
 		return s, fmt.Errorf("read pod %s: %w", key, err)
 	}
 	if s.Record == nil && s.Workload.Name == "" {
-		resource := r.ledger.ResourceOf(s.Held[0])
-		owner, ok := plan.Claimant(key.Name, resource, s.Pod)
+		entry := r.ledger.EntryOf(s.Held[0])
+		owner, ok := plan.Claimant(key.Name, entry, s.Pod)
 		if !ok {
 			return plan.Situation{}, nil
 		}
 		gk, s.Workload.OwnerReference = identity.StatefulSets, owner
-		s.Guessed = !plan.Names(resource, owner)
+		s.Guessed = !plan.Names(entry, owner)
 	}
 	places, err := r.places(ctx, s.Record)
 	if err != nil {

@@ -66,7 +66,7 @@ func TestTheStepAfterBarIsNotMissed(t *testing.T) {
 	// The clients of a stage can't be compared.
 	s.records.live = &struct{ client.Client }{s.api}
 	home, _ := s.records.ledger.Node("n")
-	s.records.ledger.SetNode(home.With([]pool.Edit{home.Set(netip.MustParseAddr(fixed(0)), pool.Leaving("m", "db/web-0"))}))
+	s.records.ledger.SetNode(home.With([]pool.Edit{home.Set(netip.MustParseAddr(fixed(0)), pool.LeavingEntry("m", "db/web-0"))}))
 	s.records.ledger.SetNode(ciliumpool.FromCiliumNode(barred))
 	result, err := s.records.Reconcile(t.Context(), source.Request("db/web-0")[0])
 	var now ciliumv2.CiliumNode

@@ -229,7 +229,7 @@ func (s *stage) told() (all []string) {
 	}
 }
 
-const rests = "fixedip.io/released"
+const rests = "fixedip.io/cooldown"
 
 func objects(o ...client.Object) []client.Object { return o }
 

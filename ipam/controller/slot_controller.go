@@ -75,7 +75,7 @@ func (r *slotReconciler) setup(mgr manager.Manager, workloads *source.Feed) erro
 func (r *slotReconciler) ofHolder(_ context.Context, obj client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, h := range r.ledger.Held(pool.OwnerKey(obj.GetNamespace(), obj.GetName())) {
-		if label, name, ok := r.ledger.WorkloadOf(h); ok {
+		if label, name, ok := r.ledger.EntryOf(h).WorkloadRef(); ok {
 			requests = append(requests, slotRequest(r.kinds, obj.GetNamespace()+"/"+label+"/"+name)...)
 		}
 	}

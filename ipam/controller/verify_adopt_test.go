@@ -51,10 +51,10 @@ func TestLatePodGoesWhileItsAddressIsAdopted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := boundPod(has)
 			s := newStage(t, objects(pod.DeepCopy()), objects(pod.DeepCopy()))
-			s.fill(map[string]pool.Entry{has: {}, claimed: pool.Owned("db", "web-0", "StatefulSet", "web")}, nil)
+			s.fill(map[string]pool.Entry{has: {}, claimed: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}, nil)
 			want := s.poolOwners()
 			if c.keeps {
-				want[has], want[claimed] = mine, pool.ReleasedFrom(mine, s.clock.Now()).Owner
+				want[has], want[claimed] = mine, pool.CooldownEntry(mine, s.clock.Now()).Owner
 			}
 			s.onPatch = func() (func(), error) {
 				s.onPatch = nil
@@ -96,7 +96,7 @@ func (s *stage) verifies() *verifyReconciler {
 // A pod that its agent gave what is another's by now can't keep it. It is restarted, and gets what was claimed for it.
 func TestLatePodCanNotKeepItsAddress(t *testing.T) {
 	const claimed, has = "10.0.1.200", "10.0.1.1"
-	mine, theirs := pool.Owned("db", "web-0", "StatefulSet", "web"), pool.Owned("db", "web-1", "StatefulSet", "web")
+	mine, theirs := pool.OwnedEntry("db", "web-0", "StatefulSet", "web"), pool.OwnedEntry("db", "web-1", "StatefulSet", "web")
 	reports := func(p *corev1.Pod) {
 		p.Annotations = map[string]string{identity.AnnotationOnMismatch: string(identity.Report)}
 	}

@@ -36,7 +36,7 @@ func (r *verifyReconciler) slotsOf(held []ledger.Holding) (w workloadKey, ok boo
 	if len(held) == 0 {
 		return workloadKey{}, false
 	}
-	label, name, ok := r.ledger.WorkloadOf(held[0])
+	label, name, ok := r.ledger.EntryOf(held[0]).WorkloadRef()
 	kind, known := r.kinds.Labelled(label)
 	if !ok || !known || kind.Identity != identity.Slot {
 		return workloadKey{}, false
@@ -76,7 +76,7 @@ func (r *verifyReconciler) keptFor(o plan.Observed, of workloadKey) bool {
 		return kept.GroupKind() == of.GroupKind && kept.Name == of.Name
 	}
 	// Entries name kinds by their labels.
-	label, name, ok := r.ledger.WorkloadOf(o.Held[0])
+	label, name, ok := r.ledger.EntryOf(o.Held[0]).WorkloadRef()
 	return ok && label == identity.Label(of.GroupKind) && name == of.Name
 }
 
@@ -85,6 +85,6 @@ func (r *verifyReconciler) keptForItself(o plan.Observed, pod types.NamespacedNa
 	if o.Record != nil {
 		return r.keptFor(o, workloadKey{schema.GroupKind{Kind: podKind}, pod.Name})
 	}
-	_, _, ok := r.ledger.WorkloadOf(o.Held[0])
+	_, _, ok := r.ledger.EntryOf(o.Held[0]).WorkloadRef()
 	return !ok
 }

@@ -81,7 +81,7 @@ func newPools(t *testing.T, seed uint64, entries map[string]pool.Entry) *pools {
 		cn.Spec.IPAM.PodCIDRs, cn.Spec.IPAM.Pool = subnets, ipamtypes.AllocationMap{"10.0.9.9": {}}
 		if e, ok := entries[name]; ok {
 			for _, a := range movedAddrs {
-				cn.Spec.IPAM.Pool[a.String()] = ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Resource}
+				cn.Spec.IPAM.Pool[a.String()] = ciliumpool.EncodeEntry(e)
 			}
 		}
 		s.nodes[name] = cn
@@ -257,7 +257,7 @@ func movedPod() (*corev1.Pod, kubernetes.Interface) {
 
 var (
 	atHome = map[string]pool.Entry{"home": movedID.Entry()}
-	onA    = map[string]pool.Entry{"home": pool.Away("a", movedOwner), "a": movedID.Entry()}
+	onA    = map[string]pool.Entry{"home": pool.MovedEntry("a", movedOwner), "a": movedID.Entry()}
 )
 
 // A scheduler dies after each write of a move. The next one brings the pod to whatever node takes it
@@ -289,7 +289,7 @@ func TestMoveResumed(t *testing.T) {
 						successor := s.process(ctx, "successor", clients)
 						rests := false
 						for _, e := range s.nodes[then].Spec.IPAM.Pool {
-							rests = rests || e.Owner == "fixedip.io/released"
+							rests = rests || e.Owner == "fixedip.io/cooldown"
 						}
 						err := successor.goTo(ctx, pod, then)
 						if rests {
@@ -478,7 +478,7 @@ func (a *actor) giveBack(ctx context.Context) {
 		})
 		if next.Step == plan.FinishRecord {
 			write("home", func(n pool.Node) ([]pool.Edit, error) {
-				return n.Claim(movedAddrs, pool.Owned("db", "other-0", "StatefulSet", "other"))
+				return n.Claim(movedAddrs, pool.OwnedEntry("db", "other-0", "StatefulSet", "other"))
 			})
 		}
 	}

@@ -213,7 +213,7 @@ func (c *claims) round(round int) time.Duration {
 	after := make([]pool.Node, costNodes)
 	for i, name := range slices.Sorted(maps.Keys(c.nodes)) {
 		writers.Go(func() error {
-			entry := pool.Owned("db", fmt.Sprintf("mysql-%d", round), "StatefulSet", "mysql")
+			entry := pool.OwnedEntry("db", fmt.Sprintf("mysql-%d", round), "StatefulSet", "mysql")
 			return w.Write(ctx, ciliumpool.Request{Node: name, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 				edits := []pool.Edit{n.Set(claimable(n), entry)}
 				after[i] = n.With(edits)
@@ -237,7 +237,7 @@ func (c *claims) round(round int) time.Duration {
 // is none, a dynamic entry that is not used, as the guide takes it.
 func claimable(n pool.Node) (found netip.Addr) {
 	for a := range address.Up(n.Subnets[0]) {
-		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Dynamic()) {
+		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Kind == pool.Dynamic) {
 			found = a
 		}
 	}

@@ -101,7 +101,7 @@ func TestMigrate(t *testing.T) {
 	others := slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == home })
 	second := step(before, others[0])
 	e.awaitEvent("web-0", "Moved", fmt.Sprintf("Address [%s] moved from node %s to node %s", address, home, others[0]))
-	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/away", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
+	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/moved", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the pools say %v, want %v", got, want)
 	}
 
@@ -277,7 +277,7 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 			name := fmt.Sprintf("to-%s-%d", leg.to, dies)
 			e.await("wait for "+leg.to+" to have no trace of it", func([]witness.Row) bool {
 				owner, exists := e.witness.Owner(leg.to, now["web-0"].Address)
-				return !exists || owner == "fixedip.io/away"
+				return !exists || owner == "fixedip.io/moved"
 			})
 			if dies <= leg.writes {
 				e.must(scheduler.Kill())

@@ -207,7 +207,7 @@ func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
 	node := f.place(pod.Name)
 	f.mu.Unlock()
 	owner := metav1.GetControllerOfNoCopy(pod)
-	entry := pool.Owned(pod.Namespace, pod.Name, owner.Kind, owner.Name)
+	entry := pool.OwnedEntry(pod.Namespace, pod.Name, owner.Kind, owner.Name)
 	var chosen netip.Addr
 	err := f.writer.Write(ctx, ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		for a, e := range n.Entries {

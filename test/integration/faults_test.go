@@ -194,7 +194,7 @@ func (r *faultRun) quiet(ctx context.Context, pods []string) error {
 	return wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
 		rows := r.e.witness.State(r.name)
 		stands := r.stands(rows)
-		busy := strings.Contains(stands, "has []") || strings.Contains(stands, "has no CiliumNode") || strings.Contains(stands, "fixedip.io/released")
+		busy := strings.Contains(stands, "has []") || strings.Contains(stands, "has no CiliumNode") || strings.Contains(stands, "fixedip.io/cooldown")
 		var now []string
 		for _, row := range rows {
 			where := "nowhere"

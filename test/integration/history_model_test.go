@@ -10,7 +10,7 @@ import (
 // The checker knows an order where there is one, and notices where there is none: that of a claim that two
 // were told they have, above all.
 func TestHistoryModel(t *testing.T) {
-	const web0, web1, released = "db/web-0", "db/web-1", "fixedip.io/released"
+	const web0, web1, released = "db/web-0", "db/web-1", "fixedip.io/cooldown"
 	// patch is a claim, a move or a release, as our programs write it.
 	patch := func(from, to string) []byte {
 		test := `{"op":"test","path":"/spec/ipam/pool/10.0.1.9","value":null}`

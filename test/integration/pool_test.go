@@ -62,7 +62,7 @@ func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.Node 
 	return ciliumpool.FromCiliumNode(cn)
 }
 
-func owned(pod string) pool.Entry { return pool.Owned("db", pod, "StatefulSet", "mysql") }
+func owned(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "StatefulSet", "mysql") }
 
 // claim asks for addresses the way the scheduler does.
 func claim(node, pod string, addrs ...string) ciliumpool.Request {
@@ -444,7 +444,7 @@ func (e *env) returningNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := pool.Owned(namespace, "mysql-0", "StatefulSet", "mysql")
+	want := pool.OwnedEntry(namespace, "mysql-0", "StatefulSet", "mysql")
 	if again.Subnets[0] != given.Subnets[0] || now.Entries[addr] != want || now.UID == before.UID {
 		t.Errorf("the node had %v and has %v; the pool is %v, want %s for %v", given.Subnets, again.Subnets, now.Entries, addr, want)
 	}

@@ -105,7 +105,7 @@ func TestFixedIPDeletedByHand(t *testing.T) {
 	if after.Address == before["web-0"].Address || after.Address == before["web-1"].Address {
 		t.Errorf("web-0 had %s, gave it up, and has %s now", before["web-0"].Address, after.Address)
 	}
-	if owner, ok := e.witness.Owner("node-1", before["web-0"].Address); !ok || owner != "fixedip.io/released" {
+	if owner, ok := e.witness.Owner("node-1", before["web-0"].Address); !ok || owner != "fixedip.io/cooldown" {
 		t.Errorf("the former address %s has the owner %q (%v); it should rest", before["web-0"].Address, owner, ok)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // admission judges FixedIPs as an API server does that has our definition of them.
@@ -76,7 +77,7 @@ func FuzzFixedIP(f *testing.F) {
 		{"::ffff:10.0.0.1", "a/b", "b/web-0", "foo/v1", "Pod", "web", "2562047h47m16.854775807s"},
 		{"10.0.0.1,10.0.0.2", "node 1", "web-0 [restored]", "v1", "Pod", "web-0", "300000h"},
 		{"fe80::1%eth0", "node-1", "leaving", "a/b/c", "A/B", "x/y", "1d"},
-		{"010.0.0.1", "fixedip.io/away", "..", "", "", "", "0"},
+		{"010.0.0.1", "fixedip.io/moved", "..", "", "", "", "0"},
 		{"", "", "web-0", "apps.kruise.io/v1beta1", "StatefulSet", "web", "1e3s"},
 		{"10.0.0.1,10.0.0.1,::1", "", "web-0", "apps/v1", "ReplicaSet", "web", "999999999999h"},
 	} {
@@ -130,13 +131,13 @@ func FuzzFixedIP(f *testing.F) {
 		}
 		id := identity.Identity{Namespace: namespace, PodName: record.Spec.PodName, Owner: identity.OwnerOf(&record)}
 		e := id.Entry()
-		if ns, name, ok := e.Pod(); !ok || ns != namespace || name != pod {
-			t.Errorf("its entry %+v is for pod %s/%s", e, ns, name)
+		if !e.OwnedBy(pool.OwnerKey(namespace, pod)) {
+			t.Errorf("its entry is %+v", e)
 		}
-		if e.Ordinary() {
+		if e.IsUnreserved() {
 			t.Errorf("its entry %+v goes with the pod", e)
 		}
-		if label, name, ok := e.Workload(); id.Itself() != (e.Resource == "") || !id.Itself() && (!ok || name != owner || !strings.HasPrefix(label, kind)) {
+		if label, name, ok := e.WorkloadRef(); id.Itself() != e.IsBarePod() || !id.Itself() && (!ok || name != owner || !strings.HasPrefix(label, kind)) {
 			t.Errorf("its entry %+v is for %s %s", e, label, name)
 		}
 	})

@@ -27,7 +27,7 @@ type world struct {
 }
 
 func fine() *world {
-	owned := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	return &world{
 		Things: explain.Things{
 			Namespace: "db", Name: "mysql-0", Now: now,
@@ -98,7 +98,7 @@ func (w *world) ofDeployment() {
 	w.Record.Name = "web-10-0-1-6"
 	w.Record.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "deploy-1"}
 	w.Workload = &identity.Workload{Namespace: "db", Name: "web", UID: "deploy-1", Replicas: ptr.To[int32](3)}
-	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.Owned("db", "mysql-0", "Deployment", "web")
+	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.OwnedEntry("db", "mysql-0", "Deployment", "web")
 }
 
 // without takes the pod.
@@ -196,7 +196,7 @@ func TestFindings(t *testing.T) {
 		"waiting for its home, as the node that it was moved to is gone": {func(w *world) {
 			w.unplaced()
 			a := netip.MustParseAddr("10.0.1.6")
-			w.pools[1].Entries[a], w.pools[0].Entries[a] = w.pools[0].Entries[a], pool.Away("node-2", "db/mysql-0")
+			w.pools[1].Entries[a], w.pools[0].Entries[a] = w.pools[0].Entries[a], pool.MovedEntry("node-2", "db/mysql-0")
 			w.Nodes["node-1"].Spec.Unschedulable = true
 			delete(w.Nodes, "node-2")
 		}, []explain.Finding{

@@ -165,8 +165,8 @@ func FuzzKind(f *testing.F) {
 		if k.APIGroup == "" {
 			id.Owner.APIVersion = "v1"
 		}
-		if gotLabel, name, ok := id.Entry().Workload(); !ok || gotLabel != label || name != "web" || id.Entry().Ordinary() {
-			t.Errorf("%q: its entry %+v is for %s %s, ordinary: %v", text, id.Entry(), gotLabel, name, id.Entry().Ordinary())
+		if gotLabel, name, ok := id.Entry().WorkloadRef(); !ok || gotLabel != label || name != "web" || id.Entry().IsUnreserved() {
+			t.Errorf("%q: its entry %+v is for %s %s, unreserved: %v", text, id.Entry(), gotLabel, name, id.Entry().IsUnreserved())
 		}
 	})
 }
@@ -245,10 +245,10 @@ func FuzzIdentity(f *testing.F) {
 			}
 			return
 		}
-		if ns, name, ok := id.Entry().Pod(); !ok || ns != "db" || name != "web-0" {
-			t.Errorf("its entry %+v is that of %s/%s", id.Entry(), ns, name)
+		if !id.Entry().OwnedBy("db/web-0") {
+			t.Errorf("its entry is %+v", id.Entry())
 		}
-		if id.Entry().Ordinary() {
+		if id.Entry().IsUnreserved() {
 			t.Errorf("its entry %+v goes with the pod", id.Entry())
 		}
 		record := &v1alpha1.FixedIP{Spec: v1alpha1.FixedIPSpec{Owner: v1alpha1.OwnerReference{APIVersion: id.Owner.APIVersion, Kind: id.Owner.Kind, Name: id.Owner.Name, UID: id.Owner.UID}}}

@@ -71,14 +71,12 @@ func (i Identity) Resource() string { return Resource(i.Namespace, i.Owner.Group
 // Itself tells whether the identity is that of a pod without a controller.
 func (i Identity) Itself() bool { return i.Owner.GroupKind() == schema.GroupKind{Kind: podKind} }
 
-// Entry is the pool entry that gives an address to the identity. That of a pod without a workload names
-// none: there is nobody else that it could be for, and an entry that is for a Pod in so many words goes
-// with that pod (pool.OrdinaryKind).
+// Entry returns the pool entry that gives an address to the identity.
 func (i Identity) Entry() pool.Entry {
 	if i.Itself() {
-		return pool.Alone(i.Namespace, i.PodName)
+		return pool.BarePodEntry(i.Namespace, i.PodName)
 	}
-	return pool.Owned(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
+	return pool.OwnedEntry(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
 // Controllers finds what controls an object that controls a pod: a ReplicaSet, as a rule. seen is

@@ -116,10 +116,10 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s: fixed %v, error %q, (-want +got): %s", name, fixed, message, diff)
 		}
 	}
-	if got, want := of("apps.kruise.io/v1beta1", "StatefulSet", false).Entry(), (pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet.apps.kruise.io/mysql"}); got != want {
+	if got, want := of("apps.kruise.io/v1beta1", "StatefulSet", false).Entry(), (pool.OwnedEntry("db", "mysql-0", "StatefulSet.apps.kruise.io", "mysql")); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)
 	}
-	if got, want := mysql0.Entry(), (pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"}); got != want {
+	if got, want := mysql0.Entry(), (pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)
 	}
 }

@@ -16,6 +16,8 @@ import (
 // node is one node in the ledger. All but the atomics is guarded by the ledger's lock.
 type node struct {
 	pool pool.Node
+	// written is the last version that ObserveWrite took and that the watch has not shown yet; zero: there is none.
+	written pool.Node
 	// assumed are the addresses of claims in flight. Key: the address. Value: the UID of the pod
 	// that it was decided for. An address may be here and in the pool at once: the claim has been
 	// seen and its pod is not bound yet.
@@ -35,10 +37,13 @@ type node struct {
 
 func newNode(k *kept) *node { return &node{assumed: map[netip.Addr]types.UID{}, kept: k} }
 
-func (n *node) set(p pool.Node) {
+// set replaces the pool. recount says whether what count reads may have changed.
+func (n *node) set(p pool.Node, recount bool) {
 	n.unheard = unheardOf(n.unheard, n.pool, p)
 	n.pool = p
-	n.count()
+	if recount {
+		n.count()
+	}
 }
 
 func (n *node) assume(uid types.UID, addrs []netip.Addr) {
@@ -92,10 +97,8 @@ func (n *node) count() {
 				room[address.Of(a)]--
 			}
 		}
-		for a, e := range n.pool.Entries {
-			if !e.Reusable() || !n.idle(a) {
-				taken(a)
-			}
+		for a := range n.pool.Entries {
+			taken(a)
 		}
 		for a := range n.pool.Used {
 			if _, entry := n.pool.Entries[a]; !entry {
@@ -103,13 +106,13 @@ func (n *node) count() {
 			}
 		}
 		for a := range n.pool.Handshakes {
-			if _, entry := n.pool.Entries[a]; !entry && !n.pool.InUse(a) && n.pool.Withheld(a) {
+			if _, entry := n.pool.Entries[a]; !entry && !n.pool.InUse(a) && n.pool.IsReleasing(a) {
 				taken(a)
 			}
 		}
 		for a := range n.assumed {
 			_, entry := n.pool.Entries[a]
-			if !entry && !n.pool.InUse(a) && !n.pool.Withheld(a) {
+			if !entry && !n.pool.InUse(a) && !n.pool.IsReleasing(a) {
 				taken(a)
 			}
 		}
@@ -117,7 +120,7 @@ func (n *node) count() {
 			for a := range n.kept.within(s) {
 				_, entry := n.pool.Entries[a]
 				_, assumed := n.assumed[a]
-				if !entry && !assumed && !n.pool.InUse(a) && !n.pool.Withheld(a) {
+				if !entry && !assumed && !n.pool.InUse(a) && !n.pool.IsReleasing(a) {
 					taken(a)
 				}
 			}
@@ -145,22 +148,11 @@ func (n *node) free(a netip.Addr) bool {
 func (n *node) idle(a netip.Addr) bool {
 	_, assumed := n.assumed[a]
 	_, keeps := n.kept.keeper(a)
-	return !assumed && !keeps && !n.pool.InUse(a) && !n.pool.Withheld(a)
+	return !assumed && !keeps && !n.pool.InUse(a) && !n.pool.IsReleasing(a)
 }
 
-// reusable is the released address of a family that rests longest, of those that are wanted.
-func (n *node) reusable(f address.Family, wanted func(netip.Addr) bool) (netip.Addr, bool) {
-	for _, a := range n.pool.Reusable(f) {
-		if n.idle(a) && wanted(a) {
-			return a, true
-		}
-	}
-	return netip.Addr{}, false
-}
-
-// pick takes the next address of a family: from the top of the subnets downwards, outside the
-// pool, since a dynamic entry may be in use without our knowing (the agent's word is late). Only
-// when none is left does it take a released one, the one that rests longest first.
+// pick returns the highest free address of a family. It chooses outside the pool: a dynamic entry may be in use without the
+// agent having reported it.
 func (n *node) pick(f address.Family) (netip.Addr, bool) {
 	if n.room(f) == 0 {
 		return netip.Addr{}, false
@@ -175,5 +167,5 @@ func (n *node) pick(f address.Family) (netip.Addr, bool) {
 			}
 		}
 	}
-	return n.reusable(f, func(netip.Addr) bool { return true })
+	return netip.Addr{}, false
 }

@@ -116,51 +116,50 @@ func overlaps(s netip.Prefix, with []netip.Prefix) bool {
 	return slices.ContainsFunc(with, s.Overlaps)
 }
 
-// Change is what a new version of a node's pool brought.
+// Change is the difference between two versions of a node's pool. The zero Change is none.
 type Change struct {
-	// Appeared: the node was not known before.
+	// Appeared is true if the node was not known before.
 	Appeared bool
-	// Grew: the node has more room in some family than before.
+	// Grew is true if a claim can choose from more addresses of some family than before.
 	Grew bool
-	// Moved: its subnets are others than before.
+	// Moved is true if the node's subnets changed.
 	Moved bool
-	// Owners are the pods that gained or lost an address on the node, or that a mark there named or
-	// names, sorted.
+	// Entries is true if an entry was added, removed or changed.
+	Entries bool
+	// Status is true if the addresses in use or the release handshakes changed.
+	Status bool
+	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
 	Owners []string
 	// Workloads are those that the entries of these pods name, sorted.
 	Workloads []string
 }
 
-// concerned is the pod that an entry names, as its owner or in a mark; empty where it names none.
-func concerned(e pool.Entry) string {
-	if _, _, ok := e.Pod(); ok {
-		return e.Owner
-	}
-	if _, owner, ok := e.AwayAt(); ok {
-		return owner
-	}
-	owner, _ := e.ArrivingFor()
-	return owner
+// Any reports whether anything changed that a decision can depend on.
+func (c Change) Any() bool {
+	return c.Appeared || c.Grew || c.Moved || c.Entries || c.Status || len(c.Owners) > 0
 }
 
-// diff compares two versions of a node's pool. Change.Grew and Change.Appeared are not its work.
-func diff(before, after pool.Node) Change {
+// sameStatus reports whether two versions of a pool have the same addresses in use and the same release handshakes.
+func sameStatus(a, b pool.Node) bool {
+	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes)
+}
+
+// diff compares the spec of two versions of a node's pool.
+func diff(before, after pool.Node) (moved bool, ownersChanged, workloadsChanged []string) {
 	owners, workloads := map[string]bool{}, map[string]bool{}
 	note := func(from, in pool.Node) {
 		for a, e := range from.Entries {
-			if owner := concerned(e); owner != "" && (in.Entries[a].Owner != e.Owner || owner != e.Owner && in.Entries[a] != e) {
-				owners[owner] = true
-				if _, _, ok := e.Pod(); ok {
-					workloads[e.Resource] = true
-				}
+			owner, other := e.NamesPod(), in.Entries[a]
+			if owner == "" || other == e || e.Kind == pool.Owned && other.OwnedBy(owner) {
+				continue
+			}
+			owners[owner] = true
+			if e.Workload != "" {
+				workloads[e.Workload] = true
 			}
 		}
 	}
 	note(before, after)
 	note(after, before)
-	return Change{
-		Moved:     !slices.Equal(before.Subnets, after.Subnets),
-		Owners:    slices.Sorted(maps.Keys(owners)),
-		Workloads: slices.Sorted(maps.Keys(workloads)),
-	}
+	return !slices.Equal(before.Subnets, after.Subnets), slices.Sorted(maps.Keys(owners)), slices.Sorted(maps.Keys(workloads))
 }

@@ -11,25 +11,22 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Claimant finds the workload that an entry without a record is for: one that the scheduler wrote, a
-// person, or another controller of fixed addresses before us. resource is what the entry says it is
-// for. It counts where it names a StatefulSet whose pod can have this name. Otherwise the pod tells
-// by its controller, or, while there is none, by its name: then the StatefulSet has to be there.
+// Claimant returns the workload that an entry without a FixedIP is for, whether the scheduler wrote it or a user. The entry
+// decides if it names a StatefulSet whose pod can have this name. Otherwise the controller of the pod does, or, if there is
+// no pod, its name: then the StatefulSet has to exist.
 //
-// A pod without a controller is its own workload, and an entry that was claimed for one is for nobody else:
-// while the pod is not there it is gone. ok is false where nothing is to be recorded: the
-// pods of other controllers never come back under their name, and an entry that is for a Pod in so
-// many words is for that one pod. Their entries are respected as they stand.
-func Claimant(podName, resource string, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
-	switch kind, name, _ := (pool.Entry{Resource: resource}).Workload(); {
+// A pod without a controller is its own workload. ok is false if nothing is to be recorded: pods of other controllers never
+// come back under their name, and an Unreserved entry is for one pod only. Their entries are not changed.
+func Claimant(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
+	switch kind, name, _ := entry.WorkloadRef(); {
 	case kind == "StatefulSet" && numbers(podName, name):
 		return statefulSet(name), true
-	case kind == "Pod":
+	case entry.IsUnreserved():
 		return v1alpha1.OwnerReference{}, false
 	}
 	alone := v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: podName}
 	if pod == nil {
-		if (pool.Entry{Resource: resource}).Alone() {
+		if entry.IsBarePod() {
 			return alone, true
 		}
 		if i := strings.LastIndex(podName, "-"); i > 0 && numbers(podName, podName[:i]) {
@@ -46,14 +43,13 @@ func Claimant(podName, resource string, pod *corev1.Pod) (owner v1alpha1.OwnerRe
 	return v1alpha1.OwnerReference{}, false
 }
 
-// Names tells whether the resource of an entry names a workload: what it does not name was found out
-// from the pod, and is a guess while there is none.
-func Names(resource string, owner v1alpha1.OwnerReference) bool {
-	e := pool.Entry{Resource: resource}
-	if e.Alone() {
+// Names reports whether an entry says that it is for a workload. If it does not, the workload was inferred from the pod, and
+// is a guess if there is no pod.
+func Names(entry pool.Entry, owner v1alpha1.OwnerReference) bool {
+	if entry.IsBarePod() {
 		return owner.Kind == "Pod"
 	}
-	kind, name, ok := e.Workload()
+	kind, name, ok := entry.WorkloadRef()
 	return ok && kind == owner.Kind && name == owner.Name
 }
 

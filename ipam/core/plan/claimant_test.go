@@ -10,6 +10,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 func TestClaimant(t *testing.T) {
@@ -25,33 +26,33 @@ func TestClaimant(t *testing.T) {
 		return v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name}
 	}
 	for name, c := range map[string]struct {
-		podName, resource string
-		pod               *corev1.Pod
-		want              v1alpha1.OwnerReference
-		nobody            bool
-		guessed           bool
+		podName string
+		entry   pool.Entry
+		pod     *corev1.Pod
+		want    v1alpha1.OwnerReference
+		nobody  bool
+		guessed bool
 	}{
-		"as the scheduler writes it":                {"mysql-0", "db/StatefulSet/mysql", nil, sts("mysql"), false, false},
-		"by hand, the pod is there":                 {"mysql-0", "", mysqlPod, sts("mysql"), false, true},
-		"by hand, with a word":                      {"mysql-0", "mine!", mysqlPod, sts("mysql"), false, true},
-		"by hand, for a StatefulSet that it is not": {"mysql-0", "db/StatefulSet/other", mysqlPod, sts("mysql"), false, true},
-		"by hand, the pod is yet to come":           {"mysql-0", "", nil, sts("mysql"), false, true},
-		"by hand, for a kind that is not ours":      {"mysql-0", "db/Deployment/mysql", nil, sts("mysql"), false, true},
-		"by hand, for a name without a number":      {"mysql", "", nil, v1alpha1.OwnerReference{}, true, false},
-		"by hand, for a number alone":               {"-0", "", nil, v1alpha1.OwnerReference{}, true, false},
-		"a pod of its own":                          {"mysql-0", "", of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, true},
-		"claimed for a pod of its own":              {"mysql-0", "itself", of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
-		"claimed for a pod of its own that is gone": {"mysql-0", "itself", nil, v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
-		"claimed for one, and another has the name": {"mysql-0", "itself", mysqlPod, sts("mysql"), false, true},
-		"a pod of a ReplicaSet":                     {"mysql-0", "", of("apps/v1", "ReplicaSet", "mysql"), v1alpha1.OwnerReference{}, true, false},
-		"for one pod, in so many words":             {"mysql-0", "db/Pod/mysql-0", of("", "", ""), v1alpha1.OwnerReference{}, true, false},
+		"as the scheduler writes it":                {"mysql-0", pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), nil, sts("mysql"), false, false},
+		"by hand, the pod is there":                 {"mysql-0", pool.ForOwner("db/mysql-0"), mysqlPod, sts("mysql"), false, true},
+		"by hand, for a StatefulSet that it is not": {"mysql-0", pool.OwnedEntry("db", "mysql-0", "StatefulSet", "other"), mysqlPod, sts("mysql"), false, true},
+		"by hand, the pod is yet to come":           {"mysql-0", pool.ForOwner("db/mysql-0"), nil, sts("mysql"), false, true},
+		"by hand, for a kind that is not ours":      {"mysql-0", pool.OwnedEntry("db", "mysql-0", "Deployment", "mysql"), nil, sts("mysql"), false, true},
+		"by hand, for a name without a number":      {"mysql", pool.ForOwner("db/mysql"), nil, v1alpha1.OwnerReference{}, true, false},
+		"by hand, for a number alone":               {"-0", pool.ForOwner("db/-0"), nil, v1alpha1.OwnerReference{}, true, false},
+		"a pod of its own":                          {"mysql-0", pool.ForOwner("db/mysql-0"), of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, true},
+		"claimed for a pod of its own":              {"mysql-0", pool.BarePodEntry("db", "mysql-0"), of("", "", ""), v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
+		"claimed for a pod of its own that is gone": {"mysql-0", pool.BarePodEntry("db", "mysql-0"), nil, v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}, false, false},
+		"claimed for one, and another has the name": {"mysql-0", pool.BarePodEntry("db", "mysql-0"), mysqlPod, sts("mysql"), false, true},
+		"a pod of a ReplicaSet":                     {"mysql-0", pool.ForOwner("db/mysql-0"), of("apps/v1", "ReplicaSet", "mysql"), v1alpha1.OwnerReference{}, true, false},
+		"for one pod, in so many words":             {"mysql-0", pool.UnreservedEntry("db", "mysql-0"), of("", "", ""), v1alpha1.OwnerReference{}, true, false},
 	} {
-		got, ok := plan.Claimant(c.podName, c.resource, c.pod)
+		got, ok := plan.Claimant(c.podName, c.entry, c.pod)
 		if got != c.want || ok == c.nobody {
 			t.Errorf("%s: %+v, %v", name, got, ok)
 		}
-		if ok && plan.Names(c.resource, got) == c.guessed {
-			t.Errorf("%s: %q names %+v: %v", name, c.resource, got, !c.guessed)
+		if ok && plan.Names(c.entry, got) == c.guessed {
+			t.Errorf("%s: %+v names %+v: %v", name, c.entry, got, !c.guessed)
 		}
 	}
 }

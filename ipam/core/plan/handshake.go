@@ -28,7 +28,7 @@ func Ask(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func
 		switch {
 		case address.Of(a) != f || state == pool.OtherState:
 		case state == pool.Refused,
-			exists && (!e.Dynamic() || state == pool.TakenOut || n.InUse(a) || held(a)),
+			exists && (e.Kind != pool.Dynamic || state == pool.TakenOut || n.InUse(a) || held(a)),
 			!exists && state == pool.Asked,
 			n.AgentsTurn(a) && unanswered(a):
 			marks = append(marks, n.Mark(a, pool.NotAsked))
@@ -58,7 +58,7 @@ func balance(n pool.Node, f address.Family, w Watermark, held, kept func(netip.A
 	busy := 0
 	for a, e := range n.Entries {
 		switch {
-		case address.Of(a) != f || !e.Dynamic():
+		case address.Of(a) != f || e.Kind != pool.Dynamic:
 		case n.InUse(a) || held(a):
 			busy++
 		case kept(a):

@@ -29,7 +29,7 @@ func leaving(entries map[string]pool.Entry, states map[string]pool.Handshake, us
 }
 
 func TestAskAndTakeOut(t *testing.T) {
-	owned := pool.Entry{Owner: "db/mysql-0"}
+	owned := pool.ForOwner("db/mysql-0")
 	six := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {}, "10.0.1.4": {}, "10.0.1.5": {}, "10.0.1.6": {}}
 	two := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}
 	for name, c := range map[string]struct {
@@ -158,7 +158,7 @@ func (a *agent) report() {
 func (a *agent) offered() []netip.Addr {
 	var offered []netip.Addr
 	for ip, e := range a.view.Entries {
-		if _, allocated := a.allocated[ip]; !allocated && e.Dynamic() && !a.view.Withheld(ip) {
+		if _, allocated := a.allocated[ip]; !allocated && e.Kind == pool.Dynamic && !a.view.IsReleasing(ip) {
 			offered = append(offered, ip)
 		}
 	}
@@ -192,7 +192,7 @@ func (a *agent) controller(t *rapid.T, believed pool.Node, w plan.Watermark, una
 	marks := plan.Ask(after, address.IPv4, w, nothing, nothing, unanswered)
 	if ok := !slices.ContainsFunc(marks, func(m pool.Mark) bool {
 		e, exists := a.api.Entries[m.Addr]
-		return a.api.Handshakes[m.Addr] != m.From || m.To == pool.Asked && (!exists || !e.Dynamic()) || m.To == pool.TakenOut && exists
+		return a.api.Handshakes[m.Addr] != m.From || m.To == pool.Asked && (!exists || e.Kind != pool.Dynamic) || m.To == pool.TakenOut && exists
 	}); ok && len(marks) > 0 {
 		a.api.Handshakes = a.api.WithMarks(marks).Handshakes
 		a.version++
@@ -220,7 +220,7 @@ func (a *agent) settle(t *rapid.T, w plan.Watermark) (rounds int) {
 func TestHandshakeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/27")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}, Handshakes: map[netip.Addr]pool.Handshake{}}
-		n.Entries[addr("10.0.1.30")] = pool.Entry{Owner: "router"}
+		n.Entries[addr("10.0.1.30")] = pool.ForOwner("router")
 		a := &agent{api: &n, version: 1, allocated: map[netip.Addr]string{addr("10.0.1.30"): "router"}}
 		a.watch()
 		w := plan.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free"), Excess: rapid.IntRange(0, 6).Draw(t, "excess"), Max: rapid.IntRange(6, 29).Draw(t, "max")}
@@ -260,9 +260,9 @@ func TestHandshakeModel(t *testing.T) {
 		a.settle(t, w)
 		free, busy := 0, 0
 		for ip, e := range n.Entries {
-			if _, allocated := a.allocated[ip]; allocated && e.Dynamic() {
+			if _, allocated := a.allocated[ip]; allocated && e.Kind == pool.Dynamic {
 				busy++
-			} else if e.Dynamic() {
+			} else if e.Kind == pool.Dynamic {
 				free++
 			}
 		}

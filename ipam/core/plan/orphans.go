@@ -244,7 +244,7 @@ func Reserve(heir pool.Node, subnets []netip.Prefix, kept []Kept, others []pool.
 		}
 	}
 	for a, e := range heir.Entries {
-		if inside.Contains(a) && e.Offers() {
+		if inside.Contains(a) && e.Allocatable() {
 			delete(entries, a)
 		}
 	}
@@ -253,10 +253,10 @@ func Reserve(heir pool.Node, subnets []netip.Prefix, kept []Kept, others []pool.
 			if o.Name == heir.Name || !inside.Contains(a) {
 				continue
 			}
-			if _, arriving := e.ArrivingFor(); arriving {
+			if e.Kind == pool.MoveTarget {
 				announced = append(announced, Announced{Node: o.Name, Addr: a, Entry: e})
-			} else if e.Offers() {
-				entries[a] = pool.Away(o.Name, e.Owner)
+			} else if e.Allocatable() {
+				entries[a] = pool.MovedEntry(o.Name, e.NamesPod())
 			}
 		}
 	}

@@ -119,7 +119,7 @@ func TestGivenUp(t *testing.T) {
 }
 
 func TestReserve(t *testing.T) {
-	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	kept := []plan.Kept{lost("10.0.0.17", "node-1"), lost("10.0.9.9", "node-1")}
 	entries := func(e pool.Entry) map[netip.Addr]pool.Entry { return map[netip.Addr]pool.Entry{addr("10.0.0.17"): e} }
 	for name, c := range map[string]struct {
@@ -128,13 +128,13 @@ func TestReserve(t *testing.T) {
 		announced   []plan.Announced
 	}{
 		"nobody has it":                    {want: entries(mine)},
-		"it lives elsewhere":               {other: entries(mine), want: entries(pool.Away("other", "db/mysql-0"))},
-		"another pod has it elsewhere":     {other: entries(pool.Owned("db", "x-0", "StatefulSet", "x")), want: entries(pool.Away("other", "db/x-0"))},
-		"anybody may have it elsewhere":    {other: entries(pool.Entry{}), want: entries(pool.Away("other", ""))},
-		"it was about to move":             {other: entries(pool.Arriving("db/mysql-0")), want: entries(mine), announced: []plan.Announced{{Node: "other", Addr: addr("10.0.0.17"), Entry: pool.Arriving("db/mysql-0")}}},
-		"it rests elsewhere":               {other: entries(pool.Released(clock)), want: entries(mine)},
+		"it lives elsewhere":               {other: entries(mine), want: entries(pool.MovedEntry("other", "db/mysql-0"))},
+		"another pod has it elsewhere":     {other: entries(pool.OwnedEntry("db", "x-0", "StatefulSet", "x")), want: entries(pool.MovedEntry("other", "db/x-0"))},
+		"anybody may have it elsewhere":    {other: entries(pool.Entry{}), want: entries(pool.MovedEntry("other", ""))},
+		"it was about to move":             {other: entries(pool.MoveTargetEntry("db/mysql-0")), want: entries(mine), announced: []plan.Announced{{Node: "other", Addr: addr("10.0.0.17"), Entry: pool.MoveTargetEntry("db/mysql-0")}}},
+		"it rests elsewhere":               {other: entries(pool.CooldownEntry("", clock)), want: entries(mine)},
 		"the heir has it already":          {heir: entries(mine), want: map[netip.Addr]pool.Entry{}},
-		"it was about to move to the heir": {heir: entries(pool.Arriving("db/mysql-0")), want: entries(mine)},
+		"it was about to move to the heir": {heir: entries(pool.MoveTargetEntry("db/mysql-0")), want: entries(mine)},
 	} {
 		heir := pool.Node{Name: "heir", Entries: c.heir}
 		others := []pool.Node{{Name: "heir", Entries: map[netip.Addr]pool.Entry{addr("10.0.0.17"): mine}}, {Name: "other", Entries: c.other}}

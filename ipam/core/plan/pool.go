@@ -44,7 +44,7 @@ func (w Watermark) ForNode(pods, size int64) Watermark {
 func Fill(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool) (edits []pool.Edit, short int) {
 	free, dynamic := 0, 0
 	for a, e := range n.Entries {
-		if address.Of(a) != f || !e.Dynamic() {
+		if address.Of(a) != f || e.Kind != pool.Dynamic {
 			continue
 		}
 		dynamic++
@@ -64,7 +64,7 @@ func Fill(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool
 			if missing <= 0 {
 				break
 			}
-			if _, exists := n.Entries[a]; exists || n.InUse(a) || n.Withheld(a) || kept(a) {
+			if _, exists := n.Entries[a]; exists || n.InUse(a) || n.IsReleasing(a) || kept(a) {
 				continue
 			}
 			edits = append(edits, n.Set(a, pool.Entry{}))
@@ -87,10 +87,10 @@ const barLasts = 5 * time.Second
 // zero where none rests.
 func Rested(n pool.Node, now time.Time, coolDown time.Duration, heard time.Time, inUse func(netip.Addr) bool) (edits []pool.Edit, next time.Time) {
 	for a, e := range n.Entries {
-		at, released := e.ReleasedAt()
-		if !released {
+		if e.Kind != pool.Cooldown {
 			continue
 		}
+		at := e.SinceTime()
 		rest := coolDown
 		if !n.Home(a) {
 			rest = max(coolDown, barLasts)
@@ -111,7 +111,7 @@ func Rested(n pool.Node, now time.Time, coolDown time.Duration, heard time.Time,
 		if n.InUse(a) {
 			// Without a cool-down there is nothing to start anew, and a write would follow the other.
 			if coolDown > 0 {
-				edits = append(edits, n.Set(a, e.Anew(now)))
+				edits = append(edits, n.Set(a, pool.CooldownEntry(e.Pod, now)))
 			}
 			continue
 		}

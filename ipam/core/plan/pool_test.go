@@ -53,7 +53,7 @@ func keeps(addrs []string) func(netip.Addr) bool {
 }
 
 func TestFill(t *testing.T) {
-	owned := pool.Entry{Owner: "db/mysql-0"}
+	owned := pool.ForOwner("db/mysql-0")
 	for name, c := range map[string]struct {
 		node  pool.Node
 		mark  plan.Watermark
@@ -65,10 +65,10 @@ func TestFill(t *testing.T) {
 		"enough is free":                  {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), plan.Watermark{Free: 2, Max: 4}, nil, 0, nil},
 		"what is used is not free":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
 		"no more than the maximum":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), plan.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
-		"around what is fixed":            {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.Released(time.Unix(1, 0))}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
+		"around what is fixed":            {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
 		"around what is used unlisted":    {node(nil, "10.0.1.1"), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
 		"until the subnet is full":        {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), plan.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
-		"a pinned address of the node":    {node(map[string]pool.Entry{"10.0.1.1": {Owner: "router"}}), plan.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
+		"a pinned address of the node":    {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), plan.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
 		"a node that has no such subnet":  {pool.Node{Name: "n"}, plan.Watermark{Free: 1, Max: 1}, nil, 1, nil},
 		"what is leaving counts":          {leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}), plan.Watermark{Free: 2, Max: 4}, nil, 0, nil},
 		"what is just gone does not":      {leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
@@ -91,7 +91,7 @@ func TestFillSettles(t *testing.T) {
 			case 0:
 				n.Entries[a] = pool.Entry{}
 			case 1:
-				n.Entries[a] = pool.Entry{Owner: "db/mysql-0"}
+				n.Entries[a] = pool.ForOwner("db/mysql-0")
 			}
 			if rapid.Bool().Draw(t, "used") {
 				n.Used[a] = "somebody"
@@ -115,12 +115,12 @@ func TestFillSettles(t *testing.T) {
 func TestRested(t *testing.T) {
 	now := time.Unix(1000, 0)
 	n := node(map[string]pool.Entry{
-		"10.0.1.1": pool.Released(now.Add(-60 * time.Second)),
-		"10.0.1.2": pool.Released(now.Add(-59 * time.Second)),
-		"10.0.1.3": pool.Released(now.Add(-90 * time.Second)),
-		"10.0.1.4": pool.Released(now.Add(-90 * time.Second)),
-		"10.0.1.5": {Owner: "fixedip.io/released", Resource: "unreadable"},
-		"10.0.1.6": {Owner: "db/mysql-0"},
+		"10.0.1.1": pool.CooldownEntry("", now.Add(-60*time.Second)),
+		"10.0.1.2": pool.CooldownEntry("", now.Add(-59*time.Second)),
+		"10.0.1.3": pool.CooldownEntry("", now.Add(-90*time.Second)),
+		"10.0.1.4": pool.CooldownEntry("", now.Add(-90*time.Second)),
+		"10.0.1.5": pool.Entry{Kind: pool.Cooldown},
+		"10.0.1.6": pool.ForOwner("db/mysql-0"),
 	}, "10.0.1.3")
 	edits, next := plan.Rested(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
 	if want := []string{"10.0.1.1", "10.0.1.3", "10.0.1.5"}; !equal(edited(edits), want) {
@@ -129,7 +129,7 @@ func TestRested(t *testing.T) {
 	for _, e := range edits {
 		if e.Addr == addr("10.0.1.3") {
 			// The agent still lists it: it cools down from now on.
-			if *e.To != pool.Released(now) {
+			if *e.To != pool.CooldownEntry("", now) {
 				t.Errorf("%+v does not start anew", e)
 			}
 			continue
@@ -156,10 +156,10 @@ func TestRested(t *testing.T) {
 func TestBarOutlastsCoolDown(t *testing.T) {
 	now := time.Unix(1000, 0)
 	n := node(map[string]pool.Entry{
-		"10.0.1.1": pool.Released(now.Add(-time.Second)),
-		"10.0.9.1": pool.Released(now.Add(-time.Second)),
-		"10.0.9.2": pool.Released(now.Add(-4 * time.Second)),
-		"10.0.9.3": pool.Released(now.Add(-5 * time.Second)),
+		"10.0.1.1": pool.CooldownEntry("", now.Add(-time.Second)),
+		"10.0.9.1": pool.CooldownEntry("", now.Add(-time.Second)),
+		"10.0.9.2": pool.CooldownEntry("", now.Add(-4*time.Second)),
+		"10.0.9.3": pool.CooldownEntry("", now.Add(-5*time.Second)),
 	})
 	nobody := func(netip.Addr) bool { return false }
 	for _, coolDown := range []time.Duration{0, time.Second} {

@@ -1,10 +1,8 @@
 package plan
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,19 +43,10 @@ func Precedes(a, b *v1alpha1.FixedIP, holds func(*v1alpha1.FixedIP) bool) bool {
 	return a.Namespace+"/"+a.Name < b.Namespace+"/"+b.Name
 }
 
-// onItsWay is the reason while an address moves to another node.
-const onItsWay = "Away"
-
-// obstacle is why an address of a record has no entry and gets none for now.
-type obstacle struct {
-	// reason is a word for machines, message a sentence for people.
-	reason, message string
-}
-
 // projection finds where the addresses of a record that have no entry in any pool are to get one.
 // All of them do or none does: what a pod holds in one family only, a scheduler would complete with
 // any address of the other. Where something is in the way, that is told and waited for.
-func projection(s Situation) (node string, addrs []netip.Addr, in *obstacle) {
+func projection(s Situation) (node string, addrs []netip.Addr, in *pool.Blocker) {
 	for _, p := range s.Places {
 		if heldAnywhere(s.Held, p.Addr) {
 			continue
@@ -66,7 +55,7 @@ func projection(s Situation) (node string, addrs []netip.Addr, in *obstacle) {
 			return "", nil, o
 		}
 		if node != "" && node != p.Home {
-			return "", nil, &obstacle{"TwoHomes", fmt.Sprintf("its addresses %s are in the subnets of two nodes, %s and %s, and no pod can be on both; delete it and ask for addresses of one node", strings.Join(s.Record.Spec.IPs, ", "), node, p.Home)}
+			return "", nil, &pool.Blocker{Addr: p.Addr, Node: p.Home, Reason: pool.AddressesOnDifferentNodes, Who: node, Asks: ownerOf(s)}
 		}
 		node, addrs = p.Home, append(addrs, p.Addr)
 	}
@@ -78,75 +67,40 @@ func heldAnywhere(held []ledger.Holding, a netip.Addr) bool {
 }
 
 // hindered says what keeps an entry for the record from being written at a place; nil: nothing does.
-func hindered(s Situation, p Place) *obstacle {
-	owner := pool.OwnerKey(s.Record.Namespace, s.Record.Spec.PodName)
+func hindered(s Situation, p Place) *pool.Blocker {
+	owner := ownerOf(s)
 	switch {
 	case p.Home == "":
-		return &obstacle{"NoHome", fmt.Sprintf("%s is in no node's subnet, or in those of two; it waits for the one node that has it", p.Addr)}
+		return &pool.Blocker{Addr: p.Addr, Reason: pool.SubnetNotFound, Asks: owner}
 	case p.Rival != "":
-		return &obstacle{"HeldByRecord", fmt.Sprintf("%s is named by %s too, which comes first; delete one of the two", p.Addr, rival(s.Record.Namespace, p.Rival))}
+		return &pool.Blocker{Addr: p.Addr, Node: p.Home, Reason: pool.ReservedByOtherFixedIP, Who: p.Rival, Asks: owner}
 	case p.User != "":
-		return &obstacle{"UsedByPod", fmt.Sprintf("%s on node %s is used by %s; it can be had when that pod is gone and the agent no longer lists it", p.Addr, p.Home, named("pod", p.User, owner))}
+		return &pool.Blocker{Addr: p.Addr, Node: p.Home, Reason: pool.InUseByPod, Who: p.User, Asks: owner}
 	case p.Entry == nil:
 		return another(s, p)
-	case p.Entry.Owner == owner:
-		return nil
-	}
-	at, released := p.Entry.ReleasedAt()
-	switch {
-	case released && RunsOn(s.Pod, p.Home, p.Addr):
-		// It was taken from the name, and the pod has it from an agent that did not know yet: nobody else can.
+	case p.Entry.Kind == pool.Cooldown && RunsOn(s.Pod, p.Home, p.Addr):
+		// The address was taken from the name, and the pod has it from an agent that did not know yet: no other pod can.
 		return another(s, p)
-	case released:
-		return &obstacle{"Resting", fmt.Sprintf("%s on node %s was released at %s and rests; it can be had when it has cooled down", p.Addr, p.Home, at.UTC().Format(time.RFC3339))}
-	}
-	if node, of, away := p.Entry.AwayAt(); away && of != owner {
-		return &obstacle{"OwnedByPod", fmt.Sprintf("%s, at home on node %s, belongs to %s and is away on another node; remove one of the two", p.Addr, p.Home, named("pod", of, owner))}
-	} else if away {
-		return &obstacle{onItsWay, fmt.Sprintf("%s has left node %s for node %s, whose pool does not have it yet", p.Addr, p.Home, node)}
-	}
-	_, _, pod := p.Entry.Pod()
-	switch {
-	case p.Entry.Dynamic() && RunsOn(s.Pod, p.Home, p.Addr):
-		// The pod itself has it, so that nobody else can.
+	case p.Entry.Kind == pool.Dynamic && RunsOn(s.Pod, p.Home, p.Addr):
+		// The pod itself has it, so that no other can.
 		return nil
-	case p.Entry.Dynamic():
-		return &obstacle{"MayBeInUse", fmt.Sprintf("%s is a dynamic entry in the pool of node %s, which any pod may be using; it can be had when the agent there has given it back", p.Addr, p.Home)}
-	case pod:
-		return &obstacle{"OwnedByPod", fmt.Sprintf("%s on node %s belongs to %s; remove one of the two", p.Addr, p.Home, named("pod", p.Entry.Owner, owner))}
 	}
-	return &obstacle{"OwnedByNode", fmt.Sprintf("%s on node %s is kept for %q; delete the FixedIP and ask for another address", p.Addr, p.Home, p.Entry.Owner)}
+	return p.Entry.Blocker(p.Home, p.Addr, owner)
 }
 
-// named is an owner as pool.Told has it, with what it is before its name.
-func named(what, owner, asks string) string {
-	if told := pool.Told(owner, asks); told != owner {
-		return told
-	}
-	return what + " " + owner
-}
-
-// rival is another FixedIP, for whoever may know of it.
-func rival(namespace, other string) string {
-	if strings.HasPrefix(other, namespace+"/") {
-		return "FixedIP " + other
-	}
-	return "a FixedIP of another namespace"
-}
-
-// reasonHoldsAnother: what is in the way of an entry is what the pool has for the pod itself, which goes when that does.
-const reasonHoldsAnother = "HoldsAnother"
-
-// another tells of an address of the family that the pod has at the same home beside the recorded one: a
-// pool never gives two to one pod.
-func another(s Situation, p Place) *obstacle {
+// another returns the Blocker if the pod has another address of the family at the same home than the recorded one: a pool
+// never gives two to one pod.
+func another(s Situation, p Place) *pool.Blocker {
 	h, _ := heldOn(s.Held, p.Home)
 	i := slices.IndexFunc(h.Addrs, func(a netip.Addr) bool { return address.Of(a) == address.Of(p.Addr) })
 	if i < 0 {
 		return nil
 	}
-	return &obstacle{reasonHoldsAnother, fmt.Sprintf("%s can't be its pod's on node %s beside %s, which the pool there has for it; delete the pod, and that goes back", p.Addr, p.Home, h.Addrs[i])}
+	return &pool.Blocker{Addr: p.Addr, Node: p.Home, Reason: pool.OtherAddressAllocated, Who: h.Addrs[i].String(), Asks: ownerOf(s)}
 }
+
+// ownerOf is the pod of the record as entries name it.
+func ownerOf(s Situation) string { return pool.OwnerKey(s.Record.Namespace, s.Record.Spec.PodName) }
 
 // RunsOn tells whether a pod runs on a node with an address, and was not asked to stop.
 func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
@@ -162,13 +116,10 @@ func Project(n pool.Node, addrs []netip.Addr, entry pool.Entry, own func(netip.A
 	for _, a := range addrs {
 		e, exists := n.Entries[a]
 		user, used := n.Used[a]
-		_, released := e.ReleasedAt()
+		released := e.Kind == pool.Cooldown
 		switch {
-		case (exists && e.Dynamic() || released && n.Another(entry.Owner, addrs) == nil) && own(a) && (!used || user == entry.Owner):
+		case (exists && e.Kind == pool.Dynamic || released && n.OtherAddressOf(entry.Owner, addrs) == nil) && own(a) && (!used || user == entry.Owner):
 			edits = append(edits, n.Own(a, entry, at))
-		case released:
-			// Nobody waits for this one so urgently that it may not cool down.
-			return nil, fmt.Errorf("%s on node %s rests: %w", a, n.Name, pool.ErrTaken)
 		default:
 			free = append(free, a)
 		}
@@ -199,10 +150,10 @@ func conditions(s Situation) []metav1.Condition {
 	}
 	_, missing, in := projection(s)
 	switch {
-	case in != nil && in.reason == onItsWay:
-		// It takes a moment, and is nobody's trouble.
+	case in != nil && in.Reason == pool.Moving:
+		// Transient; no condition is needed.
 	case in != nil:
-		set(v1alpha1.ConditionProjected, metav1.ConditionFalse, in.reason, in.message)
+		set(v1alpha1.ConditionProjected, metav1.ConditionFalse, string(in.Reason), in.Error())
 	case len(missing) == 0:
 		set(v1alpha1.ConditionProjected, metav1.ConditionTrue, "EntriesStand", "Every address has its entry in the pool of a node")
 	}

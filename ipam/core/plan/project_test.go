@@ -81,7 +81,7 @@ func TestProjection(t *testing.T) {
 		"its workload is gone":           {plan.Situation{Record: kept(policy("Delete", "Retain", 0)), Places: place(), Workload: gone}, plan.Next{Step: plan.DeleteRecord}},
 		"it is being deleted":            {plan.Situation{Record: record(deleting), Workload: standing}, plan.Next{Step: plan.FinishRecord}},
 		"its owner was cleared":          {plan.Situation{Record: record(), Places: place(entry(pool.Entry{})), Pod: running("10.0.1.6"), Workload: standing}, project},
-		"an entry for it is on its way":  {plan.Situation{Record: without, Places: place(entry(pool.Owned("db", "mysql-0", "StatefulSet", "mysql"))), Workload: standing}, project},
+		"an entry for it is on its way":  {plan.Situation{Record: without, Places: place(entry(pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"))), Workload: standing}, project},
 		"both families on one node":      {plan.Situation{Record: both, Places: dual("node-1"), Workload: standing}, plan.Next{Step: plan.ProjectEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6"), addr("fd00::6")}}},
 		"one family stands":              {plan.Situation{Record: both, Places: dual("node-1"), Held: []ledger.Holding{held("node-1", "fd00::6")}, Workload: standing}, project},
 		"all stands, and nobody said so": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: standing}, plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Conditions: stands}}},
@@ -93,35 +93,35 @@ func TestProjection(t *testing.T) {
 			plan.Next{Step: plan.UpdateRecord, Spec: *orphaned}},
 
 		"its home is not there": {plan.Situation{Record: without, Places: place(func(p *plan.Place) { p.Home = "" }), Workload: standing},
-			waiting("NoHome", "10.0.1.6 is in no node's subnet, or in those of two; it waits for the one node that has it")},
+			waiting("SubnetNotFound", "IP 10.0.1.6 is in no node's subnet; it becomes available when a node gets that subnet")},
 		"a dynamic entry": {plan.Situation{Record: without, Places: place(entry(pool.Entry{})), Workload: standing},
-			waiting("MayBeInUse", "10.0.1.6 is a dynamic entry in the pool of node node-1, which any pod may be using; it can be had when the agent there has given it back")},
-		"another pod's entry": {plan.Situation{Record: without, Places: place(entry(pool.Entry{Owner: "db/other-0"})), Workload: standing},
-			waiting("OwnedByPod", "10.0.1.6 on node node-1 belongs to pod db/other-0; remove one of the two")},
-		"the router's": {plan.Situation{Record: without, Places: place(entry(pool.Entry{Owner: "router"})), Workload: standing},
-			waiting("OwnedByNode", `10.0.1.6 on node node-1 is kept for "router"; delete the FixedIP and ask for another address`)},
+			waiting("DynamicEntry", "IP 10.0.1.6 on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has it")},
+		"another pod's entry": {plan.Situation{Record: without, Places: place(entry(pool.ForOwner("db/other-0"))), Workload: standing},
+			waiting("OwnedByPod", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0; ask for another or release it")},
+		"the router's": {plan.Situation{Record: without, Places: place(entry(pool.ForOwner("router"))), Workload: standing},
+			waiting("ReservedByNode", `IP 10.0.1.6 on node node-1 is reserved for "router"; ask for another`)},
 		"used by another pod": {plan.Situation{Record: without, Places: place(func(p *plan.Place) { p.User = "db/other-0" }), Workload: standing},
-			waiting("UsedByPod", "10.0.1.6 on node node-1 is used by pod db/other-0; it can be had when that pod is gone and the agent no longer lists it")},
+			waiting("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when that pod is gone and the agent no longer reports it")},
 		"named by a record that comes first": {plan.Situation{Record: without, Places: place(func(p *plan.Place) { p.Rival = "db/older" }), Workload: standing},
-			waiting("HeldByRecord", "10.0.1.6 is named by FixedIP db/older too, which comes first; delete one of the two")},
-		"it rests": {plan.Situation{Record: without, Places: place(entry(pool.Released(now))), Workload: standing},
-			waiting("Resting", "10.0.1.6 on node node-1 was released at 1970-01-01T00:16:40Z and rests; it can be had when it has cooled down")},
-		"it rests, and its pod waits": {plan.Situation{Record: without, Places: place(entry(pool.Released(now))), Pod: podOn(""), Workload: standing},
-			waiting("Resting", "10.0.1.6 on node node-1 was released at 1970-01-01T00:16:40Z and rests; it can be had when it has cooled down")},
-		"it rests, and its pod runs with it": {plan.Situation{Record: record(), Places: place(entry(pool.Released(now))), Pod: running("10.0.1.6"), Workload: standing},
+			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; ask for another or delete that FixedIP")},
+		"it rests": {plan.Situation{Record: without, Places: place(entry(pool.CooldownEntry("", now))), Workload: standing},
+			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 was released at 1970-01-01T00:16:40Z and is cooling down; it becomes available after the cooldown")},
+		"it rests, and its pod waits": {plan.Situation{Record: without, Places: place(entry(pool.CooldownEntry("", now))), Pod: podOn(""), Workload: standing},
+			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 was released at 1970-01-01T00:16:40Z and is cooling down; it becomes available after the cooldown")},
+		"it rests, and its pod runs with it": {plan.Situation{Record: record(), Places: place(entry(pool.CooldownEntry("", now))), Pod: running("10.0.1.6"), Workload: standing},
 			project},
-		"it rests, and its pod runs with it, by another name's word": {plan.Situation{Record: without, Places: place(entry(pool.Released(now)), func(p *plan.Place) { p.User = "db/other-0" }), Pod: running("10.0.1.6"), Workload: standing},
-			runs("UsedByPod", "10.0.1.6 on node node-1 is used by pod db/other-0; it can be had when that pod is gone and the agent no longer lists it")},
-		"it rests, and its pod that runs with it has another there": {plan.Situation{Record: without, Places: place(entry(pool.Released(now))), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Pod: running("10.0.1.6"), Workload: standing},
+		"it rests, and its pod runs with it, by another name's word": {plan.Situation{Record: without, Places: place(entry(pool.CooldownEntry("", now)), func(p *plan.Place) { p.User = "db/other-0" }), Pod: running("10.0.1.6"), Workload: standing},
+			runs("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when that pod is gone and the agent no longer reports it")},
+		"it rests, and its pod that runs with it has another there": {plan.Situation{Record: without, Places: place(entry(pool.CooldownEntry("", now))), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Pod: running("10.0.1.6"), Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}, At: now.Add(10 * time.Second)}},
-		"it is on its way to another node": {plan.Situation{Record: without, Places: place(entry(pool.Away("node-2", "db/mysql-0"))), Workload: standing},
+		"it is on its way to another node": {plan.Situation{Record: without, Places: place(entry(pool.MovedEntry("node-2", "db/mysql-0"))), Workload: standing},
 			plan.Next{At: now.Add(10 * time.Second)}},
-		"another pod took it along": {plan.Situation{Record: without, Places: place(entry(pool.Away("node-2", "db/other-0"))), Workload: standing},
-			waiting("OwnedByPod", "10.0.1.6, at home on node node-1, belongs to pod db/other-0 and is away on another node; remove one of the two")},
+		"another pod took it along": {plan.Situation{Record: without, Places: place(entry(pool.MovedEntry("node-2", "db/other-0"))), Workload: standing},
+			waiting("OnOtherNode", "IP 10.0.1.6 on node node-1 belongs to pod db/other-0 and has moved to another node; ask for another or release it")},
 		"its pod has another on the node": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Pod: podOn("node-1", "10.0.1.7"), Workload: standing},
 			plan.Next{Step: plan.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1", Conditions: []metav1.Condition{{
-				Type: v1alpha1.ConditionProjected, Status: metav1.ConditionFalse, Reason: "HoldsAnother", LastTransitionTime: metav1.NewTime(now),
-				Message: "10.0.1.6 can't be its pod's on node node-1 beside 10.0.1.7, which the pool there has for it; delete the pod, and that goes back"}}}}},
+				Type: v1alpha1.ConditionProjected, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated", LastTransitionTime: metav1.NewTime(now),
+				Message: "pod db/mysql-0 already has IP 10.0.1.7 on node node-1, and can't have IP 10.0.1.6 there as well; delete the pod to have that one released"}}}}},
 		"its pod had another on the node, and is gone": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.7")}, Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
 		"its pod had another on another node, and is gone": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Workload: standing},
@@ -134,14 +134,14 @@ func TestProjection(t *testing.T) {
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.7")}}},
 		"but not where its scheduler brings it to the recorded one": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: podOn(""), Workload: standing},
 			plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Conditions: stands}}},
-		"nor where the recorded one is on its way": {plan.Situation{Record: without, Places: place(entry(pool.Away("node-3", "db/mysql-0"))), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Away: awayAt("node-3"), Pod: podOn(""), Workload: standing},
+		"nor where the recorded one is on its way": {plan.Situation{Record: without, Places: place(entry(pool.MovedEntry("node-3", "db/mysql-0"))), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Away: awayAt("node-3"), Pod: podOn(""), Workload: standing},
 			plan.Next{At: now.Add(10 * time.Second)}},
 		"nor where that may come in its place":   {plan.Situation{Record: record(reassigns), Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Pod: podOn(""), Workload: standing}, project},
 		"nor what a pod counts on that is bound": {plan.Situation{Record: record(), Places: place(), Held: []ledger.Holding{held("node-2", "10.0.2.7")}, Pod: podOn("node-2"), Workload: standing}, project},
 		"a pod that opts out is to have none of it, though the recorded one is held": {plan.Situation{Record: without, Places: place(), Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.7")}, Pod: optedOut(podOn("")), Workload: standing},
 			plan.Next{Step: plan.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.7")}}},
 		"the families have two homes": {plan.Situation{Record: both, Places: dual("node-2"), Workload: standing},
-			waiting("TwoHomes", "its addresses 10.0.1.6, fd00::6 are in the subnets of two nodes, node-1 and node-2, and no pod can be on both; delete it and ask for addresses of one node")},
+			waiting("AddressesOnDifferentNodes", "IP fd00::6 is in a subnet of node node-2, and another address of the same FixedIP in one of node node-1: no pod can have both; delete the FixedIP and ask for addresses of one node")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, plan.Decide(at(c.situation)), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -168,12 +168,12 @@ func TestConditionsAreQuiet(t *testing.T) {
 
 // An entry is written where the address is free, and nowhere else.
 func TestProject(t *testing.T) {
-	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	n := node(map[string]pool.Entry{
-		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {Owner: "db/other-0"}, "10.0.1.4": pool.Released(now), "10.0.1.5": mine,
+		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": pool.ForOwner("db/other-0"), "10.0.1.4": pool.CooldownEntry("", now), "10.0.1.5": mine,
 	}, "10.0.1.2", "10.0.1.6")
 	// none has nothing for the pod.
-	none := node(map[string]pool.Entry{"10.0.1.4": pool.Released(now), "10.0.1.8": pool.Released(now)}, "10.0.1.8")
+	none := node(map[string]pool.Entry{"10.0.1.4": pool.CooldownEntry("", now), "10.0.1.8": pool.CooldownEntry("", now)}, "10.0.1.8")
 	n.Used[addr("10.0.1.6")] = "db/other-1"
 	for a, c := range map[string]struct {
 		own   bool
@@ -235,11 +235,11 @@ func TestPrecedes(t *testing.T) {
 // The entry of a pod without a workload names none, so that nobody takes it for somebody else's.
 func TestEntryOf(t *testing.T) {
 	r := record()
-	if got, want := plan.EntryOf(r), pool.Owned("db", "mysql-0", "StatefulSet", "mysql"); got != want {
+	if got, want := plan.EntryOf(r), pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	r.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}
-	if got, want := plan.EntryOf(r), pool.Alone("db", "mysql-0"); got != want {
+	if got, want := plan.EntryOf(r), pool.BarePodEntry("db", "mysql-0"); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -38,13 +38,13 @@ func Strict(n pool.Node, pods []Occupant, kept func(netip.Addr) bool) (edits []p
 		}
 		s := strict{n: n, family: f, open: offersAny(n, f), kept: kept}
 		for _, owner := range pool.NodeOwners {
-			s.settle(owner, pool.Entry{Owner: owner}, func(netip.Addr) bool { return true }, !s.open || len(n.Used) > 0)
+			s.settle(owner, pool.ForOwner(owner), func(netip.Addr) bool { return true }, !s.open || len(n.Used) > 0)
 		}
 		for _, p := range pods {
 			has := func(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
 			// A pod that runs with what the pool does not say, or the agent has not said yet, has its
 			// address.
-			s.settle(p.key(), pool.Ordinary(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0)
+			s.settle(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0)
 		}
 		n = s.n
 		edits, short = append(edits, s.edits...), short+s.short
@@ -55,7 +55,7 @@ func Strict(n pool.Node, pods []Occupant, kept func(netip.Addr) bool) (edits []p
 // offersAny tells whether the agent may give a dynamic entry of the family to a pod.
 func offersAny(n pool.Node, f address.Family) bool {
 	for a, e := range n.Entries {
-		if address.Of(a) == f && e.Dynamic() && !n.InUse(a) && !n.Withheld(a) {
+		if address.Of(a) == f && e.Kind == pool.Dynamic && !n.InUse(a) && !n.IsReleasing(a) {
 			return true
 		}
 	}
@@ -75,7 +75,7 @@ type strict struct {
 // settle gives an owner an entry unless it has one: the dynamic one that it uses and has, or where
 // fresh is allowed, and it uses none, the lowest address that is free.
 func (s *strict) settle(owner string, entry pool.Entry, has func(netip.Addr) bool, fresh bool) {
-	if _, ok := s.n.OwnedBy(owner, s.family); ok {
+	if _, ok := s.n.HasEntry(owner, s.family); ok {
 		return
 	}
 	used := s.uses(owner)
@@ -104,7 +104,7 @@ func (s *strict) put(a netip.Addr, entry pool.Entry) {
 func (s *strict) uses(owner string) []netip.Addr {
 	var used []netip.Addr
 	for a, user := range s.n.Used {
-		if e, exists := s.n.Entries[a]; exists && e.Dynamic() && user == owner && address.Of(a) == s.family {
+		if e, exists := s.n.Entries[a]; exists && e.Kind == pool.Dynamic && user == owner && address.Of(a) == s.family {
 			used = append(used, a)
 		}
 	}
@@ -117,7 +117,7 @@ func (s *strict) uses(owner string) []netip.Addr {
 func Vacant(n pool.Node, stays func(namespace, name string) bool) map[netip.Addr]pool.Entry {
 	vacant := map[netip.Addr]pool.Entry{}
 	for a, e := range n.Entries {
-		if namespace, name, ok := e.Pod(); ok && e.Ordinary() && !n.InUse(a) && !stays(namespace, name) {
+		if namespace, name, _ := pool.SplitOwnerKey(e.Owner); e.IsUnreserved() && !n.InUse(a) && !stays(namespace, name) {
 			vacant[a] = e
 		}
 	}

@@ -27,7 +27,7 @@ func usedBy(n pool.Node, used map[string]string) pool.Node {
 }
 
 func TestStrict(t *testing.T) {
-	router, health, ingress := pool.Entry{Owner: "router"}, pool.Entry{Owner: "health"}, pool.Entry{Owner: "ingress"}
+	router, health, ingress := pool.ForOwner("router"), pool.ForOwner("health"), pool.ForOwner("ingress")
 	own := func(more map[string]pool.Entry) map[string]pool.Entry {
 		all := map[string]pool.Entry{"10.0.1.1": router, "10.0.1.2": health, "10.0.1.3": ingress}
 		for a, e := range more {
@@ -35,7 +35,7 @@ func TestStrict(t *testing.T) {
 		}
 		return all
 	}
-	web, other := pool.Ordinary("db", "web"), pool.Ordinary("db", "other")
+	web, other := pool.UnreservedEntry("db", "web"), pool.UnreservedEntry("db", "other")
 	for name, c := range map[string]struct {
 		node  pool.Node
 		pods  []plan.Occupant
@@ -47,13 +47,13 @@ func TestStrict(t *testing.T) {
 		"pods follow, in order": {
 			node: node(own(nil)), pods: []plan.Occupant{runs("web"), runs("other")}, want: map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": web}},
 		"whoever has an entry keeps it, whatever it is for": {
-			node: node(own(map[string]pool.Entry{"10.0.1.6": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.4": web})), pods: []plan.Occupant{runs("web"), runs("mysql-0")}},
+			node: node(own(map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.4": web})), pods: []plan.Occupant{runs("web"), runs("mysql-0")}},
 		"around what is used, kept back or resting": {
-			node: leaving(own(map[string]pool.Entry{"10.0.1.6": {Owner: "fixedip.io/away", Resource: "m/db/x"}}), map[string]pool.Handshake{"10.0.1.4": pool.TakenOut}), pods: []plan.Occupant{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
+			node: leaving(own(map[string]pool.Entry{"10.0.1.6": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.4": pool.TakenOut}), pods: []plan.Occupant{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
 		"past what a FixedIP keeps": {
 			node: node(own(nil)), pods: []plan.Occupant{runs("web")}, kept: "10.0.1.4", want: map[string]pool.Entry{"10.0.1.5": web}},
 		"a full subnet": {
-			node: node(own(map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": {Owner: "db/a"}, "10.0.1.6": {Owner: "db/b"}})), pods: []plan.Occupant{runs("web")}, short: 1},
+			node: node(own(map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": pool.ForOwner("db/a"), "10.0.1.6": pool.ForOwner("db/b")})), pods: []plan.Occupant{runs("web")}, short: 1},
 		"turned strict: what is used becomes its user's": {
 			node: usedBy(node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.5": {}}), map[string]string{"10.0.1.1": "db/web", "10.0.1.2": "health", "10.0.1.5": "router"}),
 			pods: []plan.Occupant{runs("web", "10.0.1.1")},
@@ -99,14 +99,14 @@ func TestStrict(t *testing.T) {
 
 func TestVacant(t *testing.T) {
 	n := node(map[string]pool.Entry{
-		"10.0.1.1": pool.Ordinary("db", "gone"),
-		"10.0.1.2": pool.Ordinary("db", "gone-but-used"),
-		"10.0.1.3": pool.Ordinary("db", "here"),
-		"10.0.1.4": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"),
-		"10.0.1.5": {Owner: "db/by-hand"},
+		"10.0.1.1": pool.UnreservedEntry("db", "gone"),
+		"10.0.1.2": pool.UnreservedEntry("db", "gone-but-used"),
+		"10.0.1.3": pool.UnreservedEntry("db", "here"),
+		"10.0.1.4": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+		"10.0.1.5": pool.ForOwner("db/by-hand"),
 	}, "10.0.1.2")
 	vacant := plan.Vacant(n, func(_, name string) bool { return name == "here" })
-	if want := map[netip.Addr]pool.Entry{addr("10.0.1.1"): pool.Ordinary("db", "gone")}; len(vacant) != 1 || vacant[addr("10.0.1.1")] != want[addr("10.0.1.1")] {
+	if want := map[netip.Addr]pool.Entry{addr("10.0.1.1"): pool.UnreservedEntry("db", "gone")}; len(vacant) != 1 || vacant[addr("10.0.1.1")] != want[addr("10.0.1.1")] {
 		t.Errorf("vacant %v, want %v", vacant, want)
 	}
 }

@@ -44,13 +44,12 @@ type Kept struct {
 	Since time.Time
 }
 
-// EntryOf is the pool entry that gives its addresses to the pod of a record. That of a pod without a
-// workload names none: see identity.Identity.Entry.
+// EntryOf returns the pool entry that gives the addresses of a record to its pod.
 func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
 	if r.Spec.Owner.Kind == "Pod" {
-		return pool.Alone(r.Namespace, r.Spec.PodName)
+		return pool.BarePodEntry(r.Namespace, r.Spec.PodName)
 	}
-	return pool.Owned(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
+	return pool.OwnedEntry(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
 }
 
 // Keeps lists the addresses that a record keeps. Text that is no address keeps nothing.

@@ -54,7 +54,7 @@ func (c *cluster) fix(n *pool.Node, migrates bool) {
 		for a := range address.Down(s) {
 			if _, taken := n.Entries[a]; !taken {
 				// Each address has a pod of its own.
-				e := pool.Owned("db", "p-"+strings.NewReplacer(".", "-", ":", "-").Replace(a.String()), "StatefulSet", "p")
+				e := pool.OwnedEntry("db", "p-"+strings.NewReplacer(".", "-", ":", "-").Replace(a.String()), "StatefulSet", "p")
 				n.Entries[a] = e
 				failover := v1alpha1.Wait
 				if migrates {
@@ -77,7 +77,7 @@ func (c *cluster) publish(t *rapid.T, name string, given plan.Assignment) {
 	heir := c.nodes[name]
 	entries, announced := plan.Reserve(*heir, given.Subnets, given.Kept, others)
 	for _, m := range announced {
-		c.nodes[m.Node].Entries[m.Addr] = pool.Released(c.now)
+		c.nodes[m.Node].Entries[m.Addr] = pool.CooldownEntry("", c.now)
 	}
 	if len(announced) > 0 {
 		c.publish(t, name, given)
@@ -120,7 +120,7 @@ func (c *cluster) check(t *rapid.T) {
 			}
 		}
 		for a, e := range n.Entries {
-			if !e.Offers() {
+			if !e.Allocatable() {
 				continue
 			}
 			if other, twice := offered[a]; twice {
@@ -138,8 +138,9 @@ func (c *cluster) check(t *rapid.T) {
 				continue
 			}
 			// Where the other node is gone the address can come home: that is the work of moves.
-			there, owner, away := n.Entries[a].AwayAt()
-			if n.Entries[a] != k.Entry && !(away && owner == k.Entry.Owner) {
+			e := n.Entries[a]
+			there := e.Node
+			if e != k.Entry && !(e.Kind == pool.Moved && e.Pod == k.Entry.Owner) {
 				t.Fatalf("%s of %s is at home on %s, which has %+v there", a, k.Entry.Owner, name, n.Entries[a])
 			}
 			if offered[a] != "" && offered[a] != name && offered[a] != there {
@@ -220,7 +221,7 @@ func TestSubnetModel(t *testing.T) {
 				home, target := node(t, "home"), node(t, "target")
 				for a, k := range c.kept {
 					if home != target && !target.Home(a) && home.Home(a) && home.Entries[a] == k.Entry {
-						target.Entries[a] = pool.Arriving(k.Entry.Owner)
+						target.Entries[a] = pool.MoveTargetEntry(k.Entry.Owner)
 						delete(c.leaving, a)
 						return
 					}
@@ -229,10 +230,9 @@ func TestSubnetModel(t *testing.T) {
 			"a home lets go": func(t *rapid.T) {
 				target := node(t, "target")
 				for a, e := range target.Entries {
-					owner, arriving := e.ArrivingFor()
 					for _, home := range c.nodes {
-						if arriving && home.Home(a) && home.Entries[a].Owner == owner {
-							home.Entries[a] = pool.Away(target.Name, owner)
+						if e.Kind == pool.MoveTarget && home.Home(a) && home.Entries[a].OwnedBy(e.Pod) {
+							home.Entries[a] = pool.MovedEntry(target.Name, e.Pod)
 							c.leaving[a] = target.Name
 							return
 						}
@@ -242,7 +242,7 @@ func TestSubnetModel(t *testing.T) {
 			"an address arrives": func(t *rapid.T) {
 				for a, name := range c.leaving {
 					target, k := c.nodes[name], c.kept[a]
-					if target != nil && target.Entries[a] == pool.Arriving(k.Entry.Owner) {
+					if target != nil && target.Entries[a] == pool.MoveTargetEntry(k.Entry.Owner) {
 						target.Entries[a] = k.Entry
 						k.Node = name
 						c.kept[a] = k

@@ -38,7 +38,7 @@ func subnetsOf(texts ...string) []netip.Prefix {
 // lost is an address kept for pod mysql-0, or another, on a node that went a minute ago.
 func lost(a, node string, change ...func(*plan.Kept)) plan.Kept {
 	k := plan.Kept{
-		Addr: addr(a), Node: node, Entry: pool.Owned("db", "mysql-0", "StatefulSet", "mysql"),
+		Addr: addr(a), Node: node, Entry: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
 		Record: types.NamespacedName{Namespace: "db", Name: "mysql-0"}, Since: clock.Add(-time.Minute),
 	}
 	for _, c := range change {
@@ -54,7 +54,7 @@ func since(d time.Duration) func(*plan.Kept) {
 }
 func forPod(name string) func(*plan.Kept) {
 	return func(k *plan.Kept) {
-		k.Entry, k.Record.Name = pool.Owned("db", name, "StatefulSet", "mysql"), name
+		k.Entry, k.Record.Name = pool.OwnedEntry("db", name, "StatefulSet", "mysql"), name
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // Observed is a pod beside what is kept for it.
@@ -240,7 +241,7 @@ func elsewhere(o Observed, ips []string) (where string, returns bool) {
 		}
 	}
 	projected := meta.FindStatusCondition(o.Record.Status.Conditions, v1alpha1.ConditionProjected)
-	if o.Ours && projected != nil && projected.Status == metav1.ConditionFalse && projected.Reason == reasonHoldsAnother {
+	if o.Ours && projected != nil && projected.Status == metav1.ConditionFalse && projected.Reason == string(pool.OtherAddressAllocated) {
 		return ", which it can't have beside what the pool has for it, and has once it is made again", true
 	}
 	return fmt.Sprintf(", in no pool: a restart would not help before node %s has the entry", o.Pod.Spec.NodeName), false

@@ -80,7 +80,7 @@ func (a *Allocator) callOff(ctx context.Context, m plan.Announced) error {
 		if n.Entries[m.Addr] != m.Entry {
 			return nil, nil
 		}
-		return []pool.Edit{n.Set(m.Addr, pool.Released(at))}, nil
+		return []pool.Edit{n.Set(m.Addr, pool.CooldownEntry("", at))}, nil
 	}})
 	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
 		return fmt.Errorf("call off the move of %s to node %s: %w", m.Addr, m.Node, err)

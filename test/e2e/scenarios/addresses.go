@@ -136,7 +136,7 @@ func (s *scene) fill(ctx context.Context, node string) (string, error) {
 			return err
 		}
 		for a, e := range cn.Spec.IPAM.Pool {
-			if e.Owner == "fixedip.io/released" {
+			if e.Owner == "fixedip.io/cooldown" {
 				return fmt.Errorf("%s still rests on node %s", a, node)
 			}
 		}

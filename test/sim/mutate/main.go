@@ -31,8 +31,8 @@ var mutations = []mutation{
 		"if err != nil || s.Record == nil || s.Record.UID != record.UID || plan.Decide(s).Step != plan.DeleteRecord {", "if s.Record = record; false {"},
 	{"release what a pod may have", "ipam/core/plan/record.go",
 		"return ok && !Spares(pod, h.Addrs)", "return ok && len(h.Addrs) == 0"},
-	{"ignore away marks", "ipam/core/pool/marks.go",
-		"return e.Owner == releasedOwner && !strings.HasSuffix(e.Resource, unlisted)", "return e.Owner == awayOwner || e.Owner == releasedOwner && !strings.HasSuffix(e.Resource, unlisted)"},
+	{"let moved entries expire", "ipam/core/plan/pool.go",
+		"if e.Kind != pool.Cooldown {", "if e.Kind != pool.Cooldown && e.Kind != pool.Moved {"},
 	{"trust used: what the agent does not list is free at once", "ipam/core/plan/pool.go",
 		"due := at.Add(rest)", "due, inUse := at.Add(0*rest), func(netip.Addr) bool { return false }"},
 	{"trust used: take out what is asked for without the agent's consent", "ipam/core/plan/handshake.go",
@@ -49,8 +49,8 @@ var mutations = []mutation{
 		"if p.world.ledger.Stands(claim) && (", "if true || ("},
 	{"delete records of pods that are there", "ipam/core/plan/record.go",
 		"case s.Pod != nil:\n\t\treturn false\n\tcase !s.Workload.Exists:", "case !s.Workload.Exists:"},
-	{"claim in one's own ledger alone", "ipam/core/pool/wishes.go",
-		"case exists && !now.Reusable():", "case false:"},
+	{"claim in one's own ledger alone", "ipam/core/pool/claim.go",
+		"n.Blocker(a, entry.Owner, nil)", "n.Blocker(a, entry.Owner, func(Entry) bool { return true })"},
 }
 
 func main() {

@@ -40,19 +40,19 @@ func TestKept(t *testing.T) {
 		"not for another": {node: small(nil), kept: []ledger.Keeping{mysql}, owner: "db/x-0", room: 1, want: "10.0.1.1, fd00::3"},
 		"for its pod, and another family beside it": {node: small(nil), kept: []ledger.Keeping{mysql}, owner: "db/mysql-0", room: 1, want: "10.0.1.2, fd00::3"},
 		"for its pod in both families":              {node: small(nil), kept: []ledger.Keeping{keeping("db/mysql-0", "db/mysql-0", 1, "fd00::1", "10.0.1.1")}, owner: "db/mysql-0", room: 1, want: "10.0.1.1, fd00::1"},
-		"not for another while it rests": {node: small(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": pool.Released(time.Unix(1, 0))}), kept: []ledger.Keeping{mysql}, owner: "db/x-0",
+		"not for another while it rests": {node: small(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), kept: []ledger.Keeping{mysql}, owner: "db/x-0",
 			wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30, fd00::/126)"},
-		"for its pod while it rests": {node: small(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": pool.Released(time.Unix(1, 0))}), kept: []ledger.Keeping{mysql}, owner: "db/mysql-0", want: "10.0.1.2, fd00::3"},
-		"an entry comes first": {node: small(map[string]pool.Entry{"10.0.1.2": {Owner: "db/x-0"}}), kept: []ledger.Keeping{mysql}, owner: "db/mysql-0", room: 1,
-			wantErr: "10.0.1.2 on node n is held by db/x-0"},
-		"who holds it keeps it": {node: small(map[string]pool.Entry{"10.0.1.2": {Owner: "db/x-0"}}), kept: []ledger.Keeping{mysql}, owner: "db/x-0", room: 1, want: "10.0.1.2, fd00::3"},
+		"for its pod while it rests": {node: small(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), kept: []ledger.Keeping{mysql}, owner: "db/mysql-0", wantErr: "IP 10.0.1.2 on node n was released at 1970-01-01T00:00:01Z and is cooling down; it becomes available after the cooldown"},
+		"an entry comes first": {node: small(map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/x-0")}), kept: []ledger.Keeping{mysql}, owner: "db/mysql-0", room: 1,
+			wantErr: "IP 10.0.1.2 on node n belongs to pod db/x-0; ask for another or release it"},
+		"who holds it keeps it": {node: small(map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/x-0")}), kept: []ledger.Keeping{mysql}, owner: "db/x-0", room: 1, want: "10.0.1.2, fd00::3"},
 		"the older of two": {node: small(nil), kept: []ledger.Keeping{mysql, keeping("db/late-0", "db/late-0", 2, "10.0.1.2")}, owner: "db/late-0", room: 1,
-			wantErr: "10.0.1.2 on node n is kept by FixedIP db/mysql-0, which was made before; delete one of the two"},
+			wantErr: "IP 10.0.1.2 is reserved by FixedIP db/mysql-0; ask for another or delete that FixedIP"},
 		"on another node": {node: small(nil), kept: []ledger.Keeping{keeping("db/mysql-0", "db/mysql-0", 1, "10.0.9.1")}, owner: "db/mysql-0", room: 2,
-			wantErr: "10.0.9.1 is not in the subnets of node n (10.0.1.0/30, fd00::/126)"},
+			wantErr: "IP 10.0.9.1 is not in the subnets of node n (10.0.1.0/30, fd00::/126)"},
 		"not from a FixedIP of another name": {node: small(nil), kept: []ledger.Keeping{keeping("db/by-hand", "db/mysql-0", 1, "10.0.1.2")}, owner: "db/mysql-0", room: 1, want: "10.0.1.1, fd00::3"},
 		"what the agent uses for another": {node: small(nil, "10.0.1.2"), kept: []ledger.Keeping{mysql}, owner: "db/mysql-0", room: 1,
-			wantErr: "10.0.1.2 on node n is still used by db/old-0"},
+			wantErr: "IP 10.0.1.2 on node n is still in use by pod db/old-0; it becomes available when that pod is gone and the agent no longer reports it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
@@ -106,7 +106,7 @@ func TestKeptNoMore(t *testing.T) {
 // Which FixedIPs a question is about is found without a look at all of them.
 func TestKeepings(t *testing.T) {
 	l := ledger.New()
-	l.SetNode(node("n", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.9": {Owner: "db/mysql-0"}, "10.0.1.10": {Owner: "db/by-hand"}}))
+	l.SetNode(node("n", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.9": pool.ForOwner("db/mysql-0"), "10.0.1.10": pool.ForOwner("db/by-hand")}))
 	for _, k := range []ledger.Keeping{
 		keeping("db/mysql-0", "db/mysql-0", 1, "10.0.1.9", "fd00::9"), keeping("db/mysql-1", "db/mysql-1", 1, "10.0.2.1"),
 		keeping("db/late-1", "db/late-1", 2, "10.0.2.1"), keeping("db/mysql-2", "db/mysql-2", 1), keeping("db/first-0", "db/first-0", 1, "10.0.1.0"),

@@ -46,13 +46,13 @@ func unheardOf(unheard map[netip.Addr]struct{}, before, after pool.Node) map[net
 	var left map[netip.Addr]struct{}
 	silent := maps.Equal(before.Used, after.Used)
 	for a, e := range after.Entries {
-		if _, _, owned := e.Pod(); !owned {
+		if e.Kind != pool.Owned {
 			continue
 		}
 		was, stood := before.Entries[a]
 		_, remains := unheard[a]
-		remains = remains && silent && was.Owner == e.Owner
-		if remains || stood && was.Dynamic() || e.Since != 0 && e.Since != was.Since {
+		remains = remains && silent && was.OwnedBy(e.Owner)
+		if remains || stood && was.Kind == pool.Dynamic || e.Since != 0 && e.Since != was.Since {
 			if left == nil {
 				left = map[netip.Addr]struct{}{}
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 func TestOffers(t *testing.T) {
-	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	for name, c := range map[string]struct {
 		nodes []pool.Node
 		// gone is a node that goes again.
@@ -35,10 +35,10 @@ func TestOffers(t *testing.T) {
 			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.1.4": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}})},
 			asked: "a", want: []string{"10.0.1.3"}},
 		"a subnet in a subnet": {
-			nodes: []pool.Node{node("a", "10.0.0.0/16", map[string]pool.Entry{"10.0.1.3": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {Owner: "router"}})},
+			nodes: []pool.Node{node("a", "10.0.0.0/16", map[string]pool.Entry{"10.0.1.3": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.ForOwner("router")})},
 			asked: "b", want: []string{"10.0.1.3"}},
 		"the mark at home of one that is away offers nothing": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.Away("b", "db/mysql-0")}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
+			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.MovedEntry("b", "db/mysql-0")}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
 			asked: "b"},
 		"the other node is gone": {
 			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
@@ -71,7 +71,7 @@ func TestOffers(t *testing.T) {
 
 func TestStraysIn(t *testing.T) {
 	l := ledger.New()
-	l.SetNode(node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.2.3": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), "10.0.3.3": pool.Arriving("db/mysql-1")}))
+	l.SetNode(node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.2.3": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.3.3": pool.MoveTargetEntry("db/mysql-1")}))
 	for subnet, want := range map[string]bool{
 		"10.0.1.0/24": false, // It is at home.
 		"10.0.2.0/24": true,

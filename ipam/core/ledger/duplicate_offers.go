@@ -26,7 +26,7 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	}
 	var found []netip.Addr
 	twice := func(a netip.Addr) {
-		if e, ok := n.pool.Entries[a]; ok && offers(e) && !slices.Contains(found, a) && len(l.offering(a)) > 1 {
+		if e, ok := n.pool.Entries[a]; ok && e.Allocatable() && !slices.Contains(found, a) && len(l.offering(a)) > 1 {
 			found = append(found, a)
 		}
 	}
@@ -62,7 +62,7 @@ func (l *Ledger) offering(a netip.Addr) []string {
 		}
 		for _, name := range names {
 			if n, ok := l.node(name); ok && !slices.Contains(found, name) {
-				if e, ok := n.pool.Entries[a]; ok && offers(e) {
+				if e, ok := n.pool.Entries[a]; ok && e.Allocatable() {
 					found = append(found, name)
 				}
 			}
@@ -90,7 +90,7 @@ func (l *Ledger) Lingers(a netip.Addr, but string) bool {
 // moveStrays brings the index of strays up to date.
 func (l *Ledger) moveStrays(before, after pool.Node) {
 	for a, e := range before.Entries {
-		if offers(e) && !before.Home(a) {
+		if e.Allocatable() && !before.Home(a) {
 			names := slices.DeleteFunc(l.strays[a], func(n string) bool { return n == before.Name })
 			if len(names) == 0 {
 				delete(l.strays, a)
@@ -100,16 +100,10 @@ func (l *Ledger) moveStrays(before, after pool.Node) {
 		}
 	}
 	for a, e := range after.Entries {
-		if offers(e) && !after.Home(a) {
+		if e.Allocatable() && !after.Home(a) {
 			names := append(l.strays[a], after.Name)
 			slices.Sort(names)
 			l.strays[a] = names
 		}
 	}
-}
-
-// offers tells whether an agent may give the address of the entry to somebody: marks offer nothing.
-func offers(e pool.Entry) bool {
-	_, _, pod := e.Pod()
-	return pod || e.Dynamic() || e.Node()
 }

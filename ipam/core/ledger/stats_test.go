@@ -17,10 +17,10 @@ func TestSize(t *testing.T) {
 		{"nothing", func() {}, ledger.Size{}},
 		{"a node without entries", func() { l.SetNode(node("n1", "10.0.1.0/29", nil)) }, ledger.Size{Nodes: 1}},
 		{"dynamic entries and the agent's own do not count", func() {
-			l.SetNode(node("n2", "10.0.2.0/29", map[string]pool.Entry{"10.0.2.1": {}, "10.0.2.2": {Owner: "router"}, "10.0.2.6": {Owner: "db/a-0"}}))
+			l.SetNode(node("n2", "10.0.2.0/29", map[string]pool.Entry{"10.0.2.1": {}, "10.0.2.2": pool.ForOwner("router"), "10.0.2.6": pool.ForOwner("db/a-0")}))
 		}, ledger.Size{Nodes: 2, Entries: 1}},
 		{"one owner on two nodes", func() {
-			l.SetNode(node("n1", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/a-0"}}))
+			l.SetNode(node("n1", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/a-0")}))
 		}, ledger.Size{Nodes: 2, Entries: 2}},
 		{"a claim in flight", func() {
 			if _, err := l.AssumeFrom("uid", "db/b-0", "n1", v4, anything); err != nil {

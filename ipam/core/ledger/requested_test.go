@@ -25,7 +25,7 @@ func asks(t *testing.T, text string) request.Addresses {
 }
 
 func TestAssumeFrom(t *testing.T) {
-	released := func(sec int64) pool.Entry { return pool.Released(time.Unix(sec, 0)) }
+	released := func(sec int64) pool.Entry { return pool.CooldownEntry("", time.Unix(sec, 0)) }
 	dual := node("n", "10.0.1.0/29", nil)
 	dual.Subnets = append(dual.Subnets, netip.MustParsePrefix("fd00::/64"))
 	both := []address.Family{address.IPv4, address.IPv6}
@@ -38,14 +38,14 @@ func TestAssumeFrom(t *testing.T) {
 	}{
 		"the one":                         {node: node("n", "10.0.1.0/29", nil), asked: "10.0.1.2", want: "10.0.1.2"},
 		"the highest of a set":            {node: node("n", "10.0.1.0/29", nil), asked: "10.0.1.2,10.0.1.4,10.0.1.3", want: "10.0.1.4"},
-		"the next below":                  {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.4": {Owner: "db/x-0"}}), asked: "10.0.1.2-10.0.1.4", want: "10.0.1.3"},
+		"the next below":                  {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.4": pool.ForOwner("db/x-0")}), asked: "10.0.1.2-10.0.1.4", want: "10.0.1.3"},
 		"the part in the subnet":          {node: node("n", "10.0.1.0/29", nil), asked: "10.0.0.0/16", want: "10.0.1.6"},
 		"never a dynamic entry":           {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.4": {}}), asked: "10.0.1.3,10.0.1.4", want: "10.0.1.3"},
-		"what rests, when all else is":    {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": released(2), "10.0.1.3": released(1), "10.0.1.4": {}}), asked: "10.0.1.2-10.0.1.4", want: "10.0.1.3"},
-		"what it holds, asked for or not": {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.5": {Owner: "db/mysql-0"}}), asked: "10.0.1.2", want: "10.0.1.5"},
+		"never what cools down":           {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": released(2), "10.0.1.3": released(1)}), asked: "10.0.1.2-10.0.1.4", want: "10.0.1.4"},
+		"what it holds, asked for or not": {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.5": pool.ForOwner("db/mysql-0")}), asked: "10.0.1.2", want: "10.0.1.5"},
 		"any of the family not asked for": {node: dual, asked: "10.0.1.2", families: both, want: "10.0.1.2, fd00::ffff:ffff:ffff:ffff"},
 		"one of each":                     {node: dual, asked: "fd00::/120,10.0.1.2", families: both, want: "10.0.1.2, fd00::ff"},
-		"none is left": {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": {Owner: "db/x-0"}}), asked: "10.0.1.2",
+		"none is left": {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/x-0")}), asked: "10.0.1.2",
 			wantErr: "none of the addresses asked for (10.0.1.2) is free in the subnets of node n (10.0.1.0/29)"},
 		"none is there": {node: node("n", "10.0.1.0/29", nil), asked: "10.0.2.0/24",
 			wantErr: "none of the addresses asked for (10.0.2.1-10.0.2.254) is free in the subnets of node n (10.0.1.0/29)"},
@@ -69,44 +69,6 @@ func TestAssumeFrom(t *testing.T) {
 				t.Fatalf("claim %+v, %v; want %s", claim, err, c.want)
 			}
 		})
-	}
-}
-
-func TestObstacle(t *testing.T) {
-	l := ledger.New()
-	l.SetNode(node("node-1", "10.0.1.0/28", map[string]pool.Entry{
-		"10.0.1.1": {}, "10.0.1.2": {Owner: "db/other-0"}, "10.0.1.3": pool.Released(time.Unix(1, 0)), "10.0.1.4": {Owner: "db/mysql-0"},
-		"10.0.1.5": {Owner: "router"}, "10.0.1.7": pool.Released(time.Unix(1, 0)),
-	}, "10.0.1.6", "10.0.1.7"))
-	l.SetNode(node("node-2", "10.0.2.0/29", nil))
-	l.SetNode(node("node-3", "10.0.2.0/30", nil))
-	if _, err := l.AssumeFrom("uid", "db/other-1", "node-1", v4, asks(t, "10.0.1.8")); err != nil {
-		t.Fatal(err)
-	}
-	l.SetRecord(keeping("db/kept-0", "db/kept-0", 1, "10.0.1.10"))
-	l.SetRecord(keeping("db/mysql-0", "db/mysql-0", 1, "10.0.1.11"))
-	for asked, want := range map[string]string{
-		"10.0.1.9":  "",
-		"10.0.1.10": "which FixedIP db/kept-0 keeps; ask for another or delete that",
-		"10.0.1.11": "",
-		"10.0.1.3":  "",
-		"10.0.1.4":  "",
-		"10.0.1.1":  "which is a dynamic entry in the pool of node-1 that any pod may be using; ask for one nearer to the top of its subnet 10.0.1.0/28",
-		"10.0.1.2":  "which belongs to db/other-0 on node-1; ask for another or free it",
-		"10.0.1.5":  `which is kept on node-1 for "router"; ask for another`,
-		"10.0.1.6":  "which db/old-0 still uses on node-1; it can be had when the agent there says that it is out of use",
-		"10.0.1.7":  "which db/old-0 still uses on node-1; it can be had when the agent there says that it is out of use",
-		"10.0.1.8":  "which is being claimed for db/other-1 on node-1; ask for another or free it",
-		"10.0.1.0":  "which no pod can have: it is an end of the subnet 10.0.1.0/28 of node node-1; ask for another",
-		"10.0.1.15": "which no pod can have: it is an end of the subnet 10.0.1.0/28 of node node-1; ask for another",
-		"10.0.9.1":  "which is in no node's subnet; ask for one that is",
-	} {
-		if got := l.Obstacle("db/mysql-0", addr(asked)); got != want {
-			t.Errorf("%s: %q, want %q", asked, got, want)
-		}
-	}
-	if got := l.Obstacle("db/mysql-0", addr("10.0.2.1")); !strings.HasPrefix(got, "which is in the subnets of two nodes, node-") {
-		t.Errorf("an address in a disputed subnet: %q", got)
 	}
 }
 
@@ -158,13 +120,13 @@ func (m *model) compareAsked(t *rapid.T, l *ledger.Ledger, asked request.Address
 		}
 		home, _ := l.Home(a)
 		for _, owner := range append(modelOwners, "new/new-0") {
-			got, offered := l.Obstacle(owner, a), l.Offers(home, []address.Family{f}, request.Exactly(a))
+			got, offered := l.Blocker(owner, a), l.Offers(home, []address.Family{f}, request.Exactly(a))
 			keeper, _ := m.keeper(a)
 			if slices.Contains(m.heldOn(owner, home), a) || keeper.Owner == owner && m.claimableBy(owner, home, a) {
 				offered = true
 			}
-			if (got == "") != offered {
-				t.Fatalf("%s for %s: %q, offered on %q: %v", a, owner, got, home, offered)
+			if (got == nil) != offered {
+				t.Fatalf("%s for %s: %v, offered on %q: %v", a, owner, got, home, offered)
 			}
 		}
 	}

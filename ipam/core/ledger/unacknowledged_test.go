@@ -11,7 +11,7 @@ import (
 )
 
 func TestUnheard(t *testing.T) {
-	mine, others := pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), pool.Owned("db", "mysql-1", "StatefulSet", "mysql")
+	mine, others := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), pool.OwnedEntry("db", "mysql-1", "StatefulSet", "mysql")
 	const at, beside = "10.0.1.3", "10.0.1.4"
 	version := func(e pool.Entry, used ...string) pool.Node {
 		n := node("a", "10.0.1.0/24", map[string]pool.Entry{at: e, beside: {}})
@@ -49,15 +49,15 @@ func TestUnheard(t *testing.T) {
 		"and the node is another":                {versions: []pool.Node{version(pool.Entry{}), version(mine), anew}},
 		"where the node is another":              {versions: []pool.Node{version(pool.Entry{}), anew}},
 		"and the node is gone":                   {versions: []pool.Node{version(pool.Entry{}), version(mine)}, gone: true},
-		"the mark of a move is nobody's":         {versions: []pool.Node{version(pool.Entry{}), version(pool.Away("b", "db/mysql-0"))}},
-		"its own while it is for nobody":         {versions: []pool.Node{version(pool.Away("b", "db/mysql-0")), version(mine)}},
-		"the node's own":                         {versions: []pool.Node{version(pool.Entry{}), version(pool.Entry{Owner: "router"})}},
+		"the mark of a move is nobody's":         {versions: []pool.Node{version(pool.Entry{}), version(pool.MovedEntry("b", "db/mysql-0"))}},
+		"its own while it is for nobody":         {versions: []pool.Node{version(pool.MovedEntry("b", "db/mysql-0")), version(mine)}},
+		"the node's own":                         {versions: []pool.Node{version(pool.Entry{}), version(pool.ForOwner("router"))}},
 		"for anybody, then its own, it says":     {versions: []pool.Node{version(pool.Entry{}), version(said(7))}, want: true, since: 7},
 		"its own from the start, it says":        {versions: []pool.Node{version(said(7))}, want: true, since: 7},
 		"says it of itself, and reported since":  {versions: []pool.Node{version(said(7)), version(said(7), at)}},
 		"says it anew with a report":             {versions: []pool.Node{version(said(7)), version(said(7), at), version(said(8))}, want: true, since: 8},
 		"says it no more":                        {versions: []pool.Node{version(said(7)), version(mine)}, want: true},
-		"its own after a rest, it says":          {versions: []pool.Node{version(pool.Released(time.Unix(1, 0))), version(said(7), at)}, want: true, since: 7},
+		"its own after a rest, it says":          {versions: []pool.Node{version(pool.CooldownEntry("", time.Unix(1, 0))), version(said(7), at)}, want: true, since: 7},
 	} {
 		l := ledger.New()
 		for _, v := range c.versions {

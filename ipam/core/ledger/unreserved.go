@@ -33,7 +33,7 @@ func (l *Ledger) AssumeOrdinary(uid types.UID, owner, nodeName string, families 
 		}
 		a, ok := n.pool.Lowest(f, func(a netip.Addr) bool { return !n.idle(a) })
 		if !ok {
-			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s), which is strict: its pods get addresses of their own only", f, nodeName, joinSubnets(n.pool.Subnets))
+			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s), which is strict: its pods get addresses of their own only", f, nodeName, pool.JoinSubnets(n.pool.Subnets))
 		}
 		c.Addrs = append(c.Addrs, a)
 	}
@@ -63,14 +63,14 @@ func (l *Ledger) Ordinary(n pool.Node, c Claim, entry pool.Entry) ([]pool.Edit, 
 	chosen := Claim{Owner: c.Owner, Node: c.Node}
 	for _, a := range c.Addrs {
 		f := address.Of(a)
-		if held, ok := n.OwnedBy(c.Owner, f); ok {
+		if held, ok := n.HasEntry(c.Owner, f); ok {
 			chosen.Addrs = append(chosen.Addrs, held)
 			continue
 		}
 		if !n.Unused(a) {
 			var ok bool
 			if a, ok = n.Lowest(f, others); !ok {
-				return nil, c, fmt.Errorf("no free %s address is left in the subnets of node %s (%s): %w", f, n.Name, joinSubnets(n.Subnets), pool.ErrTaken)
+				return nil, c, fmt.Errorf("no free %s address is left in the subnets of node %s (%s): %w", f, n.Name, pool.JoinSubnets(n.Subnets), pool.ErrTaken)
 			}
 		}
 		chosen.Addrs = append(chosen.Addrs, a)
