@@ -132,8 +132,8 @@ func (r *recordReconciler) project(ctx context.Context, s plan.Situation, next p
 
 // tellObstacles makes an event of each condition that has come to be not as it should be.
 func (r *recordReconciler) tellObstacles(record *v1alpha1.FixedIP, after []metav1.Condition) {
-	now := meta.FindStatusCondition(after, v1alpha1.ConditionProjected)
-	before := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionProjected)
+	now := meta.FindStatusCondition(after, v1alpha1.ConditionAllocated)
+	before := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionAllocated)
 	if now != nil && now.Status == metav1.ConditionFalse && (before == nil || before.Reason != now.Reason) {
 		r.events.Eventf(record, nil, corev1.EventTypeWarning, "NotProjected", "ProjectEntries", "%s", now.Message)
 	}

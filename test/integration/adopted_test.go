@@ -28,7 +28,7 @@ func boundTo(node string) func(*appsv1.StatefulSet) {
 func (e *env) projected(name string, status metav1.ConditionStatus, message string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
-		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionProjected)
+		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionAllocated)
 		return c != nil && c.Status == status && strings.Contains(c.Message, message)
 	})
 }

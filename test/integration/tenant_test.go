@@ -96,7 +96,7 @@ func TestTenant(t *testing.T) {
 	for _, f := range named {
 		e.eventually("the tenant's "+f.Name+" to be refused the address", func() bool {
 			e.must(tenant.Get(within(t), client.ObjectKeyFromObject(f), f))
-			return meta.IsStatusConditionFalse(f.Status.Conditions, v1alpha1.ConditionProjected)
+			return meta.IsStatusConditionFalse(f.Status.Conditions, v1alpha1.ConditionAllocated)
 		})
 		for _, c := range f.Status.Conditions {
 			if strings.Contains(c.Message, namespace+"/") {
@@ -153,7 +153,7 @@ func TestTenant(t *testing.T) {
 	e.must(tenant.Create(within(t), outside))
 	e.eventually("the tenant's outside-0 to have no home", func() bool {
 		e.must(tenant.Get(within(t), client.ObjectKeyFromObject(outside), outside))
-		c := meta.FindStatusCondition(outside.Status.Conditions, v1alpha1.ConditionProjected)
+		c := meta.FindStatusCondition(outside.Status.Conditions, v1alpha1.ConditionAllocated)
 		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == "NoHome"
 	})
 	e.must(tenant.Delete(within(t), outside))

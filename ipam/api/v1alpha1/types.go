@@ -179,9 +179,14 @@ const (
 	PhaseReleasing Phase = "Releasing"
 )
 
-// ConditionProjected: every address of the record has its entry in the pool of a node, so that nobody
-// else can have it. Where not, the message says what is in the way, and who.
-const ConditionProjected = "Projected"
+// Conditions that the controller of FixedIPs writes.
+const (
+	// ConditionReady summarizes the others: the addresses are reserved for the pod, and no problem is known.
+	ConditionReady = "Ready"
+	// ConditionAllocated: every address has its entry in the pool of a node, so that no other pod can have it. If it is
+	// False, the message says what is in the way.
+	ConditionAllocated = "Allocated"
+)
 
 // FixedIPStatus is what the controller last saw.
 type FixedIPStatus struct {

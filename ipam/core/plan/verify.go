@@ -240,7 +240,7 @@ func elsewhere(o Observed, ips []string) (where string, returns bool) {
 			return fmt.Sprintf(", in the pool of node %s: a restart helps only if its scheduler brings it there", h.Node), false
 		}
 	}
-	projected := meta.FindStatusCondition(o.Record.Status.Conditions, v1alpha1.ConditionProjected)
+	projected := meta.FindStatusCondition(o.Record.Status.Conditions, v1alpha1.ConditionAllocated)
 	if o.Ours && projected != nil && projected.Status == metav1.ConditionFalse && projected.Reason == string(pool.OtherAddressAllocated) {
 		return ", which it can't have beside what the pool has for it, and has once it is made again", true
 	}

@@ -1,4 +1,7 @@
-package controller
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fixedip
 
 import (
 	"context"
@@ -11,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Of all that waits the end of a pod comes first, and one request that waits already comes forward.
-func TestEndsFirst(t *testing.T) {
-	h := newEndsFirst(func(_ context.Context, o client.Object) []reconcile.Request {
+// The identity of a deleted pod comes first, also if its request waits already.
+func TestDeletedFirst(t *testing.T) {
+	h := newDeletedFirst(func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
 	})
 	q := priorityqueue.New[reconcile.Request]("test")
@@ -25,7 +28,7 @@ func TestEndsFirst(t *testing.T) {
 	for _, want := range []struct {
 		pod      *corev1.Pod
 		priority int
-	}{{podOf(2), endPriority}, {podOf(0), 0}, {podOf(1), 0}} {
+	}{{podOf(2), deletePriority}, {podOf(0), 0}, {podOf(1), 0}} {
 		got, priority, _ := q.GetWithPriority()
 		if got.Name != want.pod.Name || priority != want.priority {
 			t.Errorf("%s with priority %d comes next, want %s with %d", got.Name, priority, want.pod.Name, want.priority)

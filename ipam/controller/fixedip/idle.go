@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package fixedip
 
 import (
 	"sync"
@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// idleTimes remembers since when FixedIPs have no pod that is bound to a node. It serves the delay of plan.Gap alone:
+// idleTimes remembers since when FixedIPs have no pod that is bound to a node. It serves the delay of reclaim.Gap alone:
 // a replica that takes over counts from its own first look.
 type idleTimes struct {
 	mu sync.Mutex
@@ -33,4 +33,11 @@ func (i *idleTimes) look(key string, exists bool, pod *corev1.Pod, now time.Time
 		i.since[key] = now
 	}
 	return i.since[key]
+}
+
+// forget removes a FixedIP.
+func (i *idleTimes) forget(key string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.since, key)
 }
