@@ -290,7 +290,7 @@ func (e *env) oneWriter() {
 	}
 	e.delete(statefulSet("web", 2))
 	e.await("wait for nothing to be left", nothingLeft)
-	e.trail(map[string]string{"node-1": "SubnetAssigned", "web": "Reclaimed"})
+	e.trail(map[string]string{"node-1": "SubnetAssigned", "web": "AddressReleased"})
 	if n := gate.writes(); n > 0 {
 		e.t.Errorf("the standby has written %d times", n)
 	}

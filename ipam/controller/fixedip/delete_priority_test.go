@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 )
 
 // The identity of a deleted pod comes first, also if its request waits already.
@@ -22,13 +24,13 @@ func TestDeletedFirst(t *testing.T) {
 	q := priorityqueue.New[reconcile.Request]("test")
 	defer q.ShutDown()
 	for i := range 3 {
-		h.Create(t.Context(), event.CreateEvent{Object: podOf(i)}, q)
+		h.Create(t.Context(), event.CreateEvent{Object: controllertest.Pod(i)}, q)
 	}
-	h.Delete(t.Context(), event.DeleteEvent{Object: podOf(2)}, q)
+	h.Delete(t.Context(), event.DeleteEvent{Object: controllertest.Pod(2)}, q)
 	for _, want := range []struct {
 		pod      *corev1.Pod
 		priority int
-	}{{podOf(2), deletePriority}, {podOf(0), 0}, {podOf(1), 0}} {
+	}{{controllertest.Pod(2), deletePriority}, {controllertest.Pod(0), 0}, {controllertest.Pod(1), 0}} {
 		got, priority, _ := q.GetWithPriority()
 		if got.Name != want.pod.Name || priority != want.priority {
 			t.Errorf("%s with priority %d comes next, want %s with %d", got.Name, priority, want.pod.Name, want.priority)

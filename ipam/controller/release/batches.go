@@ -74,6 +74,14 @@ func (b *Batches) InFlight(identity types.NamespacedName) bool {
 	return b.inFlight[pool.OwnerKey(identity.Namespace, identity.Name)]
 }
 
+// Fly marks an identity as being released until the returned function is called.
+func (b *Batches) Fly(identity types.NamespacedName) (done func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inFlight[pool.OwnerKey(identity.Namespace, identity.Name)] = true
+	return func() { b.finish("", []types.NamespacedName{identity}, false) }
+}
+
 // wait returns how long the batch of a node has to wait from now on; terminating says that a pod with an entry is
 // terminating there.
 func (b *Batches) wait(node string, terminating bool) time.Duration {

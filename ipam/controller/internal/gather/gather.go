@@ -20,7 +20,6 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/core/request"
@@ -92,12 +91,12 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.Namespac
 	}
 	if s.Record == nil && s.Workload.Name == "" {
 		entry := g.Ledger.EntryOf(s.Held[0])
-		workload, named := plan.Claimant(key.Name, entry, s.Pod)
+		workload, named := reclaim.InferOwner(key.Name, entry, s.Pod)
 		if !named {
 			return s, false, nil
 		}
 		gk, s.Workload.OwnerReference = identity.StatefulSets, workload
-		s.Guessed = !plan.Names(entry, workload)
+		s.Guessed = !reclaim.NamesWorkload(entry, workload)
 	}
 	if err := g.surroundings(ctx, owner, &s); err != nil {
 		return s, false, err

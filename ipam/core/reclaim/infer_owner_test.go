@@ -1,4 +1,4 @@
-package plan_test
+package reclaim_test
 
 import (
 	"testing"
@@ -9,11 +9,11 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-func TestClaimant(t *testing.T) {
+func TestInferOwner(t *testing.T) {
 	of := func(apiVersion, kind, name string) *corev1.Pod {
 		p := podOn("node-1")
 		if kind != "" {
@@ -47,11 +47,11 @@ func TestClaimant(t *testing.T) {
 		"a pod of a ReplicaSet":                     {"mysql-0", pool.ForOwner("db/mysql-0"), of("apps/v1", "ReplicaSet", "mysql"), v1alpha1.OwnerReference{}, true, false},
 		"for one pod, in so many words":             {"mysql-0", pool.UnreservedEntry("db", "mysql-0"), of("", "", ""), v1alpha1.OwnerReference{}, true, false},
 	} {
-		got, ok := plan.Claimant(c.podName, c.entry, c.pod)
+		got, ok := reclaim.InferOwner(c.podName, c.entry, c.pod)
 		if got != c.want || ok == c.nobody {
 			t.Errorf("%s: %+v, %v", name, got, ok)
 		}
-		if ok && plan.Names(c.entry, got) == c.guessed {
+		if ok && reclaim.NamesWorkload(c.entry, got) == c.guessed {
 			t.Errorf("%s: %+v names %+v: %v", name, c.entry, got, !c.guessed)
 		}
 	}
@@ -59,32 +59,32 @@ func TestClaimant(t *testing.T) {
 
 // A claim for a pod without a workload goes with the pod, where that went before there was a record.
 func TestClaimOfAPodThatIsGone(t *testing.T) {
-	alone := plan.Workload{OwnerReference: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}}
-	s := plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: alone}
-	if next := plan.Decide(at(s)); next.Step != plan.ReleaseEntries || next.Node != "node-1" {
+	alone := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}}
+	s := reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: alone}
+	if next := decide(at(s)); next.Type != reclaim.ReleaseEntries || next.Node != "node-1" {
 		t.Errorf("it is gone: %+v", next)
 	}
 	s.Workload.Exists, s.Workload.UID = true, "pod-1"
 	for _, pod := range []*corev1.Pod{podOn(""), podOn("node-1")} {
 		s.Pod = pod
-		if next := plan.Decide(at(s)); next.Step != plan.Nothing {
+		if next := decide(at(s)); next.Type != reclaim.Nothing {
 			t.Errorf("it is yet to run: %+v", next)
 		}
 	}
 	s.Pod = podOn("node-1", "10.0.1.6")
-	if next := plan.Decide(at(s)); next.Step != plan.CreateRecord || next.Spec.Owner.Kind != "Pod" {
+	if next := decide(at(s)); next.Type != reclaim.CreateRecord || next.Spec.Owner.Kind != "Pod" {
 		t.Errorf("it runs: %+v", next)
 	}
 }
 
 // What a person wrote for a name that nobody has yet stands.
 func TestHandWrittenStands(t *testing.T) {
-	s := plan.Situation{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: gone, Guessed: true}
-	if next := plan.Decide(at(s)); next.Step != plan.Nothing {
+	s := reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: gone, Guessed: true}
+	if next := decide(at(s)); next.Type != reclaim.Nothing {
 		t.Errorf("%+v", next)
 	}
 	s.Workload, s.Pod = standing, podOn("node-1", "10.0.1.6")
-	if next := plan.Decide(at(s)); next.Step != plan.CreateRecord || next.Spec.Owner != mysql {
+	if next := decide(at(s)); next.Type != reclaim.CreateRecord || next.Spec.Owner != mysql {
 		t.Errorf("its pod has come: %+v", next)
 	}
 }

@@ -1,4 +1,4 @@
-package plan
+package reclaim
 
 import (
 	"strings"
@@ -11,13 +11,13 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Claimant returns the workload that an entry without a FixedIP is for, whether the scheduler wrote it or a user. The entry
+// InferOwner returns the workload that an entry without a FixedIP is for, whether the scheduler wrote it or a user. The entry
 // decides if it names a StatefulSet whose pod can have this name. Otherwise the controller of the pod does, or, if there is
 // no pod, its name: then the StatefulSet has to exist.
 //
 // A pod without a controller is its own workload. ok is false if nothing is to be recorded: pods of other controllers never
 // come back under their name, and an Unreserved entry is for one pod only. Their entries are not changed.
-func Claimant(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
+func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
 	switch kind, name, _ := entry.WorkloadRef(); {
 	case kind == "StatefulSet" && numbers(podName, name):
 		return statefulSet(name), true
@@ -43,9 +43,9 @@ func Claimant(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1
 	return v1alpha1.OwnerReference{}, false
 }
 
-// Names reports whether an entry says that it is for a workload. If it does not, the workload was inferred from the pod, and
+// NamesWorkload reports whether an entry says that it is for a workload. If it does not, the workload was inferred from the pod, and
 // is a guess if there is no pod.
-func Names(entry pool.Entry, owner v1alpha1.OwnerReference) bool {
+func NamesWorkload(entry pool.Entry, owner v1alpha1.OwnerReference) bool {
 	if entry.IsBarePod() {
 		return owner.Kind == "Pod"
 	}
