@@ -41,7 +41,7 @@ import (
 
 const (
 	// successorLabel on a Node names the node whose subnets it takes over.
-	successorLabel = "fixedip.io/successor-of"
+	successorLabel = "fixedip.io/replaces-node"
 	// subnetInterval is the least time between two looks at all records. Whatever happens in
 	// between is looked at together.
 	subnetInterval = time.Second
@@ -299,7 +299,7 @@ func (r *subnetReconciler) giveUp(ctx context.Context, o plan.Orphan, kept []pla
 		case err != nil:
 			return fmt.Errorf("give FixedIP %s up: %w", k.Record, err)
 		default:
-			r.events.Eventf(record, nil, corev1.EventTypeNormal, "GivenUp", "DeleteRecord", "Node %s is gone for %v, and --subnet-policy is %s: address %v goes back, and the pod gets another", o.Node, r.cfg.SubnetHold, plan.Free, record.Spec.IPs)
+			r.events.Eventf(record, nil, corev1.EventTypeNormal, "GivenUp", "DeleteRecord", "Node %s is gone for %v, and --orphaned-subnet-policy is %s: address %v goes back, and the pod gets another", o.Node, r.cfg.SubnetHold, plan.Free, record.Spec.IPs)
 		}
 	}
 	return nil

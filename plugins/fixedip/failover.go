@@ -74,7 +74,7 @@ func (p *Plugin) remains(c *cycle, policy v1alpha1.Failover) (why, home string) 
 	case policy == v1alpha1.Wait:
 		return ", or set failover to Reassign, which gives the pod another address", ""
 	case policy == v1alpha1.Migrate && !p.movable:
-		return "; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false", ""
+		return "; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", ""
 	}
 	if why := p.mayRun(c, policy); why != "" {
 		return "; its old pod may still run there: " + why, ""

@@ -23,7 +23,7 @@ func TestG24Rotation(t *testing.T) {
 	t.Parallel()
 	// A node with room for three fixed addresses.
 	e := start(t, options{controllerArgs: []string{
-		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=2", "--max-allocated-ip=3", "--cool-down=1h",
+		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1h",
 	}})
 	e.startNode("node-1")
 	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
@@ -56,7 +56,7 @@ func TestG24Rotation(t *testing.T) {
 
 	// A shorter cooldown is over: the pod that waits gets one of the two addresses, and the next pod the other.
 	e.must(e.controller.Terminate(within(t)))
-	e.startController("cooled", "--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=2", "--max-allocated-ip=3", "--cool-down=1s")
+	e.startController("cooled", "--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1s")
 	if r := e.awaitRunning(nil, "d-0")["d-0"]; r.Address != "10.240.0.6" && r.Address != "10.240.0.5" {
 		t.Fatalf("d-0 has %s, want one of those that cooled down", r.Address)
 	}
@@ -70,7 +70,7 @@ func TestG24Rotation(t *testing.T) {
 func TestScoreWeight(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, noScheduler: true, controllerArgs: []string{
-		"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--ip-rate-num=2", "--max-allocated-ip=4", "--cool-down=2s",
+		"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--min-free-ips=2", "--max-dynamic-ips=4", "--address-cooldown=2s",
 	}})
 	// Many addresses of node-1 are kept, and most of the CPU of node-2 is taken.
 	var cn ciliumv2.CiliumNode
