@@ -92,7 +92,7 @@ func (p *Plugin) unmet(c *cycle, reach []string) string {
 	for _, f := range c.asked.Families() {
 		if a, single := c.asked.Single(f); single {
 			if b := p.world.ledger.Blocker(c.id.Key(), a); b != nil {
-				return fmt.Sprintf("asks for %s (%s): %s", a, c.asked.Source, b)
+				return fmt.Sprintf("asks for %s (%s): %s", a, c.asked.Source, b.Message())
 			}
 		}
 	}

@@ -115,7 +115,7 @@ func (k Kinds) Slots() bool {
 // Label is the name of a kind in a pool entry. The kinds of Kubernetes go by their kind alone, as
 // they always did; the groups of others have a dot, and are named: two kinds may be called
 // StatefulSet. So is any group whose kind is called Pod: an entry for a Pod in so many words goes with
-// that pod (pool.OrdinaryKind).
+// that pod (pool.UnreservedKind).
 func Label(gk schema.GroupKind) string {
 	if strings.Contains(gk.Group, ".") || gk.Kind == podKind && gk.Group != "" {
 		return gk.Kind + "." + gk.Group

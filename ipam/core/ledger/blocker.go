@@ -39,6 +39,10 @@ func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocke
 	_, exists := n.pool.Entries[a]
 	takesOver := func(e pool.Entry) bool { return from != "" && e.OwnedBy(from) }
 	b := &pool.Blocker{Addr: a, Node: n.pool.Name, Asks: owner}
+	if !n.pool.Home(a) {
+		b.Reason, b.Subnets = pool.SubnetNotFound, n.pool.Subnets
+		return b
+	}
 	by, assumed := n.assumed[a]
 	keeper, keeps := l.kept.keeper(a)
 	poolBlocker := n.pool.Blocker(a, owner, takesOver)

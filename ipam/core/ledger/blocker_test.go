@@ -28,12 +28,12 @@ func TestBlocker(t *testing.T) {
 	l.SetRecord(keeping("shop/web-0", "shop/web-0", 1, "10.0.1.12"))
 	for asked, want := range map[string]string{
 		"10.0.1.9":  "",
-		"10.0.1.10": "IP 10.0.1.10 is reserved by FixedIP db/kept-0; ask for another or delete that FixedIP",
+		"10.0.1.10": "IP 10.0.1.10 is reserved by FixedIP db/kept-0; ask for another, or have that FixedIP deleted",
 		"10.0.1.11": "",
-		"10.0.1.12": "IP 10.0.1.12 is reserved by a FixedIP of another namespace; ask for another",
-		"10.0.1.3":  "IP 10.0.1.3 on node node-1 was released at 1970-01-01T00:16:40Z and is cooling down; it becomes available after the cooldown",
+		"10.0.1.12": "IP 10.0.1.12 is reserved by a FixedIP of another namespace; ask for another, or have that FixedIP deleted",
+		"10.0.1.3":  "IP 10.0.1.3 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown",
 		"10.0.1.4":  "",
-		"10.0.1.1":  "IP 10.0.1.1 on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has it",
+		"10.0.1.1":  "IP 10.0.1.1 on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
 		"10.0.1.2":  "IP 10.0.1.2 on node node-1 belongs to pod db/other-0; ask for another or release it",
 		"10.0.1.5":  `IP 10.0.1.5 on node node-1 is reserved for "router"; ask for another`,
 		"10.0.1.6":  "IP 10.0.1.6 on node node-1 is still in use by pod db/old-0; it becomes available when that pod is gone and the agent no longer reports it",
@@ -44,13 +44,13 @@ func TestBlocker(t *testing.T) {
 	} {
 		got := ""
 		if b := l.Blocker("db/mysql-0", addr(asked)); b != nil {
-			got = b.Error()
+			got = b.Message()
 		}
 		if got != want {
 			t.Errorf("%s: %q, want %q", asked, got, want)
 		}
 	}
-	if b := l.Blocker("db/mysql-0", addr("10.0.2.1")); b == nil || !strings.HasPrefix(b.Error(), "IP 10.0.2.1 is in the subnets of two nodes, node-") {
+	if b := l.Blocker("db/mysql-0", addr("10.0.2.1")); b == nil || !strings.HasPrefix(b.Message(), "IP 10.0.2.1 is in the subnets of two nodes, node-") {
 		t.Errorf("an address in subnets of two nodes: %v", b)
 	}
 }

@@ -75,10 +75,10 @@ func TestAssumeExact(t *testing.T) {
 	for want, wantErr := range map[string]string{
 		"10.0.1.6": "",
 		"10.0.1.4": "",
-		"10.0.1.3": "IP 10.0.1.3 on node n was released at 1970-01-01T00:00:01Z and is cooling down; it becomes available after the cooldown",
-		"10.0.1.1": "IP 10.0.1.1 on node n is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has it",
-		"10.0.1.2": "IP 10.0.1.2 on node n belongs to pod db/other-0; ask for another or release it",
-		"10.0.1.5": "IP 10.0.1.5 on node n is still in use by pod db/old-0; it becomes available when that pod is gone and the agent no longer reports it",
+		"10.0.1.3": "IP 10.0.1.3 on node n is cooling down after its release at 1970-01-01T00:00:01Z",
+		"10.0.1.1": "IP 10.0.1.1 on node n is a dynamic entry, which any pod may be using",
+		"10.0.1.2": "IP 10.0.1.2 on node n belongs to pod db/other-0",
+		"10.0.1.5": "IP 10.0.1.5 on node n is still in use by pod db/old-0",
 		"10.0.2.1": "IP 10.0.2.1 is not in the subnets of node n (10.0.1.0/29)",
 	} {
 		l := ledger.New()

@@ -66,10 +66,10 @@ func TestAssumeSlot(t *testing.T) {
 		"of a pod that is gone":                    {node: node("n", "10.0.1.0/29", entries), addr: "10.0.1.6"},
 		"whose record does not follow yet":         {node: node("n", "10.0.1.0/29", entries), kept: []ledger.Keeping{{Record: "db/web-10-0-1-6", Owner: "db/web-before", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
 		"that only a record knows":                 {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/web-10-0-1-6", Owner: "db/web-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
-		"not while the agent lists it":             {node: node("n", "10.0.1.0/29", entries, "10.0.1.6"), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is still in use by pod db/old-0; it becomes available when that pod is gone and the agent no longer reports it"},
-		"not what another claims":                  {node: node("n", "10.0.1.0/29", entries), other: true, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is being claimed for pod db/web-z; ask for another or release it"},
-		"not what another has taken over":          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "web-z", "Deployment", "web")}), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n belongs to pod db/web-z; ask for another or release it"},
-		"not what is another's by record and free": {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 is reserved by FixedIP db/shop; ask for another or delete that FixedIP"},
+		"not while the agent lists it":             {node: node("n", "10.0.1.0/29", entries, "10.0.1.6"), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is still in use by pod db/old-0"},
+		"not what another claims":                  {node: node("n", "10.0.1.0/29", entries), other: true, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is being claimed for pod db/web-z"},
+		"not what another has taken over":          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "web-z", "Deployment", "web")}), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n belongs to pod db/web-z"},
+		"not what is another's by record and free": {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 is reserved by FixedIP db/shop"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()

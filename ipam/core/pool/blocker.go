@@ -72,53 +72,78 @@ type Blocker struct {
 // Is makes every Blocker an ErrTaken.
 func (b *Blocker) Is(target error) bool { return target == ErrTaken }
 
-// Error says what is wrong, what happens next and what helps.
+// Error says what is wrong, on which object.
 func (b *Blocker) Error() string {
 	ip := fmt.Sprintf("IP %s", b.Addr)
 	on := fmt.Sprintf("IP %s on node %s", b.Addr, b.Node)
 	switch b.Reason {
 	case SubnetNotFound:
 		if b.Node == "" {
-			return ip + " is in no node's subnet; it becomes available when a node gets that subnet"
+			return ip + " is in no node's subnet"
 		}
 		return fmt.Sprintf("%s is not in the subnets of node %s (%s)", ip, b.Node, JoinSubnets(b.Subnets))
 	case SubnetOverlap:
-		return fmt.Sprintf("%s is in the subnets of two nodes, %s and %s; it becomes available when one of them is changed", ip, b.Node, b.Who)
+		return fmt.Sprintf("%s is in the subnets of two nodes, %s and %s", ip, b.Node, b.Who)
 	case SubnetEdge:
-		return fmt.Sprintf("%s is the first or last address of a subnet of node %s, which no pod can have; ask for another", ip, b.Node)
+		return fmt.Sprintf("%s is the first or last address of a subnet of node %s, which no pod can have", ip, b.Node)
 	case DynamicEntry:
-		return on + " is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has it"
+		return on + " is a dynamic entry, which any pod may be using"
 	case OwnedByPod:
-		return fmt.Sprintf("%s belongs to %s; ask for another or release it", on, b.pod())
+		return fmt.Sprintf("%s belongs to %s", on, b.pod())
 	case OnOtherNode:
-		return fmt.Sprintf("%s belongs to %s and has moved to another node; ask for another or release it", on, b.pod())
+		return fmt.Sprintf("%s belongs to %s and has moved to another node", on, b.pod())
 	case Moving:
 		return fmt.Sprintf("%s has left for node %s, whose pool does not have it yet", on, b.Who)
 	case ReservedByNode:
-		return fmt.Sprintf("%s is reserved for %q; ask for another", on, b.Who)
+		return fmt.Sprintf("%s is reserved for %q", on, b.Who)
 	case CoolingDown:
-		at := ""
-		if b.Since != 0 {
-			at = " at " + time.Unix(b.Since, 0).UTC().Format(time.RFC3339)
+		if b.Since == 0 {
+			return on + " is cooling down after its release"
 		}
-		return fmt.Sprintf("%s was released%s and is cooling down; it becomes available after the cooldown", on, at)
+		return fmt.Sprintf("%s is cooling down after its release at %s", on, time.Unix(b.Since, 0).UTC().Format(time.RFC3339))
 	case InUseByPod:
-		return fmt.Sprintf("%s is still in use by %s; it becomes available when that pod is gone and the agent no longer reports it", on, b.pod())
+		return fmt.Sprintf("%s is still in use by %s", on, b.pod())
 	case Releasing:
-		return on + " is being taken out of the pool; it becomes available when the agent has confirmed that"
+		return on + " is being taken out of the pool"
 	case ClaimInFlight:
-		return fmt.Sprintf("%s is being claimed for %s; ask for another or release it", on, b.pod())
+		return fmt.Sprintf("%s is being claimed for %s", on, b.pod())
 	case ReservedByOtherFixedIP:
 		if RedactOwner(b.Who, b.Asks) != b.Who {
-			return ip + " is reserved by a FixedIP of another namespace; ask for another"
+			return ip + " is reserved by a FixedIP of another namespace"
 		}
-		return fmt.Sprintf("%s is reserved by FixedIP %s; ask for another or delete that FixedIP", ip, b.Who)
+		return fmt.Sprintf("%s is reserved by FixedIP %s", ip, b.Who)
 	case AddressesOnDifferentNodes:
-		return fmt.Sprintf("%s is in a subnet of node %s, and another address of the same FixedIP in one of node %s: no pod can have both; delete the FixedIP and ask for addresses of one node", ip, b.Node, b.Who)
+		return fmt.Sprintf("%s is in a subnet of node %s, and another address of the same FixedIP in one of node %s: no pod can have both", ip, b.Node, b.Who)
 	case OtherAddressAllocated:
-		return fmt.Sprintf("pod %s already has IP %s on node %s, and can't have IP %s there as well; delete the pod to have that one released", b.Asks, b.Who, b.Node, b.Addr)
+		return fmt.Sprintf("pod %s already has IP %s on node %s, and can't have IP %s there as well", b.Asks, b.Who, b.Node, b.Addr)
 	}
 	return fmt.Sprintf("%s is not available: %s", on, b.Reason)
+}
+
+// help says what happens next and what helps, by Reason.
+var help = map[Reason]string{
+	SubnetNotFound:            "it becomes available when a node gets that subnet",
+	SubnetOverlap:             "it becomes available when one of the subnets is changed",
+	SubnetEdge:                "ask for another",
+	DynamicEntry:              "ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
+	OwnedByPod:                "ask for another or release it",
+	OnOtherNode:               "ask for another or release it",
+	ReservedByNode:            "ask for another",
+	CoolingDown:               "it becomes available after the cooldown",
+	InUseByPod:                "it becomes available when that pod is gone and the agent no longer reports it",
+	Releasing:                 "it becomes available when the agent has confirmed that",
+	ClaimInFlight:             "ask for another or release it",
+	ReservedByOtherFixedIP:    "ask for another, or have that FixedIP deleted",
+	AddressesOnDifferentNodes: "delete the FixedIP and ask for addresses of one node",
+	OtherAddressAllocated:     "delete the pod to have the other one released",
+}
+
+// Message is Error with what happens next and what helps, for conditions and events.
+func (b *Blocker) Message() string {
+	if next := help[b.Reason]; next != "" {
+		return b.Error() + "; " + next
+	}
+	return b.Error()
 }
 
 // pod names the pod that has the address, as far as the asking pod may know it.

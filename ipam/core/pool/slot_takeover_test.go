@@ -26,13 +26,13 @@ func TestTakeOver(t *testing.T) {
 		"from a pod that is gone":      {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, From: &gone, To: &next, Unlisted: true}}},
 		"with a family that it lacked": {entries: map[netip.Addr]pool.Entry{a: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, To: &next, Unlisted: true}}},
 		"it stands already":            {entries: map[netip.Addr]pool.Entry{a: next, b: next}},
-		"released meanwhile":           {entries: map[netip.Addr]pool.Entry{a: released, b: gone}, wantErr: "IP 10.0.1.9 on node n was released at 1970-01-01T00:00:01Z and is cooling down; it becomes available after the cooldown"},
+		"released meanwhile":           {entries: map[netip.Addr]pool.Entry{a: released, b: gone}, wantErr: "IP 10.0.1.9 on node n is cooling down after its release at 1970-01-01T00:00:01Z"},
 		"listed as its own":            {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: next.Owner}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, From: &gone, To: &next}}},
-		"still listed":                 {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: "db/web-x"}, wantErr: "IP fd00:1::9 on node n is still in use by pod db/web-x; it becomes available when that pod is gone and the agent no longer reports it"},
-		"another was faster":           {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-z", "Deployment", "web"), b: gone}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-z; ask for another or release it"},
-		"for another workload":         {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-x", "Deployment", "shop"), b: gone}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-x; ask for another or release it"},
-		"it has another address":       {entries: map[netip.Addr]pool.Entry{a: gone, b: gone, netip.MustParseAddr("10.0.1.8"): next}, wantErr: "pod db/web-y already has IP 10.0.1.8 on node n, and can't have IP 10.0.1.9 there as well; delete the pod to have that one released"},
-		"a dynamic entry by now":       {entries: map[netip.Addr]pool.Entry{a: {}, b: gone}, wantErr: "IP 10.0.1.9 on node n is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has it"},
+		"still listed":                 {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: "db/web-x"}, wantErr: "IP fd00:1::9 on node n is still in use by pod db/web-x"},
+		"another was faster":           {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-z", "Deployment", "web"), b: gone}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-z"},
+		"for another workload":         {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-x", "Deployment", "shop"), b: gone}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-x"},
+		"it has another address":       {entries: map[netip.Addr]pool.Entry{a: gone, b: gone, netip.MustParseAddr("10.0.1.8"): next}, wantErr: "pod db/web-y already has IP 10.0.1.8 on node n, and can't have IP 10.0.1.9 there as well"},
+		"a dynamic entry by now":       {entries: map[netip.Addr]pool.Entry{a: {}, b: gone}, wantErr: "IP 10.0.1.9 on node n is a dynamic entry, which any pod may be using"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix(subnet), netip.MustParsePrefix("fd00:1::/64")}, Entries: c.entries, Used: c.used}

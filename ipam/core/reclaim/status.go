@@ -82,7 +82,7 @@ func (v *view) conditions() []metav1.Condition {
 		case blocker != nil && blocker.Reason == pool.Moving:
 			// Transient; no condition is needed.
 		case blocker != nil:
-			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, string(blocker.Reason), blocker.Error())
+			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, string(blocker.Reason), blocker.Message())
 		case len(missing) == 0:
 			set(v1alpha1.ConditionAllocated, metav1.ConditionTrue, "Allocated", "Every address has its entry in the pool of a node")
 		}

@@ -89,7 +89,7 @@ func TestApply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
-					cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{first.String(): {Owner: owned.Owner, Resource: owned.Workload}, second.String(): {}}
+					cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{first.String(): EncodeEntry(owned), second.String(): {}}
 				}))
 				api.fail = c.fail
 				ctx, cancel := context.WithCancel(t.Context())
