@@ -26,6 +26,7 @@ var rules = []struct {
 	{"ipam/scheme", []string{"ipam/api"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime"}},
 	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
+	{"ipam/controller/internal/controllertest", []string{"ipam/api", "ipam/controller/internal/index", "ipam/core", "ipam/scheme", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/internal", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/release", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/fixedip", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/controller/release", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},

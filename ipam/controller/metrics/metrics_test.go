@@ -154,7 +154,7 @@ fixedip_subnet_assignments_total{origin="inherited"} 1
 fixedip_subnet_assignments_total{origin="returned"} 0
 # HELP fixedip_subnet_free_addresses Addresses in the subnets of a node that a new claim can take.
 # TYPE fixedip_subnet_free_addresses gauge
-fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 2
+fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 1
 fixedip_subnet_free_addresses{family="IPv4",node="node-2"} 0
 fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
 # HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.
