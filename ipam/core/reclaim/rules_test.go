@@ -56,21 +56,28 @@ func TestReady(t *testing.T) {
 		return metav1.Condition{Type: kind, Status: status, Reason: "Because", Message: "of that"}
 	}
 	for name, c := range map[string]struct {
-		record          *v1alpha1.FixedIP
+		record *v1alpha1.FixedIP
+		// held replaces what is held.
+		held            []ledger.Holding
 		status          metav1.ConditionStatus
 		reason, message string
 	}{
-		"no problem":         {with(), metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
-		"no conflict":        {with(bad(v1alpha1.ConditionConflict, metav1.ConditionFalse)), metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
-		"a conflict":         {with(bad(v1alpha1.ConditionConflict, metav1.ConditionTrue)), metav1.ConditionFalse, "Because", "of that"},
-		"a mismatch":         {with(bad(v1alpha1.ConditionMismatch, metav1.ConditionTrue)), metav1.ConditionFalse, "Because", "of that"},
-		"no subnet":          {with(bad(v1alpha1.ConditionHomed, metav1.ConditionFalse)), metav1.ConditionFalse, "Because", "of that"},
-		"not allocated":      {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), metav1.ConditionFalse, "Because", "of that"},
-		"being deleted":      {record(deleting), metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"},
-		"without an address": {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"},
+		"no problem":                    {with(), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
+		"no conflict":                   {with(bad(v1alpha1.ConditionConflict, metav1.ConditionFalse)), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
+		"a conflict":                    {with(bad(v1alpha1.ConditionConflict, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Because", "of that"},
+		"a mismatch":                    {with(bad(v1alpha1.ConditionMismatch, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Because", "of that"},
+		"no subnet":                     {with(bad(v1alpha1.ConditionHomed, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Because", "of that"},
+		"not allocated":                 {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Because", "of that"},
+		"being deleted":                 {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"},
+		"without an address":            {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), nil, metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"},
+		"an entry that is not recorded": {with(), []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has an entry for db/mysql-0 at 10.0.1.5, which is not planned for it"},
+		"no entry on the pod's node":    {with(), []ledger.Holding{held("node-2", "10.0.2.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has no entry for db/mysql-0 at 10.0.1.6"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := reclaim.Decide(at(reclaim.State{Record: c.record, Held: mine, Pod: podOn("node-1"), Workload: standing}))
+			if c.held == nil {
+				c.held = mine
+			}
+			a := reclaim.Decide(at(reclaim.State{Record: c.record, Held: c.held, Pod: podOn("node-1"), Workload: standing}))
 			want := &metav1.Condition{
 				Type: v1alpha1.ConditionReady, Status: c.status, Reason: c.reason, Message: c.message,
 				ObservedGeneration: c.record.Generation, LastTransitionTime: metav1.Time{Time: now},

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -87,13 +88,14 @@ func (v *view) conditions() []metav1.Condition {
 			set(v1alpha1.ConditionAllocated, metav1.ConditionTrue, "Allocated", "Every address has its entry in the pool of a node")
 		}
 	}
-	status, reason, message := ready(v.Record, want)
+	status, reason, message := v.ready(want)
 	set(v1alpha1.ConditionReady, status, reason, message)
 	return want
 }
 
-// ready summarizes the conditions of a FixedIP.
-func ready(r *v1alpha1.FixedIP, conditions []metav1.Condition) (status metav1.ConditionStatus, reason, message string) {
+// ready summarizes the conditions of a FixedIP, and checks the binding invariant for its pod.
+func (v *view) ready(conditions []metav1.Condition) (status metav1.ConditionStatus, reason, message string) {
+	r := v.Record
 	switch {
 	case r.DeletionTimestamp != nil:
 		return metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"
@@ -111,6 +113,11 @@ func ready(r *v1alpha1.FixedIP, conditions []metav1.Condition) (status metav1.Co
 	} {
 		if c := meta.FindStatusCondition(conditions, bad.kind); c != nil && c.Status == bad.status {
 			return metav1.ConditionFalse, c.Reason, c.Message
+		}
+	}
+	if v.node != "" && v.Pod.DeletionTimestamp == nil && !identity.OptsOut(v.Pod.Annotations) {
+		if err := pool.CheckBinding(ownerOf(v.State), v.node, v.held.Addrs, recorded(r)); err != nil {
+			return metav1.ConditionFalse, "EntriesDiffer", err.Error()
 		}
 	}
 	return metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"
