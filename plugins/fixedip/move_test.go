@@ -201,7 +201,7 @@ func (s *pools) judge() {
 			e, ok := s.nodes[name].Spec.IPAM.Pool[addr.String()]
 			if ok && !strings.HasPrefix(e.Owner, "fixedip.io/") {
 				offering = append(offering, name)
-				if mark := s.nodes["home"].Spec.IPAM.Pool[addr.String()]; name != "home" && strings.TrimSuffix(mark.Resource, "/leaving") != name+"/"+movedOwner {
+				if mark := s.nodes["home"].Spec.IPAM.Pool[addr.String()]; name != "home" && strings.TrimSuffix(mark.Resource, ";leaving") != "node="+name+";pod="+movedOwner {
 					s.t.Errorf("%s is offered by %s, and its home says %v\n%s", addr, name, mark, strings.Join(s.log, "\n"))
 				}
 			}
@@ -238,7 +238,7 @@ func (s *pools) settled(t *testing.T, node string) {
 		if got := s.nodes[node].Spec.IPAM.Pool[addr.String()].Owner; got != movedOwner {
 			t.Errorf("%s is %q on %s\n%s", addr, got, node, strings.Join(s.log, "\n"))
 		}
-		if got, want := strings.TrimSuffix(s.nodes["home"].Spec.IPAM.Pool[addr.String()].Resource, "/leaving"), node+"/"+movedOwner; node != "home" && got != want {
+		if got, want := strings.TrimSuffix(s.nodes["home"].Spec.IPAM.Pool[addr.String()].Resource, ";leaving"), "node="+node+";pod="+movedOwner; node != "home" && got != want {
 			t.Errorf("%s at home is %q, want %q\n%s", addr, got, want, strings.Join(s.log, "\n"))
 		}
 	}

@@ -108,7 +108,7 @@ func TestFreeSlots(t *testing.T) {
 		"its entry is lost, and its pod looks":            {record: record(), pod: living, asks: "web-x", want: free("")},
 		"its entry is lost, its pod was deleted by force": {record: record(), went: forced("n"), want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
 		"its entry is lost, its pod has only just left":   {record: record(), went: func(d *departures, _ time.Time) { d.came(living) }, want: free("db/web-x, which is being deleted, still has it")},
-		"its entry is lost, the agent lists it":           {record: record(), user: "db/web-x", want: free("10.0.1.6 is an address which db/web-x still uses on n; it can be had when the agent there says that it is out of use")},
+		"its entry is lost, the agent lists it":           {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by pod db/web-x")},
 		"its entry is lost, another's is there":           {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
 		"its node is gone":                                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", kept: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
 		"a record that is no slot is no business":         {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},

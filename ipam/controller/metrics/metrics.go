@@ -81,7 +81,7 @@ func Register(w World) {
 
 // Collectors returns all metrics of the controller.
 func Collectors() []prometheus.Collector {
-	return append(verifyCollectors(), poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges)
+	return append(append(verifyCollectors(), barrierCollectors()...), poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges)
 }
 
 // Released counts released addresses.

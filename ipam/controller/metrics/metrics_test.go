@@ -64,11 +64,36 @@ func TestMetrics(t *testing.T) {
 	EndpointRemoved("Stale")
 	EndpointReowned()
 	EndpointMissing()
+	Barriers(func() (pending, overdue int) { return 3, 1 })
+	BarrierAnswered(3 * time.Second)
 
 	want := `
 # HELP fixedip_adoptions_total Pods whose running address became their fixed address (adoption).
 # TYPE fixedip_adoptions_total counter
 fixedip_adoptions_total 1
+# HELP fixedip_agent_barrier_duration_seconds Time from the first question about a node to the answer of its Cilium agent.
+# TYPE fixedip_agent_barrier_duration_seconds histogram
+fixedip_agent_barrier_duration_seconds_bucket{le="0.25"} 0
+fixedip_agent_barrier_duration_seconds_bucket{le="0.5"} 0
+fixedip_agent_barrier_duration_seconds_bucket{le="1"} 0
+fixedip_agent_barrier_duration_seconds_bucket{le="2"} 0
+fixedip_agent_barrier_duration_seconds_bucket{le="4"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="8"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="16"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="32"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="64"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="128"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="256"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="512"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="+Inf"} 1
+fixedip_agent_barrier_duration_seconds_sum 3
+fixedip_agent_barrier_duration_seconds_count 1
+# HELP fixedip_agent_barriers_overdue Nodes whose Cilium agents have not answered for more than two minutes. Addresses of these nodes are not released or taken over.
+# TYPE fixedip_agent_barriers_overdue gauge
+fixedip_agent_barriers_overdue 1
+# HELP fixedip_agent_barriers_pending Nodes whose Cilium agents have been asked, or are about to be, and have not answered.
+# TYPE fixedip_agent_barriers_pending gauge
+fixedip_agent_barriers_pending 3
 # HELP fixedip_ciliumendpoints_missing_total Running pods whose agent did not create a CiliumEndpoint in time.
 # TYPE fixedip_ciliumendpoints_missing_total counter
 fixedip_ciliumendpoints_missing_total 1

@@ -12,7 +12,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Blocker returns why the pod owner can't claim an address, wherever its home is; nil if it can, or has it.
+// Blocker returns why the pod owner can't claim an address, wherever its home is; nil if it can, or has it. An address that
+// the agent reports as in use is not available, not even to a pod of the name that it reports.
 func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -30,7 +31,14 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	if n.pool.Entries[a].OwnedBy(owner) {
 		return nil
 	}
-	return l.blocker(n, a, owner, "")
+	if b := l.blocker(n, a, owner, ""); b != nil {
+		return b
+	}
+	if user, used := n.pool.Used[a]; used {
+		// The former pod of the name has it.
+		return &pool.Blocker{Addr: a, Node: name, Reason: pool.InUseByPod, Who: user, Asks: owner}
+	}
+	return nil
 }
 
 // blocker returns why owner can't claim an address on a node; nil if it can, or has it and no other claim has. from is the

@@ -126,7 +126,7 @@ type Change struct {
 	Moved bool
 	// Entries is true if an entry was added, removed or changed.
 	Entries bool
-	// Status is true if the addresses in use or the release handshakes changed.
+	// Status is true if the addresses in use, the release handshakes or the probes changed.
 	Status bool
 	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
 	Owners []string
@@ -139,9 +139,10 @@ func (c Change) Any() bool {
 	return c.Appeared || c.Grew || c.Moved || c.Entries || c.Status || len(c.Owners) > 0
 }
 
-// sameStatus reports whether two versions of a pool have the same addresses in use and the same release handshakes.
+// sameStatus reports whether two versions of a pool have the same addresses in use, release handshakes and probes.
 func sameStatus(a, b pool.Node) bool {
-	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes)
+	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes) &&
+		len(a.Probes) == len(b.Probes) && !slices.ContainsFunc(a.Probes, func(p netip.Addr) bool { return !slices.Contains(b.Probes, p) })
 }
 
 // diff compares the spec of two versions of a node's pool.

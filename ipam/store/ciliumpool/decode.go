@@ -52,10 +52,15 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		}
 	}
 	for key, e := range cn.Status.IPAM.Used {
-		if a, err := address.Parse(key); err == nil {
+		switch a, err := address.Parse(key); {
+		case err != nil:
+		case pool.IsProbe(a):
+			n.Probes = append(n.Probes, a)
+		default:
 			n.Used[a] = strings.TrimSuffix(e.Owner, restoredSuffix)
 		}
 	}
+	slices.SortFunc(n.Probes, netip.Addr.Compare)
 	return n
 }
 
