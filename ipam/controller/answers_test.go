@@ -18,7 +18,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -38,7 +38,7 @@ func newShrinking(t *testing.T) *shrinking {
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		Watermark:    plan.Watermark{Free: 1, Max: 9},
+		Watermark:    nodepool.Watermark{Free: 1, Max: 9},
 	}
 	l := s.ledger
 	s.r = &nodeReconciler{

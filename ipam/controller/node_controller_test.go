@@ -15,7 +15,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -43,7 +43,7 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		Watermark:    plan.Watermark{Free: 1, Max: 1},
+		Watermark:    nodepool.Watermark{Free: 1, Max: 1},
 	}
 	l := s.ledger
 	r := &nodeReconciler{

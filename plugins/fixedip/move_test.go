@@ -33,7 +33,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -439,7 +439,7 @@ func (s *pools) note(line string) {
 func (a *actor) sweep(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.world.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) {
-			edits, _ := plan.Rested(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
+			edits, _ := nodepool.ExpireCooldowns(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
 			return edits, nil
 		})
 		if err != nil {

@@ -4,6 +4,7 @@
 package plan_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func held(node string, addrs ...string) ledger.Holding {
 	h := ledger.Holding{Node: node}

@@ -1,4 +1,4 @@
-package plan_test
+package nodepool_test
 
 import (
 	"net/netip"
@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -56,26 +56,26 @@ func TestFill(t *testing.T) {
 	owned := pool.ForOwner("db/mysql-0")
 	for name, c := range map[string]struct {
 		node  pool.Node
-		mark  plan.Watermark
+		mark  nodepool.Watermark
 		want  []string
 		short int
 		kept  []string
 	}{
-		"an empty pool":                   {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
-		"enough is free":                  {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), plan.Watermark{Free: 2, Max: 4}, nil, 0, nil},
-		"what is used is not free":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
-		"no more than the maximum":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), plan.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
-		"around what is fixed":            {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
-		"around what is used unlisted":    {node(nil, "10.0.1.1"), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
-		"until the subnet is full":        {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), plan.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
-		"a pinned address of the node":    {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), plan.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
-		"a node that has no such subnet":  {pool.Node{Name: "n"}, plan.Watermark{Free: 1, Max: 1}, nil, 1, nil},
-		"what is leaving counts":          {leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}), plan.Watermark{Free: 2, Max: 4}, nil, 0, nil},
-		"what is just gone does not":      {leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
-		"what a FixedIP keeps is leaving": {node(map[string]pool.Entry{"10.0.1.1": {}}), plan.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
-		"around what FixedIPs keep":       {node(nil), plan.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
+		"an empty pool":                   {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
+		"enough is free":                  {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"what is used is not free":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"no more than the maximum":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), nodepool.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
+		"around what is fixed":            {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
+		"around what is used unlisted":    {node(nil, "10.0.1.1"), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
+		"until the subnet is full":        {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), nodepool.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
+		"a pinned address of the node":    {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), nodepool.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
+		"a node that has no such subnet":  {pool.Node{Name: "n"}, nodepool.Watermark{Free: 1, Max: 1}, nil, 1, nil},
+		"what is leaving counts":          {leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"what is just gone does not":      {leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"what a FixedIP keeps is leaving": {node(map[string]pool.Entry{"10.0.1.1": {}}), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
+		"around what FixedIPs keep":       {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
 	} {
-		edits, short := plan.Fill(c.node, address.IPv4, c.mark, keeps(c.kept))
+		edits, short := nodepool.FillDynamic(c.node, address.IPv4, c.mark, keeps(c.kept))
 		if !equal(edited(edits), c.want) || short != c.short {
 			t.Errorf("%s: %v, short of %d; want %v, %d", name, edited(edits), short, c.want, c.short)
 		}
@@ -97,16 +97,16 @@ func TestFillSettles(t *testing.T) {
 				n.Used[a] = "somebody"
 			}
 		}
-		mark := plan.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free")}
+		mark := nodepool.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free")}
 		mark.Max = rapid.IntRange(mark.Free, 8).Draw(t, "max")
 		kept := keeps(rapid.SliceOf(rapid.SampledFrom([]string{"10.0.1.1", "10.0.1.4", "10.0.1.6"})).Draw(t, "kept"))
-		edits, _ := plan.Fill(n, address.IPv4, mark, kept)
+		edits, _ := nodepool.FillDynamic(n, address.IPv4, mark, kept)
 		for _, e := range edits {
 			if e.From != nil || n.InUse(e.Addr) || kept(e.Addr) {
 				t.Fatalf("filling touches %s", e.Addr)
 			}
 		}
-		if again, _ := plan.Fill(n.With(edits), address.IPv4, mark, kept); len(again) > 0 {
+		if again, _ := nodepool.FillDynamic(n.With(edits), address.IPv4, mark, kept); len(again) > 0 {
 			t.Fatalf("after filling %v, filling again wants %v", edited(edits), edited(again))
 		}
 	})
@@ -122,7 +122,7 @@ func TestRested(t *testing.T) {
 		"10.0.1.5": pool.Entry{Kind: pool.Cooldown},
 		"10.0.1.6": pool.ForOwner("db/mysql-0"),
 	}, "10.0.1.3")
-	edits, next := plan.Rested(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
+	edits, next := nodepool.ExpireCooldowns(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
 	if want := []string{"10.0.1.1", "10.0.1.3", "10.0.1.5"}; !equal(edited(edits), want) {
 		t.Errorf("edited %v, want %v", edited(edits), want)
 	}
@@ -142,11 +142,11 @@ func TestRested(t *testing.T) {
 		t.Errorf("next %v, want %v", next, want)
 	}
 	// What the agent did not list before it was heard of proves nothing.
-	if edits, next := plan.Rested(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
+	if edits, next := nodepool.ExpireCooldowns(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
 		t.Errorf("of a node that has just been heard of %v are edited, and next at %v", edited(edits), next)
 	}
 	// Without a cool-down there is nothing to start anew.
-	if edits, _ := plan.Rested(n, now, 0, time.Time{}, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
+	if edits, _ := nodepool.ExpireCooldowns(n, now, 0, time.Time{}, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
 		t.Errorf("without a cool-down %v is edited, and the agent still lists 10.0.1.3", edited(edits))
 	}
 }
@@ -163,7 +163,7 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 	})
 	nobody := func(netip.Addr) bool { return false }
 	for _, coolDown := range []time.Duration{0, time.Second} {
-		edits, next := plan.Rested(n, now, coolDown, time.Time{}, nobody)
+		edits, next := nodepool.ExpireCooldowns(n, now, coolDown, time.Time{}, nobody)
 		if want := []string{"10.0.1.1", "10.0.9.3"}; !equal(edited(edits), want) {
 			t.Errorf("with a cool-down of %s %v are removed, want %v", coolDown, edited(edits), want)
 		}
@@ -171,7 +171,7 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 			t.Errorf("with a cool-down of %s the next is removed at %v, want %v", coolDown, next, want)
 		}
 	}
-	if edits, _ := plan.Rested(n, now, time.Minute, time.Time{}, nobody); len(edits) > 0 {
+	if edits, _ := nodepool.ExpireCooldowns(n, now, time.Minute, time.Time{}, nobody); len(edits) > 0 {
 		t.Errorf("with a longer cool-down %v are removed, want none", edited(edits))
 	}
 }

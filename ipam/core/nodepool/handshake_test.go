@@ -1,4 +1,4 @@
-package plan_test
+package nodepool_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -34,7 +34,7 @@ func TestAskAndTakeOut(t *testing.T) {
 	two := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}
 	for name, c := range map[string]struct {
 		node pool.Node
-		mark plan.Watermark
+		mark nodepool.Watermark
 		held string
 		kept string
 		// late: nobody waits for the agent any longer.
@@ -44,38 +44,38 @@ func TestAskAndTakeOut(t *testing.T) {
 		out  []string
 	}{
 		"the excess from the top, down to half of it": {
-			node: node(six, "10.0.1.1"), mark: plan.Watermark{Free: 1, Excess: 2, Max: 9}, want: []string{"10.0.1.4:1", "10.0.1.5:1", "10.0.1.6:1"}},
-		"an excess that is allowed":               {node: node(six, "10.0.1.1"), mark: plan.Watermark{Free: 3, Excess: 2, Max: 9}},
-		"what is above the maximum":               {node: node(six, "10.0.1.1", "10.0.1.6"), mark: plan.Watermark{Free: 4, Excess: 2, Max: 4}, want: []string{"10.0.1.4:1", "10.0.1.5:1"}},
-		"never what a pod has":                    {node: node(six, "10.0.1.1"), mark: plan.Watermark{Max: 9}, held: "10.0.1.4", want: []string{"10.0.1.2:1", "10.0.1.3:1", "10.0.1.5:1", "10.0.1.6:1"}},
-		"nothing of an agent that never reported": {node: node(six), mark: plan.Watermark{}},
-		"what a FixedIP keeps, needed or not":     {node: node(two, "10.0.1.6"), mark: plan.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", want: []string{"10.0.1.1:1"}},
-		"agreed to lose what a FixedIP keeps":     {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", out: []string{"10.0.1.1"}},
-		"asked already":                           {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Asked}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}},
-		"agreed":                                  {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}, out: []string{"10.0.1.2"}},
-		"agreed, and a pod has it":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}, held: "10.0.1.2", want: []string{"10.0.1.2:0"}},
-		"agreed, and needed by now":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.1"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"agreed, and owned by now":                {node: leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": owned}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"asked, and needed by now":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked, "10.0.1.2": pool.Asked}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.1:0"}},
-		"taken out":                               {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:3"}},
-		"the agent has the last word":             {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Max: 9}},
-		"refused":                                 {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Refused}, "10.0.1.2"), mark: plan.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"asked for what is not there":             {node: leaving(two, map[string]pool.Handshake{"10.0.1.6": pool.Asked}, "10.0.1.5"), mark: plan.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.6:0"}},
-		"put back by hand after it was taken out": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.5"), mark: plan.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"a state of somebody else's":              {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: plan.Watermark{Free: 1, Max: 9}},
-		"asked, and never answered":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Asked}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 0, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
+			node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Free: 1, Excess: 2, Max: 9}, want: []string{"10.0.1.4:1", "10.0.1.5:1", "10.0.1.6:1"}},
+		"an excess that is allowed":               {node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Free: 3, Excess: 2, Max: 9}},
+		"what is above the maximum":               {node: node(six, "10.0.1.1", "10.0.1.6"), mark: nodepool.Watermark{Free: 4, Excess: 2, Max: 4}, want: []string{"10.0.1.4:1", "10.0.1.5:1"}},
+		"never what a pod has":                    {node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Max: 9}, held: "10.0.1.4", want: []string{"10.0.1.2:1", "10.0.1.3:1", "10.0.1.5:1", "10.0.1.6:1"}},
+		"nothing of an agent that never reported": {node: node(six), mark: nodepool.Watermark{}},
+		"what a FixedIP keeps, needed or not":     {node: node(two, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", want: []string{"10.0.1.1:1"}},
+		"agreed to lose what a FixedIP keeps":     {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", out: []string{"10.0.1.1"}},
+		"asked already":                           {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}},
+		"agreed":                                  {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, out: []string{"10.0.1.2"}},
+		"agreed, and a pod has it":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, held: "10.0.1.2", want: []string{"10.0.1.2:0"}},
+		"agreed, and needed by now":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.1"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"agreed, and owned by now":                {node: leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": owned}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"asked, and needed by now":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked, "10.0.1.2": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.1:0"}},
+		"taken out":                               {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:3"}},
+		"the agent has the last word":             {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}},
+		"refused":                                 {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Refused}, "10.0.1.2"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"asked for what is not there":             {node: leaving(two, map[string]pool.Handshake{"10.0.1.6": pool.Asked}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.6:0"}},
+		"put back by hand after it was taken out": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"a state of somebody else's":              {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}},
+		"asked, and never answered":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 0, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
 		"one of two asked, as the other is needed, and never answered": {
-			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked, "10.0.1.2": pool.Asked}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, want: []string{"10.0.1.1:0", "10.0.1.2:0"}},
+			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked, "10.0.1.2": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, want: []string{"10.0.1.1:0", "10.0.1.2:0"}},
 		"what a FixedIP keeps, asked and never answered": {
-			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked}, "10.0.1.6"), mark: plan.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", late: true, want: []string{"10.0.1.1:0"}},
+			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", late: true, want: []string{"10.0.1.1:0"}},
 		"taken out, and never answered": {
-			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
+			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
 		// Then it is the controller's turn, however long ago.
-		"agreed long ago": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, out: []string{"10.0.1.2"}},
+		"agreed long ago": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, out: []string{"10.0.1.2"}},
 		"agreed long ago, and the entry is gone": {
-			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: plan.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:3"}},
-		"somebody else's state, for long": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: plan.Watermark{Free: 1, Max: 9}, late: true},
-		"a strict node has none":          {node: node(two, "10.0.1.1"), mark: plan.NoneFree, want: []string{"10.0.1.2:1"}},
+			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:3"}},
+		"somebody else's state, for long": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true},
+		"a strict node has none":          {node: node(two, "10.0.1.1"), mark: nodepool.NoDynamic, want: []string{"10.0.1.2:1"}},
 	} {
 		held := func(a netip.Addr) bool { return c.held != "" && a == addr(c.held) }
 		kept := func(a netip.Addr) bool { return c.kept != "" && a == addr(c.kept) }
@@ -84,13 +84,13 @@ func TestAskAndTakeOut(t *testing.T) {
 			unanswered = everything
 		}
 		var marks []string
-		for _, m := range plan.Ask(c.node, address.IPv4, c.mark, held, kept, unanswered) {
+		for _, m := range nodepool.ReleaseExcess(c.node, address.IPv4, c.mark, held, kept, unanswered) {
 			if m.From != c.node.Handshakes[m.Addr] {
 				t.Errorf("%s: %s is marked from %d, and is %d", name, m.Addr, m.From, c.node.Handshakes[m.Addr])
 			}
 			marks = append(marks, fmt.Sprintf("%s:%d", m.Addr, m.To))
 		}
-		edits := plan.TakeOut(c.node, address.IPv4, c.mark, held, kept, unanswered)
+		edits := nodepool.RemoveReleased(c.node, address.IPv4, c.mark, held, kept, unanswered)
 		for _, e := range edits {
 			if !e.Agreed || e.To != nil || e.From == nil || *e.From != (pool.Entry{}) {
 				t.Errorf("%s: the edit %+v does not hold the agent to its word", name, e)
@@ -168,9 +168,9 @@ func (a *agent) offered() []netip.Addr {
 
 // controller makes the next writes, from what it believes. A write counts only if what it relies on
 // is so, as the tests of the patches see to. It tells whether it wanted to write.
-func (a *agent) controller(t *rapid.T, believed pool.Node, w plan.Watermark, unanswered func(netip.Addr) bool) bool {
-	edits := plan.TakeOut(believed, address.IPv4, w, nothing, nothing, unanswered)
-	more, _ := plan.Fill(believed.With(edits), address.IPv4, w, nothing)
+func (a *agent) controller(t *rapid.T, believed pool.Node, w nodepool.Watermark, unanswered func(netip.Addr) bool) bool {
+	edits := nodepool.RemoveReleased(believed, address.IPv4, w, nothing, nothing, unanswered)
+	more, _ := nodepool.FillDynamic(believed.With(edits), address.IPv4, w, nothing)
 	edits = append(edits, more...)
 	after, written := believed.With(edits), len(edits) == 0
 	if ok := !slices.ContainsFunc(edits, func(e pool.Edit) bool {
@@ -189,7 +189,7 @@ func (a *agent) controller(t *rapid.T, believed pool.Node, w plan.Watermark, una
 	if !written {
 		return true
 	}
-	marks := plan.Ask(after, address.IPv4, w, nothing, nothing, unanswered)
+	marks := nodepool.ReleaseExcess(after, address.IPv4, w, nothing, nothing, unanswered)
 	if ok := !slices.ContainsFunc(marks, func(m pool.Mark) bool {
 		e, exists := a.api.Entries[m.Addr]
 		return a.api.Handshakes[m.Addr] != m.From || m.To == pool.Asked && (!exists || e.Kind != pool.Dynamic) || m.To == pool.TakenOut && exists
@@ -202,7 +202,7 @@ func (a *agent) controller(t *rapid.T, believed pool.Node, w plan.Watermark, una
 
 // settle lets agent and controller go on until neither has anything to write, however long the controller waits
 // for an answer.
-func (a *agent) settle(t *rapid.T, w plan.Watermark) (rounds int) {
+func (a *agent) settle(t *rapid.T, w nodepool.Watermark) (rounds int) {
 	for ; rounds < 20; rounds++ {
 		a.watch()
 		a.report()
@@ -223,7 +223,7 @@ func TestHandshakeModel(t *testing.T) {
 		n.Entries[addr("10.0.1.30")] = pool.ForOwner("router")
 		a := &agent{api: &n, version: 1, allocated: map[netip.Addr]string{addr("10.0.1.30"): "router"}}
 		a.watch()
-		w := plan.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free"), Excess: rapid.IntRange(0, 6).Draw(t, "excess"), Max: rapid.IntRange(6, 29).Draw(t, "max")}
+		w := nodepool.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free"), Excess: rapid.IntRange(0, 6).Draw(t, "excess"), Max: rapid.IntRange(6, 29).Draw(t, "max")}
 		old, pods := copied(n), 0
 		t.Repeat(map[string]func(*rapid.T){
 			"watch":  func(*rapid.T) { a.watch() },

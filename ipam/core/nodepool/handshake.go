@@ -1,4 +1,7 @@
-package plan
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool
 
 import (
 	"net/netip"
@@ -8,20 +11,19 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Ask makes the next marks of the release handshake in a family: it asks for free dynamic entries
-// that a pool has too many of, from the top of the subnets downwards, takes the question back where
-// they are needed or somebody has the address by now, and ends what was answered. Every mark
-// follows from the pool alone, so that a handshake goes on wherever it was left.
+// ReleaseExcess returns the next marks of the release handshake in a family: it marks free dynamic entries that the pool has too
+// many of, from the top of the subnets downwards, withdraws marks of entries that are needed or in use by now, and
+// removes those that the agent has answered. Every mark follows from the pool alone, so that a handshake continues after
+// an interruption.
 //
-// held tells whether a pod has an address, as far as is known beside the agent's word: an agent
-// that has just started answers before it has restored its pods. kept tells of addresses that
-// FixedIPs keep: whatever else the pool lacks, it is to lose those, so that their pods can have them.
+// held reports whether a pod has an address as far as is known beside the agent's report: an agent that has just started
+// answers before it has restored its endpoints. kept reports whether a FixedIP reserves it: such entries are released
+// whatever the pool lacks, so that their pods can have them.
 //
-// unanswered tells of handshakes in which it has been the agent's turn for so long that it can't be waited
-// for: it may have forgotten its answer, and looks again only when something changes. They are ended, and
-// what is still too much is asked for anew. Of what is taken out already nothing more is to be learned: since
-// the agent has agreed, it offers the address to nobody until it sees that the entry is gone.
-func Ask(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.Mark {
+// unanswered reports handshakes whose answer is overdue: the agent may have forgotten it, and looks again only when
+// something changes. They are withdrawn, and what is still too much is marked again. Of an entry that is removed already
+// nothing more is to be learned: since the agent has agreed, it assigns the address to no pod.
+func ReleaseExcess(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.Mark {
 	var marks []pool.Mark
 	for a, state := range n.Handshakes {
 		e, exists := n.Entries[a]
@@ -37,13 +39,13 @@ func Ask(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func
 		}
 	}
 	slices.SortFunc(marks, func(x, y pool.Mark) int { return x.Addr.Compare(y.Addr) })
-	// An agent that has never said what is in use has not looked at the pool yet.
+	// An agent that has never reported an address has not looked at the pool yet.
 	if len(n.Used) == 0 {
 		return marks
 	}
 	ended := marks
 	for _, m := range balance(n.WithMarks(marks), f, w, held, kept) {
-		// One step at a time: what is ended now may be asked for again by the next look.
+		// One step at a time: the next look may mark again what is withdrawn now.
 		if !slices.ContainsFunc(ended, func(e pool.Mark) bool { return e.Addr == m.Addr }) {
 			marks = append(marks, m)
 		}
@@ -51,7 +53,7 @@ func Ask(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func
 	return marks
 }
 
-// balance asks for what is too much, or takes back what is needed.
+// balance marks entries that are too many, or withdraws the marks of entries that are needed.
 func balance(n pool.Node, f address.Family, w Watermark, held, kept func(netip.Addr) bool) []pool.Mark {
 	var free, leaving []netip.Addr
 	var marks []pool.Mark
@@ -88,11 +90,11 @@ func balance(n pool.Node, f address.Family, w Watermark, held, kept func(netip.A
 	return marks
 }
 
-// TakeOut makes the edits that remove the entries of a family that the agent agrees to lose, but
-// for those that Ask takes back. held, kept and unanswered are as there.
-func TakeOut(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.Edit {
+// RemoveReleased returns the edits that remove the entries of a family that the agent is ready to release, except those
+// that ReleaseExcess withdraws. held, kept and unanswered are as there.
+func RemoveReleased(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.Edit {
 	back := map[netip.Addr]bool{}
-	for _, m := range Ask(n, f, w, held, kept, unanswered) {
+	for _, m := range ReleaseExcess(n, f, w, held, kept, unanswered) {
 		back[m.Addr] = true
 	}
 	var edits []pool.Edit

@@ -1,4 +1,7 @@
-package plan
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool
 
 import (
 	"net/netip"
@@ -9,29 +12,28 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// NoneFree is the watermark of a strict node: whatever is dynamic goes.
-var NoneFree = Watermark{}
+// NoDynamic is the watermark of a strict node: it has no dynamic entries.
+var NoDynamic = Watermark{}
 
-// Occupant is a pod that has addresses of a node's pool, or will have.
-type Occupant struct {
+// PodAddresses is a pod that has addresses of a node's pool, or needs some.
+type PodAddresses struct {
 	Namespace, Name string
-	// Addrs are those of its status; none while they are not known.
+	// Addrs are the IPs in its status.
 	Addrs []netip.Addr
 }
 
-func (o Occupant) key() string { return pool.OwnerKey(o.Namespace, o.Name) }
+func (o PodAddresses) key() string { return pool.OwnerKey(o.Namespace, o.Name) }
 
-// Strict makes the entries that the pool of a strict node lacks: for the node's own addresses, and
-// for the pods that nobody has claimed one for. What somebody has already becomes his; the others
-// take the lowest that is free. short is how many addresses the subnets have no room for.
+// Strict returns the edits that add the entries that the pool of a strict node lacks: for the addresses of the node
+// itself, and for pods without a claim. A pod that has an address becomes its owner; the others get the lowest free
+// one. short is how many addresses the subnets have no room for.
 //
-// An owner is written on a dynamic entry only where both the agent and the pod's status say that
-// the pod has it: the agent looks at the owner alone, and would give the address to a second pod.
-// While the agent may still give a pod a dynamic entry, the pod gets none of its own. kept tells of
-// addresses that FixedIPs keep.
-func Strict(n pool.Node, pods []Occupant, kept func(netip.Addr) bool) (edits []pool.Edit, short int) {
+// An owner is written on a dynamic entry only if both the agent and the pod's status say that the pod has the address:
+// the agent looks at the owner alone, and would assign the address to a second pod (Cilium fact 2). While the agent may
+// still assign a dynamic entry to a pod, the pod gets none of its own. kept reports addresses that FixedIPs reserve.
+func Strict(n pool.Node, pods []PodAddresses, kept func(netip.Addr) bool) (edits []pool.Edit, short int) {
 	pods = slices.Clone(pods)
-	slices.SortFunc(pods, func(a, b Occupant) int { return strings.Compare(a.key(), b.key()) })
+	slices.SortFunc(pods, func(a, b PodAddresses) int { return strings.Compare(a.key(), b.key()) })
 	for _, f := range address.Families {
 		if !n.HasFamily(f) {
 			continue
@@ -112,14 +114,14 @@ func (s *strict) uses(owner string) []netip.Addr {
 	return used
 }
 
-// Vacant are the ordinary entries of a pool whose pods are gone and that the agent no longer lists
-// as used, with their owners. stays tells whether a pod needs its entry.
-func Vacant(n pool.Node, stays func(namespace, name string) bool) map[netip.Addr]pool.Entry {
-	vacant := map[netip.Addr]pool.Entry{}
+// StaleUnreserved returns the entries of unreserved pods that are gone and whose addresses the agent no longer reports.
+// stays reports whether a pod needs its entry.
+func StaleUnreserved(n pool.Node, stays func(namespace, name string) bool) map[netip.Addr]pool.Entry {
+	stale := map[netip.Addr]pool.Entry{}
 	for a, e := range n.Entries {
 		if namespace, name, _ := pool.SplitOwnerKey(e.Owner); e.IsUnreserved() && !n.InUse(a) && !stays(namespace, name) {
-			vacant[a] = e
+			stale[a] = e
 		}
 	}
-	return vacant
+	return stale
 }
