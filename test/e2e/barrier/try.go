@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/agentview"
-	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -251,7 +251,7 @@ func (s *site) pods(ctx context.Context) ([]agentview.Pod, error) {
 	var pods []agentview.Pod
 	for i := range list.Items {
 		p := &list.Items[i]
-		pod := agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Stopped: identity.Ended(p)}
+		pod := agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Stopped: podutil.IsTerminal(p)}
 		for _, ip := range p.Status.PodIPs {
 			if a, err := netip.ParseAddr(ip.IP); err == nil {
 				pod.Addrs = append(pod.Addrs, a)
