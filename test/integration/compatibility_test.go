@@ -35,7 +35,7 @@ func TestG25CompatibilityTable(t *testing.T) {
 	}
 	// Key: the module.
 	table := map[string]row{}
-	for _, cells := range rowPattern.FindAllStringSubmatch(read("docs", "compatibility.md"), -1) {
+	for _, cells := range rowPattern.FindAllStringSubmatch(read("docs", "project", "compatibility.md"), -1) {
 		table[cells[1]] = row{cells[1], cells[2], cells[3]}
 	}
 	required := map[string]string{}

@@ -22,7 +22,7 @@ import (
 )
 
 // How fixed-IP systems failed their users: each test replays public threads about one of them, as
-// the controller alone sees them. docs/field-bugs.md has all of them, and those that other tests replay.
+// the controller alone sees them. docs/project/field-bugs.md has all of them, and those that other tests replay.
 
 func annotatedWith(pairs ...string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) { s.Annotations = annotations(pairs) }
