@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"time"
@@ -28,7 +27,7 @@ import (
 const cacheSyncTimeout = 30 * time.Minute
 
 func main() {
-	go paceGC(context.Background())
+	streamInitialLists()
 	if err := cli.RunNoErrOutput(command()); err != nil {
 		fmt.Fprintf(os.Stderr, "fixedip-controller: %v\n", err)
 		os.Exit(1)

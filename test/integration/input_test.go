@@ -13,8 +13,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Each mistake ends the program at once, with one line on its standard error that names the field
-// and the value.
+// TestBadFlags checks that each invalid flag ends the program at once with one line on standard error that names the
+// field and the value.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	const pool = "--cluster-pool-ipv4-cidr=10.240.0.0/16"
@@ -113,8 +113,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// lastLine runs a program that has to end with an error, and compares the last line that it says.
-// Before it there may be log lines of its libraries, but no page of flags.
+// lastLine runs a program that has to fail, and compares the last line of its output. Log lines of libraries may
+// precede it, but no usage text.
 func lastLine(t *testing.T, program string, args []string, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -136,7 +136,7 @@ func lastLine(t *testing.T, program string, args []string, want string) {
 	}
 }
 
-// What the API server lets in as a FixedIP, and what it says to the rest.
+// TestFixedIPValidation checks which FixedIPs the API server accepts, and its errors for others.
 func TestFixedIPValidation(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)

@@ -20,8 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// viewer is a person with the rights of manifests/viewer-rbac.yaml, and those of the role view that
-// the plugin needs: in a cluster with all controllers that role has them.
+// viewer is a user with the rights of manifests/viewer-rbac.yaml and the role view.
 const viewer = "alice"
 
 func (e *env) bindViewer() {
@@ -41,7 +40,7 @@ func (e *env) bindViewer() {
 	}
 }
 
-// kubectl runs the plugin as the viewer and returns what it prints.
+// kubectl runs the plugin as the viewer and returns its output.
 func (e *env) kubectl(args ...string) (string, error) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
@@ -54,7 +53,7 @@ func (e *env) kubectl(args ...string) (string, error) {
 	return string(out), err
 }
 
-// says tells that each of the texts is in what the plugin prints.
+// says checks that the output of the plugin contains each text.
 func (e *env) says(args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectl(args...)
@@ -68,8 +67,8 @@ func (e *env) says(args []string, texts ...string) {
 	}
 }
 
-// G16: the plugin shows what stands, and says in one command why a pod waits. Of each of the guide's four
-// cases of trouble it tells the cause, and what helps.
+// TestG16KubectlPlugin checks that the plugin shows the state and explains why a pod waits. For each of the four
+// cases of the guide it reports the cause and what helps (G16).
 func TestG16KubectlPlugin(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -97,7 +96,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 		t.Errorf("explain without a pod: %v, %s", err, out)
 	}
 
-	// A pod has no fixed address: nothing matches it, or it has no node yet.
+	// A pod has no fixed address: no selector matches it, or it is not bound yet.
 	waits := placed("waits", "", 1, map[string]string{"app": "waits"})
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
 	e.awaitPods("other-0")
@@ -106,14 +105,14 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.await("wait for waits-0", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
 	e.says([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which does not support fixed addresses. what helps: set schedulerName: fixedip-scheduler in the pod template")
 
-	// An address does not go back: its StatefulSet is still there, or nobody does the work.
+	// An address is not released: its StatefulSet exists, or no controller is active.
 	e.scale("web", 1)
 	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 	e.says([]string{"explain", "web-1"}, "- The address is reserved until StatefulSet web is scaled up again: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 releases the address")
 	e.must(e.controller.Terminate(within(t)))
 	e.says([]string{"explain", "web-1"}, "! No fixedip-controller is the leader: addresses are neither recorded nor released. what helps: check the pods of fixedip-controller")
 
-	// A CiliumEndpoint is left behind.
+	// A CiliumEndpoint is stale.
 	stuck := endpointBy("web-1", "192.0.2.7")
 	stuck.Finalizers = []string{"example.com/hold"}
 	e.create(stuck)

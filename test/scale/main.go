@@ -26,7 +26,7 @@ func main() {
 	pods := flag.Int("pods", 150000, "pods, each with a CiliumEndpoint")
 	fixed := flag.Int("fixedips", 50000, "pods of StatefulSets that have a FixedIP")
 	flag.IntVar(&s.churn, "churn", 1000, "pods that are deleted with their FixedIPs in the end")
-	flag.Int64Var(&s.limit, "limit", 500, "MiB of memory that the controller may hold at any time; 0: any")
+	flag.Int64Var(&s.limit, "limit", 1500, "MiB of memory that the controller may use at any time; 0: no limit")
 	flag.StringVar(&s.bin, "bin", "bin", "folder of the programs")
 	flag.StringVar(&s.dir, "dir", "", "work folder; it is emptied first")
 	flag.StringVar(&s.manifests, "manifests", "manifests", "folder of the manifests")

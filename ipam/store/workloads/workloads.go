@@ -11,17 +11,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/store/packed"
 )
 
 // ErrUnknown means that the workloads of a kind have not been listed yet, or that the kind is not configured.
@@ -95,7 +92,7 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	for {
 		mapping, err := s.mapper.RESTMapping(gk)
 		if err == nil {
-			informer := newInformer(s.client.Resource(mapping.Resource))
+			informer := dynamicinformer.NewFilteredDynamicInformer(s.client, mapping.Resource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
 			if err = informer.SetTransform(func(obj any) (any, error) { return decode(obj) }); err == nil {
 				err = s.follow(gk, mapping.Resource, informer)
 			}
@@ -115,17 +112,6 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 			return
 		}
 	}
-}
-
-// newInformer watches all workloads of a resource. What it lists is decoded page by page.
-func newInformer(api dynamic.NamespaceableResourceInterface) toolscache.SharedIndexInformer {
-	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }
-			return packed.List(ctx, page, o, func(obj runtime.Object) (runtime.Object, error) { return decode(obj) })
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return api.Watch(ctx, o) },
-	}, &unstructured.Unstructured{}, 0, toolscache.Indexers{})
 }
 
 // follow uses the objects of an informer as the workloads of a kind.
