@@ -31,6 +31,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
@@ -50,7 +51,7 @@ func controllerConfig() ipamcontroller.Config {
 		SubnetSource:       ipamcontroller.ClusterPool,
 		SubnetPolicy:       plan.Inherit,
 		SubnetHold:         2 * time.Minute,
-		Watermark:          plan.Watermark{Free: 2, Excess: 2},
+		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
 		StrictNodes:        labels.Nothing(),
 		WritesPerMinute:    30,
 		StripManagedFields: true,

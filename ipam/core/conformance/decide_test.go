@@ -63,7 +63,7 @@ func told(ago time.Duration, reason, message string) *v1alpha1.FixedIP {
 
 // beside returns a FixedIP whose IP gets no entry while the pool has another for its pod.
 func beside(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
-	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionProjected, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated"})
+	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated"})
 	return r
 }
 

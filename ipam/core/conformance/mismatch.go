@@ -82,7 +82,7 @@ func elsewhere(s PodState, ips []netip.Addr) (where string, returns bool) {
 			return fmt.Sprintf(", in the pool of node %s: a restart helps only if its scheduler places it there", h.Node), false
 		}
 	}
-	allocated := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionProjected)
+	allocated := meta.FindStatusCondition(s.FixedIP.Status.Conditions, v1alpha1.ConditionAllocated)
 	if s.Ours && allocated != nil && allocated.Status == metav1.ConditionFalse && allocated.Reason == string(pool.OtherAddressAllocated) {
 		return ", which has no entry as long as the pool has another IP for the pod; the next pod has it", true
 	}

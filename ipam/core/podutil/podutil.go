@@ -21,6 +21,9 @@ func IsTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
+// HasIPs reports whether the status of the pod has IPs, whichever.
+func HasIPs(pod *corev1.Pod) bool { return len(pod.Status.PodIPs) > 0 }
+
 // IPs returns the IPs in the status of the pod. Text that is not an IP is left out.
 func IPs(pod *corev1.Pod) []netip.Addr {
 	var ips []netip.Addr
