@@ -189,7 +189,7 @@ $(BIN)/barrier: FORCE
 ##@ Tests
 
 .PHONY: test
-test: test-unit test-sim test-framework test-integration ## Runs all tests
+test: test-unit test-explore test-sim test-framework test-integration ## Runs all tests
 
 # go test compiles packages without tests too, and those of the cluster take minutes to.
 TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
@@ -199,6 +199,17 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
 	go test ./test/e2e/scenarios
+
+.PHONY: test-explore
+test-explore: ## Explores the address protocol exhaustively at small scope, as far as a minute allows
+	go test -v -count=1 -timeout 0 ./test/explore
+
+# How many states each scope may have.
+STATES ?= 10000000
+
+.PHONY: explore
+explore: ## Explores deeper (STATES=10000000 for each scope; a million states take about 0.5 GiB)
+	FIXEDIP_STATES=$(STATES) go test -v -count=1 -timeout 0 ./test/explore -run 'TestExplore$$'
 
 .PHONY: test-sim
 test-sim: ## Runs the product in a model of the cluster, for a minute, always the same, and holds its agent against Cilium's own

@@ -116,6 +116,16 @@ func TestJudge(t *testing.T) {
 			entries: owned, pods: []agentview.Pod{{Owner: owner}},
 			want: agentview.Verdict{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has 10.240.1.7 for it"},
 		},
+		// Without this row's rule, test/explore finds a pod whose address its pool does not have.
+		"a pod has not reported its address": {
+			entries: owned, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
+			want: agentview.Verdict{Why: "pod default/other on node node-1 has not reported its address, which may be 10.240.1.7"},
+		},
+		"a pod has not reported its address, and the pool has another one for it": {
+			entries: map[netip.Addr]pool.Entry{address: pool.ForOwner(owner), address.Next(): pool.ForOwner("default/other")}, owner: owner,
+			pods: []agentview.Pod{{Owner: "default/other"}},
+			want: agentview.Verdict{State: agentview.Clear},
+		},
 		"the pool offers it": {
 			entries: entry(pool.Entry{}), want: agentview.Verdict{Why: "the pool of node node-1 offers 10.240.1.7 to any pod"},
 		},
