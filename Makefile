@@ -1,6 +1,6 @@
 # make demo     the main job: watch a StatefulSet keep its addresses (KEEP=1 leaves it running)
 # make test     all tests, with the race detector
-# make verify   generated code, go.mod, format and lint are as they should be
+# make verify   checks generated code, go.mod, format and lint
 # make cluster  a cluster of real nodes on this machine, as root
 # make e2e      all scenarios on such a cluster
 # make help     all targets
@@ -37,6 +37,8 @@ setup: ## Downloads all modules
 ##@ Programs
 
 PROGRAMS := fixedip-scheduler fixedip-controller kubectl-fixedip
+# RACED are the programs that the tests run with the race detector. kubectl-fixedip does one thing at a time.
+RACED    := fixedip-scheduler fixedip-controller
 CLUSTER  := fixedip-controlplane fixedip-simnode
 
 .PHONY: build
@@ -44,7 +46,7 @@ build: $(PROGRAMS:%=$(BIN)/%) ## Builds our programs
 
 # All heavy compiling, with progress. What comes after it finds its packages in the build cache.
 .PHONY: programs
-programs: build $(CLUSTER:%=$(BIN)/%) $(BIN)/demo $(PROGRAMS:%=$(BIN)/race/%) ## Builds all programs, those of the demo and the tests too
+programs: build $(CLUSTER:%=$(BIN)/%) $(BIN)/demo $(RACED:%=$(BIN)/race/%) ## Builds all programs, those of the demo and the tests too
 
 .PHONY: FORCE
 FORCE:
@@ -69,7 +71,7 @@ images: build $(BIN)/pack ## Makes the images of the Dockerfile, without a conta
 $(BIN)/scale: FORCE
 	@hack/build.sh $@ ./test/scale
 
-$(PROGRAMS:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
+$(RACED:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
 	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
 
 ##@ The main job
@@ -196,7 +198,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 
 # The programs come first because their building shows how it goes, and that of tests does not.
 .PHONY: test-unit
-test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
+test-unit: $(RACED:%=$(BIN)/race/%) ## Runs the tests that need no cluster
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
 	go test ./test/e2e/scenarios
 
@@ -242,10 +244,10 @@ test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of
 
 # Failing each write takes five minutes beside the other tests, and a soak is worth its time: make faults and make soak.
 .PHONY: test-integration
-test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
+test-integration: $(CLUSTER:%=$(BIN)/%) build $(RACED:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration -skip '(TestEveryWriteFails|TestSoak)$$'
 
-FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%)
+FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(RACED:%=$(BIN)/race/%)
 
 FAULTS ?= all
 
@@ -259,6 +261,15 @@ KILLS ?= 500
 .PHONY: kills
 kills: $(FAULT_PROGRAMS) ## Kills programs and control plane at random while pods come and go (KILLS=50 SEED=1; a seed of 0 is drawn)
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_KILLS=$(KILLS) FIXEDIP_SEED=$(SEED) go test -v -count=1 -timeout 0 ./test/integration -run 'TestKilledAtRandom$$'
+
+# How often an address becomes free for a waiting pod, and for how many seconds two schedulers run; make test has 60
+# and 10.
+WAKEUPS ?= 1000
+CHURN   ?= 120
+
+.PHONY: races
+races: $(FAULT_PROGRAMS) ## Repeats the tests that look for lost wake-ups and for claims of two schedulers (WAKEUPS=1000 CHURN=120)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_WAKEUPS=$(WAKEUPS) FIXEDIP_CHURN=$(CHURN) go test -v -count=1 -timeout 0 ./test/integration -run '(TestNoLostWakeUps|TestTwoActiveSchedulers)$$'
 
 # How long pods come and go.
 SOAK ?= 1h
@@ -279,7 +290,7 @@ scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-sche
 	@$(BIN)/scale -bin $(BIN) -dir $(CURDIR)/.scale -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) $(if $(PROFILES),-profiles $(PROFILES))
 
 .PHONY: claims
-claims: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Measures claims a second, beside the guide's way
+claims: $(FAULT_PROGRAMS) ## Measures claims a second, beside the guide's way
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CLAIM_ROUNDS=10 go test -v -count=1 ./test/integration -run 'TestCostOfAClaim$$'
 
 .PHONY: test-e2e
@@ -290,21 +301,25 @@ test-e2e: preflight ## Runs the tests on real nodes, as root (CILIUM=1.18 or 1.2
 ##@ Care
 
 .PHONY: generate
-generate: ## Makes deep copies and the CRD manifest anew
-	$(TOOL) controller-gen object paths=./ipam/api/... paths=./plugins/apis/...
+generate: ## Generates deep copies and the CRD manifest
+	$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt paths=./ipam/api/... paths=./plugins/apis/...
 	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
 
 VULNDB ?= https://vuln.go.dev
 
 .PHONY: vulncheck
-vulncheck: ## Looks for known vulnerabilities in what our programs call (VULNDB=file:///folder: without the internet)
+vulncheck: ## Looks for known vulnerabilities in the code that our programs call (VULNDB=file:///folder: without the internet)
 	@hack/vulncheck.sh $(VULNDB)
 
+.PHONY: lint
+lint: ## Runs the linters of .golangci.yml
+	$(TOOL) golangci-lint run
+
 .PHONY: verify
-verify: generate ## Checks that generated code, go.mod, format and lint are as they should be
+verify: generate ## Checks generated code, go.mod, format and lint
 	go mod tidy
 	cd hack/tools && go mod tidy
-	gofmt -l -w cmd hack ipam plugins test
-	go vet ./...
-	$(TOOL) staticcheck ./...
+	$(TOOL) golangci-lint fmt
+	$(TOOL) golangci-lint run
+	@headless=$$(git grep -L SPDX-License-Identifier -- '*.sh' Makefile .ci/run); [ -z "$$headless" ] || { echo "no licence header: $$headless"; exit 1; }
 	git diff --exit-code

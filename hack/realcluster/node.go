@@ -23,6 +23,7 @@ import (
 // Part is a program of a node that can be killed and started again.
 type Part string
 
+// The parts of a node.
 const (
 	Containerd Part = "containerd"
 	Kubelet    Part = "kubelet"

@@ -39,7 +39,7 @@ func (e *events) pod(name, uid, node string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// node shows a CiliumNode whose pool has these entries: address, owner, address, owner, …
+// node shows a CiliumNode whose pool has these entries, given as an address and its owner in turn.
 func (e *events) node(name string, entries ...string) *ciliumv2.CiliumNode {
 	cn := &ciliumv2.CiliumNode{ObjectMeta: e.meta(name, name)}
 	cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{}

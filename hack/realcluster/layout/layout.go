@@ -89,8 +89,10 @@ func (o Options) CiliumVersion() string { return ciliumVersions[o.Cilium] }
 // Has says whether pods have addresses of the family.
 func (o Options) Has(family string) bool { return slices.Contains(o.Families, family) }
 
-// NodeNames are those of the first nodes, SpareNames those of the spare ones.
-func (o Options) NodeNames() []string  { return names(1, o.Nodes) }
+// NodeNames returns the names of the first nodes.
+func (o Options) NodeNames() []string { return names(1, o.Nodes) }
+
+// SpareNames returns the names of the spare nodes.
 func (o Options) SpareNames() []string { return names(o.Nodes+1, o.Spare) }
 
 func names(first, count int) []string {
