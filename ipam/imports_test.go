@@ -12,12 +12,12 @@ import (
 
 const module = "fixedip.io/fixedip/"
 
-// rules say what the parts of the tree may import. The first rule whose folder a file is in counts.
+// rules define what each folder may import. The first rule whose folder contains a file applies.
 var rules = []struct {
 	folder string
-	// ours are the folders of this module that it may import from.
+	// ours are the folders of this module that the folder may import.
 	ours []string
-	// never are prefixes of other modules' packages that it may not import.
+	// never are prefixes of packages of other modules that the folder may not import.
 	never []string
 }{
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
@@ -37,12 +37,12 @@ var rules = []struct {
 	{"hack", []string{"ipam/api", "ipam/scheme", "hack"}, nil},
 }
 
-// Dependencies point one way, toward the core.
+// TestImports checks that dependencies point one way, toward the core.
 func TestImports(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if name := d.Name(); len(name) > 2 && strings.HasPrefix(name, ".") && d.IsDir() {
-			// A cluster may run in there, whose folders come and go.
+			// A running test cluster creates and deletes folders there.
 			return fs.SkipDir
 		}
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -75,7 +75,7 @@ func TestImports(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files < 40 {
-		t.Errorf("only %d files were looked at; has the tree moved?", files)
+		t.Errorf("checked only %d files; have the folders moved?", files)
 	}
 }
 

@@ -143,7 +143,7 @@ func (c Config) Validate() field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("address-cooldown"), c.CoolDown.String(), "must not be negative"))
 	}
 	if c.AgentSilence <= 0 {
-		errs = append(errs, field.Invalid(field.NewPath("agent-report-timeout"), c.AgentSilence.String(), "must be more than 0s, and longer than agents take to report"))
+		errs = append(errs, field.Invalid(field.NewPath("agent-report-timeout"), c.AgentSilence.String(), "must be more than 0s, and longer than the report interval of the agents"))
 	}
 	if slices.Contains(c.Adoption.ExcludeDBBranch, "") {
 		errs = append(errs, field.Invalid(field.NewPath("exclude-dbbranch-prefixes"), "", "every label begins with the empty prefix"))

@@ -17,8 +17,9 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// G24: a released address is not used again at once. Addresses are taken from the top of the subnet; a released one cools
-// down, for an hour here, and no pod gets it, not even if no other is left. After the cooldown it is as good as any.
+// TestG24Rotation checks that a released address is not reused at once. Addresses are taken from the top of the
+// subnet; a released one is in cooldown, for an hour here, and no pod gets it, not even if no other address is left.
+// After the cooldown it is free (G24).
 func TestG24Rotation(t *testing.T) {
 	t.Parallel()
 	// A node with room for three fixed addresses.
@@ -66,13 +67,13 @@ func TestG24Rotation(t *testing.T) {
 	e.awaitRunning(nil, "f-0")
 }
 
-// How much the free addresses of a node count beside its free CPU is said in the configuration.
+// TestScoreWeight checks that the weight of the score in the configuration balances free addresses against free CPU.
 func TestScoreWeight(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, noScheduler: true, controllerArgs: []string{
 		"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--min-free-ips=2", "--max-dynamic-ips=4", "--address-cooldown=2s",
 	}})
-	// Many addresses of node-1 are kept, and most of the CPU of node-2 is taken.
+	// Many addresses of node-1 are reserved, and most of the CPU of node-2 is in use.
 	var cn ciliumv2.CiliumNode
 	e.must(e.api.Get(within(t), client.ObjectKey{Name: "node-1"}, &cn))
 	base := cn.Spec.IPAM.PodCIDRs[0]
@@ -92,7 +93,7 @@ func TestScoreWeight(t *testing.T) {
 		return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "busy-0" && r.Running })
 	})
 
-	// One scheduler after the other, with another weight.
+	// One scheduler after the other, with different weights.
 	for _, c := range []struct {
 		weight int
 		want   string
@@ -107,14 +108,14 @@ func TestScoreWeight(t *testing.T) {
 	}
 }
 
-// needing is a change of the CPU that a StatefulSet's pods ask for.
+// needing sets the CPU request of the pods of a StatefulSet.
 func needing(cpu string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	}
 }
 
-// A pod whose node is full preempts there as any pod would, and has its address again.
+// TestPreemption checks that a pod whose node is full preempts pods there, and has its address again.
 func TestPreemption(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -127,7 +128,7 @@ func TestPreemption(t *testing.T) {
 	}
 	scale("0")
 	e.await("wait for web-0 to go", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
-	// By node selector and not by a controller, which would make it again.
+	// With a node selector and without a controller, which would create it again.
 	filler := aPod("filler")
 	filler.Spec = statefulSet("filler", 1, needing("5")).Spec.Template.Spec
 	filler.Spec.NodeSelector = map[string]string{corev1.LabelHostname: before["web-0"].Node}

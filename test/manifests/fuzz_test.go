@@ -22,7 +22,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// admission judges FixedIPs as an API server does that has our definition of them.
+// admission validates FixedIPs like an API server with our CRD.
 type admission struct {
 	schema     *structuralschema.Structural
 	validator  validation.SchemaValidator
@@ -54,7 +54,7 @@ func newAdmission(t testing.TB) admission {
 	return a
 }
 
-// refuses are the reasons why a new FixedIP is not let in.
+// refuses returns the reasons why a new FixedIP is refused.
 func (a admission) refuses(object map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, object, a.validator)
 	if len(errs) > 0 {
@@ -64,9 +64,8 @@ func (a admission) refuses(object map[string]any) field.ErrorList {
 	return errs
 }
 
-// What the API server lets in as a FixedIP, everybody who works with it can read: its addresses, its times, and
-// the entry of a pool that it comes to, which is one of its own namespace and of no other meaning. What it does
-// not let in is told by field.
+// FuzzFixedIP checks that the programs can read every FixedIP that the API server accepts: its addresses, its times,
+// and its pool entry, which belongs to its own namespace and has no other meaning. Refusals name the field.
 func FuzzFixedIP(f *testing.F) {
 	for _, s := range []struct {
 		ips, node, pod, apiVersion, kind, owner, ttl string

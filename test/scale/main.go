@@ -1,7 +1,6 @@
-// Command scale measures what our programs cost in a cluster of many nodes and pods: on a real API server
-// that has all the objects of such a cluster, and without a kubelet, an agent or a controller manager,
-// which would need the machines. It ends with an error where the controller takes more memory than is
-// promised.
+// Command scale measures the cost of our programs in a large cluster: on a real API server that has all objects of
+// such a cluster, without kubelets, agents and a controller manager, which would need real machines. It fails if the
+// controller takes more memory than promised.
 package main
 
 import (
@@ -58,7 +57,7 @@ func main() {
 	os.Exit(1)
 }
 
-// scale is one run.
+// scale is one run of the measurement.
 type scale struct {
 	bin, dir, manifests, profiles string
 	churn                         int

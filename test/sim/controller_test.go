@@ -34,7 +34,7 @@ import (
 )
 
 // coolDown is the program's default. One that is shorter than the time until a node that is cut off counts as such
-// (unheard) frees an address that a pod may still have there, which was deleted by force: see docs/proof.md.
+// (unheard) frees an address that a pod may still have there, which was deleted by force: see docs/project/proof.md.
 const coolDown = time.Minute
 
 // clusterPool is small: subnets run out, and so do the addresses in them.
