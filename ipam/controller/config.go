@@ -20,6 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/plan"
 )
 
@@ -54,7 +55,7 @@ type Config struct {
 	SubnetPolicy plan.Policy
 	SubnetHold   time.Duration
 	// Watermark is how many dynamic entries a pool holds.
-	Watermark plan.Watermark
+	Watermark nodepool.Watermark
 	// StrictNodes chooses the nodes whose pools hold owned entries only. The scheduler has to be told
 	// the same.
 	StrictNodes labels.Selector
