@@ -1,3 +1,6 @@
+# Copyright The fixedip Authors
+# SPDX-License-Identifier: Apache-2.0
+
 # make demo     the main job: watch a StatefulSet keep its addresses (KEEP=1 leaves it running)
 # make test     all tests, with the race detector
 # make verify   checks generated code, go.mod, format and lint

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package layout
 
 import (
@@ -14,6 +17,7 @@ var ciliumVersions = map[string]string{"1.18": "v1.18.6", "1.19": "v1.19.4", "1.
 // Routing is the routing mode between nodes.
 type Routing string
 
+// The kinds of routing.
 const (
 	Tunnel Routing = "tunnel" // VXLAN
 	Native Routing = "native" // the nodes are on one link and have routes to one another's subnets
