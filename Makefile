@@ -1,3 +1,6 @@
+# Copyright The fixedip Authors
+# SPDX-License-Identifier: Apache-2.0
+
 # make demo     a StatefulSet that keeps its addresses, on a cluster of its own (KEEP=1 leaves it running)
 # make test     all tests, with the race detector
 # make verify   checks generated code, go.mod, format and lint
@@ -36,6 +39,8 @@ setup: ## Downloads all modules
 ##@ Programs
 
 PROGRAMS := fixedip-scheduler fixedip-controller kubectl-fixedip
+# RACED are the programs that the tests run with the race detector. kubectl-fixedip does one thing at a time.
+RACED    := fixedip-scheduler fixedip-controller
 CLUSTER  := fixedip-controlplane fixedip-simnode
 
 .PHONY: build
@@ -43,7 +48,7 @@ build: $(PROGRAMS:%=$(BIN)/%) ## Builds our programs
 
 # Compiles everything, with progress. Later targets find the packages in the build cache.
 .PHONY: programs
-programs: build $(CLUSTER:%=$(BIN)/%) $(BIN)/demo $(PROGRAMS:%=$(BIN)/race/%) ## Builds all programs, including those of the demo and the tests
+programs: build $(CLUSTER:%=$(BIN)/%) $(BIN)/demo $(RACED:%=$(BIN)/race/%) ## Builds all programs, including those of the demo and the tests
 
 .PHONY: FORCE
 FORCE:
@@ -68,7 +73,7 @@ images: build $(BIN)/pack ## Builds the images of the Dockerfile, without a cont
 $(BIN)/scale: FORCE
 	@hack/build.sh $@ ./test/scale
 
-$(PROGRAMS:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
+$(RACED:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
 	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
 
 ##@ Demo
@@ -195,7 +200,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 
 # The programs are built first, because their build shows progress and that of tests does not.
 .PHONY: test-unit
-test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
+test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
 	go test ./test/e2e/scenarios
 
@@ -241,10 +246,10 @@ test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler, o
 
 # Failing every write takes five minutes, and a soak even longer: make faults and make soak run them in full.
 .PHONY: test-integration
-test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
+test-integration: $(CLUSTER:%=$(BIN)/%) build $(RACED:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration -skip '(TestEveryWriteFails|TestSoak)$$'
 
-FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%)
+FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(RACED:%=$(BIN)/race/%)
 
 FAULTS ?= all
 
@@ -258,6 +263,15 @@ KILLS ?= 500
 .PHONY: kills
 kills: $(FAULT_PROGRAMS) ## Kills programs and control plane at random while pods come and go (KILLS=50 SEED=1; a seed of 0 is drawn)
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_KILLS=$(KILLS) FIXEDIP_SEED=$(SEED) go test -v -count=1 -timeout 0 ./test/integration -run 'TestKilledAtRandom$$'
+
+# How often an address becomes free for a waiting pod, and for how many seconds two schedulers run; make test has 60
+# and 10.
+WAKEUPS ?= 1000
+CHURN   ?= 120
+
+.PHONY: races
+races: $(FAULT_PROGRAMS) ## Repeats the tests that look for lost wake-ups and for claims of two schedulers (WAKEUPS=1000 CHURN=120)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_WAKEUPS=$(WAKEUPS) FIXEDIP_CHURN=$(CHURN) go test -v -count=1 -timeout 0 ./test/integration -run '(TestNoLostWakeUps|TestTwoActiveSchedulers)$$'
 
 # The duration of the churn.
 SOAK ?= 1h
@@ -278,7 +292,7 @@ scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-sche
 	@$(BIN)/scale -bin $(BIN) -dir $(CURDIR)/.scale -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) $(if $(PROFILES),-profiles $(PROFILES))
 
 .PHONY: claims
-claims: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Measures claims per second, compared with the guide's method
+claims: $(FAULT_PROGRAMS) ## Measures claims per second, compared with the guide's method
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CLAIM_ROUNDS=10 go test -v -count=1 ./test/integration -run 'TestCostOfAClaim$$'
 
 .PHONY: test-e2e
@@ -289,21 +303,25 @@ test-e2e: preflight ## Runs the tests on real nodes, as root (CILIUM=1.18 or 1.2
 ##@ Maintenance
 
 .PHONY: generate
-generate: ## Generates deep copies and the CRD manifests
-	$(TOOL) controller-gen object paths=./ipam/api/... paths=./plugins/apis/...
+generate: ## Generates deep copies and the CRD manifest
+	$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt paths=./ipam/api/... paths=./plugins/apis/...
 	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
 
 VULNDB ?= https://vuln.go.dev
 
 .PHONY: vulncheck
-vulncheck: ## Checks our programs for known vulnerabilities (VULNDB=file:///folder: without the internet)
+vulncheck: ## Looks for known vulnerabilities in the code that our programs call (VULNDB=file:///folder: without the internet)
 	@hack/vulncheck.sh $(VULNDB)
+
+.PHONY: lint
+lint: ## Runs the linters of .golangci.yml
+	$(TOOL) golangci-lint run
 
 .PHONY: verify
 verify: generate ## Checks generated code, go.mod, format and lint
 	go mod tidy
 	cd hack/tools && go mod tidy
-	gofmt -l -w cmd hack ipam plugins test
-	go vet ./...
-	$(TOOL) staticcheck ./...
+	$(TOOL) golangci-lint fmt
+	$(TOOL) golangci-lint run
+	@headless=$$(git grep -L SPDX-License-Identifier -- '*.sh' Makefile .ci/run); [ -z "$$headless" ] || { echo "no licence header: $$headless"; exit 1; }
 	git diff --exit-code
