@@ -18,6 +18,7 @@ var ciliumVersions = map[string]string{"1.18": "v1.18.6", "1.19": "v1.19.4", "1.
 type Routing string
 
 // The kinds of routing.
+// The kinds of routing.
 const (
 	Tunnel Routing = "tunnel" // VXLAN
 	Native Routing = "native" // the nodes are on one link and have routes to one another's subnets
