@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package ipam
 
 import (
@@ -21,13 +24,18 @@ var rules = []struct {
 	never []string
 }{
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
+	{"ipam/core/nodepool", []string{"ipam/core/address", "ipam/core/pool"}, []string{"k8s.io", "sigs.k8s.io", "github.com/cilium", "context"}},
+	{"ipam/core/reclaim", []string{"ipam/api", "ipam/core/address", "ipam/core/identity", "ipam/core/ledger", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/core/agentview", []string{"ipam/core/pool"}, []string{"k8s.io", "sigs.k8s.io", "github.com/cilium", "context", "time"}},
 	{"ipam/core", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/scheme", []string{"ipam/api"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime"}},
 	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
+	{"ipam/controller/internal/controllertest", []string{"ipam/api", "ipam/controller/internal/index", "ipam/core", "ipam/scheme", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/barrier", []string{"ipam/core/agentview", "ipam/core/pool", "ipam/store/ciliumpool", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/internal", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/release", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/fixedip", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/controller/release", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller"}, []string{"k8s.io/kubernetes"}},
 	{"plugins", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},

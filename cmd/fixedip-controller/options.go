@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
@@ -16,6 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 )
@@ -33,7 +37,7 @@ type options struct {
 	ipv4CIDRs, ipv6CIDRs         []string
 	ipv4MaskSizes, ipv6MaskSizes []int
 	ipv6                         bool
-	watermark                    plan.Watermark
+	watermark                    nodepool.Watermark
 	coolDown, agentReportTimeout time.Duration
 	failover                     string
 	strictNodes                  string
@@ -69,7 +73,7 @@ func defaults() *options {
 		ipv6:                   true,
 		staticPodIPv6:          true,
 		schedulers:             []string{"fixedip-scheduler"},
-		watermark:              plan.Watermark{Free: 8, Excess: 8},
+		watermark:              nodepool.Watermark{Free: 8, Excess: 8},
 		coolDown:               time.Minute,
 		agentReportTimeout:     time.Minute,
 		failover:               "Wait",

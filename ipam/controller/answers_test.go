@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package controller
 
 import (
@@ -18,7 +21,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -38,9 +41,9 @@ func newShrinking(t *testing.T) *shrinking {
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		Watermark:    plan.Watermark{Free: 1, Max: 9},
+		Watermark:    nodepool.Watermark{Free: 1, Max: 9},
 	}
-	l := s.records.ledger
+	l := s.ledger
 	s.r = &nodeReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
 		subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
@@ -56,7 +59,7 @@ func (s *shrinking) looks() (patches int, again time.Duration) {
 	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
 		s.t.Fatal(err)
 	}
-	s.records.ledger.SetNode(ciliumpool.FromCiliumNode(&cn))
+	s.ledger.SetNode(ciliumpool.FromCiliumNode(&cn))
 	before := s.patches
 	result, err := s.r.Reconcile(s.t.Context(), nodeRequest("n"))
 	if err != nil {

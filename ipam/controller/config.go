@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controller is the IPAM controller for Cilium's CRD mode: it gives nodes their subnets,
 // keeps their pools filled, and keeps the FixedIPs: the records of what the scheduler claims.
 //
@@ -20,6 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/plan"
 )
 
@@ -31,9 +35,9 @@ const minFree = 2
 type SubnetSource string
 
 const (
-	// ClusterPool: they are cut from Config.ClusterPools.
+	// ClusterPool means that they are cut from Config.ClusterPools.
 	ClusterPool SubnetSource = "ClusterPool"
-	// FromNode: Kubernetes gives them, as Node.spec.podCIDRs.
+	// FromNode means that Kubernetes gives them, as Node.spec.podCIDRs.
 	FromNode SubnetSource = "Node"
 )
 
@@ -54,7 +58,7 @@ type Config struct {
 	SubnetPolicy plan.Policy
 	SubnetHold   time.Duration
 	// Watermark is how many dynamic entries a pool holds.
-	Watermark plan.Watermark
+	Watermark nodepool.Watermark
 	// StrictNodes chooses the nodes whose pools hold owned entries only. The scheduler has to be told
 	// the same.
 	StrictNodes labels.Selector

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package controller
 
 import (
@@ -161,7 +164,7 @@ func (s *stage) adopts() *adoptReconciler {
 	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
 		s.t.Fatal(err)
 	}
-	l := s.records.ledger
+	l := s.ledger
 	l.SetNode(ciliumpool.FromCiliumNode(&node))
 	return &adoptReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(s.t.Context(), ciliumpool.New(s.api), l.Node), cached: s.cached, live: s.api, events: s.recorder,

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package controller
 
 import (
@@ -15,7 +18,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -43,9 +46,9 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		Watermark:    plan.Watermark{Free: 1, Max: 1},
+		Watermark:    nodepool.Watermark{Free: 1, Max: 1},
 	}
-	l := s.records.ledger
+	l := s.ledger
 	r := &nodeReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, events: s.recorder, clock: s.clock, cfg: cfg,
 		cached:  slowReader{s.cached, s.clock, 5 * time.Second},
@@ -107,12 +110,12 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			if c.used {
 				other.Used[netip.MustParseAddr("10.0.1.9")] = "db/mysql-0"
 			}
-			s.records.ledger.SetNode(other)
+			s.ledger.SetNode(other)
 			cfg := Config{
 				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
 			}
-			l := s.records.ledger
+			l := s.ledger
 			r := &nodeReconciler{
 				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
 				subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
@@ -160,7 +163,7 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
 			}
-			l := s.records.ledger
+			l := s.ledger
 			r := &nodeReconciler{
 				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
 				subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),

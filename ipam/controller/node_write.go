@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package controller
 
 import (
@@ -56,10 +59,10 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 // takesAway reports whether an edit would be wrong if a pod that the caches do not show had the address: it removes
 // a dynamic entry, makes one a pod's, or ends a cooldown.
 func takesAway(e pool.Edit) bool {
-	if e.From == nil {
+	switch {
+	case e.From == nil:
 		return false
-	}
-	if e.From.Kind == pool.Cooldown {
+	case e.From.Kind == pool.Cooldown:
 		return e.To == nil
 	}
 	return e.From.Kind == pool.Dynamic && (e.To == nil || e.To.Kind != pool.NodeOwned)

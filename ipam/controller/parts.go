@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package controller
 
 import (
@@ -11,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/fixedip"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
@@ -44,10 +48,10 @@ type parts struct {
 }
 
 // feeds hand what the shared watches show to the queues of the controllers.
-type feeds struct{ nodes, identities, leaving, finishing, orphans, slots, verified, adopted *source.Feed }
+type feeds struct{ nodes, identities, orphans, slots, verified, adopted *source.Feed }
 
 func newFeeds() feeds {
-	return feeds{nodes: &source.Feed{}, identities: &source.Feed{}, leaving: &source.Feed{}, finishing: &source.Feed{}, orphans: &source.Feed{}, slots: &source.Feed{}, verified: &source.Feed{}, adopted: &source.Feed{}}
+	return feeds{nodes: &source.Feed{}, identities: &source.Feed{}, orphans: &source.Feed{}, slots: &source.Feed{}, verified: &source.Feed{}, adopted: &source.Feed{}}
 }
 
 func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, error) {
@@ -85,7 +89,7 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, err
 }
 
 // follow feeds the ledger from the watches, and what has changed in it to the controllers.
-func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *recordReconciler, c *conflictReconciler) (err error) {
+func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *fixedip.Controller, c *conflictReconciler) (err error) {
 	// The ledger is behind its watch.
 	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
 		to.nodes.Add(nodeRequest(node))
@@ -93,7 +97,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 			to.orphans.Add(allSubnets)
 		}
 		if change.Appeared || change.Moved {
-			to.identities.Add(r.homecoming(node)...)
+			to.identities.Add(r.OfNode(node)...)
 		}
 		for _, owner := range change.Owners {
 			to.identities.Add(source.Request(owner)...)
@@ -101,7 +105,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 			to.adopted.Add(source.Request(owner)...)
 		}
 		for _, resource := range change.Workloads {
-			to.slots.Add(slotRequest(p.kinds, resource)...)
+			to.slots.Add(fixedip.SlotRequest(p.kinds, resource)...)
 		}
 		c.poolChanged(node)
 	})
@@ -128,7 +132,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 	}
 	p.workloads.Tell(func(before, after *identity.Workload) {
 		w := cmp.Or(after, before)
-		if requests := slotRequest(p.kinds, w.Resource()); len(requests) > 0 {
+		if requests := fixedip.SlotRequest(p.kinds, w.Resource()); len(requests) > 0 {
 			to.slots.Add(requests...)
 			return
 		}
@@ -136,7 +140,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 			// It stood at the start: a sweep looks at its identities.
 			return
 		}
-		to.identities.Add(r.ofWorkload(ctx, *w)...)
+		to.identities.Add(r.OfWorkload(ctx, *w)...)
 	})
 	return nil
 }

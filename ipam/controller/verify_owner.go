@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package controller
 
 import (
@@ -10,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -83,7 +87,7 @@ func (r *verifyReconciler) keptFor(o plan.Observed, of workloadKey) bool {
 // keptForItself tells whether what is kept is kept for a pod without a workload. Its entries name none.
 func (r *verifyReconciler) keptForItself(o plan.Observed, pod types.NamespacedName) bool {
 	if o.Record != nil {
-		return r.keptFor(o, workloadKey{schema.GroupKind{Kind: podKind}, pod.Name})
+		return r.keptFor(o, workloadKey{schema.GroupKind{Kind: gather.PodKind}, pod.Name})
 	}
 	_, _, ok := r.ledger.EntryOf(o.Held[0]).WorkloadRef()
 	return !ok

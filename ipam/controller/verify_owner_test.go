@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package controller
 
 import (
@@ -16,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -46,7 +50,7 @@ func TestVerifyFindsWhatIsKept(t *testing.T) {
 	}
 	kept := func(name, kind, by string, slot bool) *v1alpha1.FixedIP {
 		version := "apps/v1"
-		if kind == podKind {
+		if kind == gather.PodKind {
 			version = "v1"
 		}
 		return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name},

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package fixedip
 
 import (
@@ -33,8 +36,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
@@ -438,7 +442,7 @@ func (s *pools) note(line string) {
 func (a *actor) sweep(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.world.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) {
-			edits, _ := plan.Rested(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
+			edits, _ := nodepool.ExpireCooldowns(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
 			return edits, nil
 		})
 		if err != nil {
@@ -459,16 +463,16 @@ func (a *actor) giveBack(ctx context.Context) {
 		}
 	}
 	for range 20 {
-		next := plan.Decide(plan.Situation{Record: record, Held: l.Held(movedOwner), Arriving: l.Arriving(movedOwner), Away: l.Away(movedOwner)})
+		next := reclaim.Decide(reclaim.State{Record: record, Held: l.Held(movedOwner), Arriving: l.Arriving(movedOwner), Away: l.Away(movedOwner)})
 		write(cmp.Or(next.Node, "home"), func(n pool.Node) ([]pool.Edit, error) {
-			switch next.Step {
-			case plan.ReleaseEntries:
+			switch next.Type {
+			case reclaim.ReleaseEntries:
 				return n.Release(movedOwner, next.Addrs, time.Now()), nil
-			case plan.Depart:
+			case reclaim.Depart:
 				return n.Depart(movedOwner, next.From, next.Addrs)
-			case plan.Bar:
+			case reclaim.Fence:
 				return n.Bar(movedOwner, next.Addrs, time.Now()), nil
-			case plan.ReleaseHome:
+			case reclaim.ReleaseHome:
 				if n.Generation != next.Generation {
 					return nil, errMoved
 				}
@@ -476,7 +480,7 @@ func (a *actor) giveBack(ctx context.Context) {
 			}
 			return nil, nil
 		})
-		if next.Step == plan.FinishRecord {
+		if next.Type == reclaim.FinishRecord {
 			write("home", func(n pool.Node) ([]pool.Edit, error) {
 				return n.Claim(movedAddrs, pool.OwnedEntry("db", "other-0", "StatefulSet", "other"))
 			})

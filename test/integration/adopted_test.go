@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package integration
 
 import (
@@ -28,7 +31,7 @@ func boundTo(node string) func(*appsv1.StatefulSet) {
 func (e *env) projected(name string, status metav1.ConditionStatus, message string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
-		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionProjected)
+		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionAllocated)
 		return c != nil && c.Status == status && strings.Contains(c.Message, message)
 	})
 }
@@ -169,7 +172,7 @@ func TestRestoredFromSpecs(t *testing.T) {
 	}
 	want := map[string]string{"web-0": "10.240.7.9", "web-1": "10.240.3.200", "web-2": "10.240.7.200"}
 	e.create(restored("web-0", want["web-0"], "node-1"), restored("web-1", want["web-1"], "node-2"), restored("web-2", want["web-2"], "node-1"))
-	e.projected("web-0", metav1.ConditionFalse, "10.240.7.9 is in no node's subnet")
+	e.projected("web-0", metav1.ConditionFalse, "IP 10.240.7.9 is in no node's subnet")
 	for _, n := range []string{"node-1", "node-2"} {
 		e.startNode(n)
 	}

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package integration
 
 import (
@@ -166,8 +169,8 @@ func TestG20Figures(t *testing.T) {
 	}
 	tell("claim written and seen", body, "fixedip_claim_duration_seconds", nil)
 	body = e.get(metricsPort)
-	tell("pod event waits", body, "workqueue_queue_duration_seconds", map[string]string{"name": "record"})
-	tell("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "record"})
+	tell("pod event waits", body, "workqueue_queue_duration_seconds", map[string]string{"name": "fixedip"})
+	tell("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "fixedip"})
 }
 
 // get reads the metrics of the controller on a port.

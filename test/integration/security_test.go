@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package integration
 
 import (
@@ -281,7 +284,7 @@ func (e *env) oneWriter() {
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool {
-		return meta.IsStatusConditionTrue(f.Status.Conditions, v1alpha1.ConditionProjected)
+		return meta.IsStatusConditionTrue(f.Status.Conditions, v1alpha1.ConditionAllocated)
 	})
 	for _, f := range e.witness.Record(namespace, "web-0").ManagedFields {
 		if f.Manager != "fixedip-controller" {
@@ -290,7 +293,7 @@ func (e *env) oneWriter() {
 	}
 	e.delete(statefulSet("web", 2))
 	e.await("wait for nothing to be left", nothingLeft)
-	e.trail(map[string]string{"node-1": "SubnetAssigned", "web": "Reclaimed"})
+	e.trail(map[string]string{"node-1": "SubnetAssigned", "web": "AddressReleased"})
 	if n := gate.writes(); n > 0 {
 		e.t.Errorf("the standby has written %d times", n)
 	}

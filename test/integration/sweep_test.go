@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package integration
 
 import (
@@ -55,7 +58,7 @@ func TestG4EventsAndSweep(t *testing.T) {
 	quiet := written()
 	last := 0.0
 	for range 3 {
-		e.awaitMetric(port, "fixedip_last_reconcile_timestamp_seconds", map[string]string{"controller": "record"}, func(at float64) bool {
+		e.awaitMetric(port, "fixedip_last_reconcile_timestamp_seconds", map[string]string{"controller": "fixedip"}, func(at float64) bool {
 			if at < last+1 {
 				return false
 			}

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package integration
 
 import (
@@ -16,6 +19,7 @@ import (
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
@@ -96,7 +100,7 @@ func TestTenant(t *testing.T) {
 	for _, f := range named {
 		e.eventually("the tenant's "+f.Name+" to be refused the address", func() bool {
 			e.must(tenant.Get(within(t), client.ObjectKeyFromObject(f), f))
-			return meta.IsStatusConditionFalse(f.Status.Conditions, v1alpha1.ConditionProjected)
+			return meta.IsStatusConditionFalse(f.Status.Conditions, v1alpha1.ConditionAllocated)
 		})
 		for _, c := range f.Status.Conditions {
 			if strings.Contains(c.Message, namespace+"/") {
@@ -153,8 +157,8 @@ func TestTenant(t *testing.T) {
 	e.must(tenant.Create(within(t), outside))
 	e.eventually("the tenant's outside-0 to have no home", func() bool {
 		e.must(tenant.Get(within(t), client.ObjectKeyFromObject(outside), outside))
-		c := meta.FindStatusCondition(outside.Status.Conditions, v1alpha1.ConditionProjected)
-		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == "SubnetNotFound"
+		c := meta.FindStatusCondition(outside.Status.Conditions, v1alpha1.ConditionAllocated)
+		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(pool.SubnetNotFound)
 	})
 	e.must(tenant.Delete(within(t), outside))
 	e.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "fixedip-pools"}, Data: map[string]string{"pools": "10.240.0.0/16, fd00:240::/48"}})

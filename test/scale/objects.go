@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
@@ -226,7 +229,7 @@ func (w *world) record(p place) *v1alpha1.FixedIP {
 		},
 		Status: v1alpha1.FixedIPStatus{
 			Phase: v1alpha1.PhaseInUse, PodUID: uid('p', p.i),
-			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionProjected, Status: metav1.ConditionTrue, Reason: "EntriesStand", Message: "Every address has its entry in the pool of a node", LastTransitionTime: w.since}},
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", Message: "Every address has its entry in the pool of a node", LastTransitionTime: w.since}},
 		},
 	}
 }

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package sim
 
 import (
@@ -29,6 +32,7 @@ import (
 	ipamcontroller "fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
@@ -48,7 +52,7 @@ func controllerConfig() ipamcontroller.Config {
 		SubnetSource:       ipamcontroller.ClusterPool,
 		SubnetPolicy:       plan.Inherit,
 		SubnetHold:         2 * time.Minute,
-		Watermark:          plan.Watermark{Free: 2, Excess: 2},
+		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
 		StrictNodes:        labels.Nothing(),
 		WritesPerMinute:    30,
 		StripManagedFields: true,

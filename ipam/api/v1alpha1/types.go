@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package v1alpha1
 
 import (
@@ -180,9 +183,14 @@ const (
 	PhaseReleasing Phase = "Releasing"
 )
 
-// ConditionProjected is True if every address of the FixedIP has its entry in the pool of a node, so that
-// no other pod can get it. Otherwise the message names the obstacle and what helps.
-const ConditionProjected = "Projected"
+// Conditions that the controller of FixedIPs writes.
+const (
+	// ConditionReady summarises the others: True if the addresses are reserved for the pod and no problem is known.
+	ConditionReady = "Ready"
+	// ConditionAllocated is True if every address of the FixedIP has its entry in the pool of a node, so that no other
+	// pod can get it. Otherwise the message names the obstacle and what helps.
+	ConditionAllocated = "Allocated"
+)
 
 // FixedIPStatus is the last observed state of a FixedIP.
 type FixedIPStatus struct {

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package plan
 
 import (
@@ -62,7 +65,7 @@ type Patience struct {
 type VerifyStep int
 
 const (
-	// Pass: nothing, until the situation changes.
+	// Pass means that there is nothing to do until the situation changes.
 	Pass VerifyStep = iota
 	// AdoptAddress keeps the addresses that the pod runs with, in place of those that were claimed for it.
 	AdoptAddress
@@ -91,27 +94,27 @@ type Verdict struct {
 
 // Reasons of the condition Mismatch.
 const (
-	// ReasonAsReserved: what was wrong is right now.
+	// ReasonAsReserved means that what was wrong is right now.
 	ReasonAsReserved = "AsReserved"
-	// ReasonWrongAddress: the pod runs with another address, and the right one waits in the pool of its node, or
+	// ReasonWrongAddress means that the pod runs with another address, and the right one waits in the pool of its node, or
 	// of one to which its scheduler brings it.
 	ReasonWrongAddress = "WrongAddress"
-	// ReasonNoPoolEntry: the pod runs with another address, and the right one is in no pool to which a restart
+	// ReasonNoPoolEntry means that the pod runs with another address, and the right one is in no pool to which a restart
 	// would bring it.
 	ReasonNoPoolEntry = "NoPoolEntry"
-	// ReasonNoCiliumEndpoint: nothing is known of the pod on other nodes, and the agent does not
+	// ReasonNoCiliumEndpoint means that nothing is known of the pod on other nodes, and the agent does not
 	// mend that by itself.
 	ReasonNoCiliumEndpoint = "NoCiliumEndpoint"
-	// ReasonRestarting: the pod was evicted.
+	// ReasonRestarting means that the pod was evicted.
 	ReasonRestarting = "Restarting"
-	// ReasonRestartBlocked: the eviction was refused.
+	// ReasonRestartBlocked means that the eviction was refused.
 	ReasonRestartBlocked = "RestartBlocked"
 )
 
 // Verify compares a pod that runs with what is kept for it.
 //
 // The first placement decides: until the record has addresses, what the pod got is what it keeps
-// (the record is only made of addresses that a pod was seen with, see recordable), unless it was
+// (the record is only made of addresses that a pod was seen with, see reclaim.Decide), unless it was
 // asked for something else. From then on the record is right and the pod is wrong. How far a restart has come is read from the condition
 // alone, so that another replica goes on where this one stopped.
 //
@@ -240,7 +243,7 @@ func elsewhere(o Observed, ips []string) (where string, returns bool) {
 			return fmt.Sprintf(", in the pool of node %s: a restart helps only if its scheduler brings it there", h.Node), false
 		}
 	}
-	projected := meta.FindStatusCondition(o.Record.Status.Conditions, v1alpha1.ConditionProjected)
+	projected := meta.FindStatusCondition(o.Record.Status.Conditions, v1alpha1.ConditionAllocated)
 	if o.Ours && projected != nil && projected.Status == metav1.ConditionFalse && projected.Reason == string(pool.OtherAddressAllocated) {
 		return ", which it can't have beside what the pool has for it, and has once it is made again", true
 	}
@@ -290,22 +293,6 @@ func recorded(o Observed, f address.Family) bool {
 func Runs(pod *corev1.Pod) bool {
 	return pod != nil && pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil &&
 		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed && len(pod.Status.PodIPs) > 0
-}
-
-// recordable tells that a pod was seen with the addresses, in the families that it has. A record is
-// made of nothing else, unless they were asked for: its addresses can't be changed, and an agent that has not seen the claim
-// yet gives the pod another one.
-func recordable(addrs []netip.Addr, pod *corev1.Pod) bool {
-	seen := false
-	for _, a := range addrs {
-		switch {
-		case runsWith(pod, a):
-			seen = true
-		case hasFamily(pod, address.Of(a)):
-			return false
-		}
-	}
-	return seen
 }
 
 func hasFamily(pod *corev1.Pod, f address.Family) bool {

@@ -16,15 +16,15 @@ type Handshake uint8
 // The states, in the order in which an address goes through them. From Asked the agent may also answer Refused. Both ways
 // end with the key removed.
 const (
-	// NotAsked: there is no key.
+	// NotAsked means that there is no key.
 	NotAsked Handshake = iota
-	// Asked: the controller asks. The agent gives the address to no pod until it has answered.
+	// Asked means that the controller asks. The agent gives the address to no pod until it has answered.
 	Asked
-	// Agreed: the agent has not allocated the address and does not, as long as the key exists.
+	// Agreed means that the agent has not allocated the address and does not, as long as the key exists.
 	Agreed
-	// TakenOut: the controller says that it removed the entry. The agent removes the key.
+	// TakenOut means that the controller says that it removed the entry. The agent removes the key.
 	TakenOut
-	// Refused: the agent has allocated the address.
+	// Refused means that the agent has allocated the address.
 	Refused
 	// OtherState is a state that fixedip does not know. It is not changed.
 	OtherState

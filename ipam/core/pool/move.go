@@ -11,9 +11,9 @@ import (
 )
 
 var (
-	// ErrUnfenced: the pod that had the addresses may still run with them.
+	// ErrUnfenced means that the pod that had the addresses may still run with them.
 	ErrUnfenced = errors.New("its old pod may still run")
-	// ErrUndecided: the home of the addresses does not have the entry that the step of a move relies on.
+	// ErrUndecided means that the home of the addresses does not have the entry that the step of a move relies on.
 	ErrUndecided = errors.New("the home of the address says otherwise")
 )
 
@@ -50,14 +50,14 @@ type Move struct {
 type Fence int
 
 const (
-	// Unfenced: the node is not ready. The last report of its agent proves nothing.
+	// Unfenced means that the node is not ready. The last report of its agent proves nothing.
 	Unfenced Fence = iota
-	// Unheard: the node is ready, and its agent has not had the time to report. That it does not report an address proves
+	// Unheard means that the node is ready, and its agent has not had the time to report. That it does not report an address proves
 	// nothing.
 	Unheard
-	// Reported: the node is ready, and an address that its agent does not report is not in use.
+	// Reported means that the node is ready, and an address that its agent does not report is not in use.
 	Reported
-	// Down: the node was deleted, or tainted out-of-service: no pod runs there.
+	// Down means that the node was deleted, or tainted out-of-service: no pod runs there.
 	Down
 )
 

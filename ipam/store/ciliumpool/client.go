@@ -19,11 +19,11 @@ import (
 )
 
 var (
-	// ErrChanged: something that the write relied on has changed. Nothing was written; read the pool and decide again.
+	// ErrChanged means that something that the write relied on has changed. Nothing was written; read the pool and decide again.
 	ErrChanged = errors.New("the pool has changed meanwhile")
-	// ErrGone: the CiliumNode was deleted, or was replaced by another one of the same name.
+	// ErrGone means that the CiliumNode was deleted, or was replaced by another one of the same name.
 	ErrGone = errors.New("the CiliumNode is gone")
-	// ErrRefused: the API server refuses the request, and would refuse it again. Nothing was written.
+	// ErrRefused means that the API server refuses the request, and would refuse it again. Nothing was written.
 	ErrRefused = errors.New("the API server refuses the request")
 )
 

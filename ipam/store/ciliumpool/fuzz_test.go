@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package ciliumpool
 
 import (
@@ -19,7 +22,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 )
@@ -59,7 +62,7 @@ func FuzzCiliumNode(f *testing.F) {
 			}
 		}
 		for _, family := range address.Families {
-			marks := plan.Ask(n, family, world.watermark(family), world.held, world.kept, world.unanswered)
+			marks := nodepool.ReleaseExcess(n, family, world.watermark(family), world.held, world.kept, world.unanswered)
 			for i, m := range marks {
 				if m.From == m.To || slices.ContainsFunc(marks[:i], func(o pool.Mark) bool { return o.Addr == m.Addr }) {
 					t.Errorf("ask: %+v of %+v", m, marks)
@@ -175,23 +178,23 @@ func (w around) unanswered(a netip.Addr) bool {
 	return w.variant&2 != 0 && b[15]%2 == 0
 }
 
-func (w around) watermark(f address.Family) plan.Watermark {
+func (w around) watermark(f address.Family) nodepool.Watermark {
 	size := int64(0)
 	for _, s := range w.n.Subnets {
 		if address.Of(s.Addr()) == f {
 			size = max(size, address.Size(s))
 		}
 	}
-	return plan.Watermark{Free: int(w.variant%11) + 2, Excess: int(w.variant % 3)}.ForNode(20, size)
+	return nodepool.Watermark{Free: int(w.variant%11) + 2, Excess: int(w.variant % 3)}.ForNode(20, size)
 }
 
 // occupants are the pods that the node may have: those of its entries, and those that use its addresses.
-func (w around) occupants() []plan.Occupant {
-	var pods []plan.Occupant
+func (w around) occupants() []nodepool.PodAddresses {
+	var pods []nodepool.PodAddresses
 	add := func(owner string, addrs ...netip.Addr) {
 		namespace, name, ok := pool.SplitOwnerKey(owner)
-		if ok && !slices.ContainsFunc(pods, func(o plan.Occupant) bool { return o.Namespace == namespace && o.Name == name }) {
-			pods = append(pods, plan.Occupant{Namespace: namespace, Name: name, Addrs: addrs})
+		if ok && !slices.ContainsFunc(pods, func(o nodepool.PodAddresses) bool { return o.Namespace == namespace && o.Name == name }) {
+			pods = append(pods, nodepool.PodAddresses{Namespace: namespace, Name: name, Addrs: addrs})
 		}
 	}
 	for a, owner := range w.n.Used {
@@ -209,11 +212,11 @@ var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // plans are all that the controller may write to the node. Key: what for.
 func (w around) plans() map[string][]pool.Edit {
 	all := map[string][]pool.Edit{}
-	all["rested"], _ = plan.Rested(w.n, fuzzNow, time.Minute, time.Time{}, w.held)
-	all["strict"], _ = plan.Strict(w.n, w.occupants(), w.kept)
+	all["rested"], _ = nodepool.ExpireCooldowns(w.n, fuzzNow, time.Minute, time.Time{}, w.held)
+	all["strict"], _ = nodepool.Strict(w.n, w.occupants(), w.kept)
 	for _, f := range address.Families {
-		all["fill "+f.String()], _ = plan.Fill(w.n, f, w.watermark(f), w.kept)
-		all["take out "+f.String()] = plan.TakeOut(w.n, f, w.watermark(f), w.held, w.kept, w.unanswered)
+		all["fill "+f.String()], _ = nodepool.FillDynamic(w.n, f, w.watermark(f), w.kept)
+		all["take out "+f.String()] = nodepool.RemoveReleased(w.n, f, w.watermark(f), w.held, w.kept, w.unanswered)
 	}
 	all["release"] = w.n.Release("db/mysql-0", nil, fuzzNow)
 	return all

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mutate breaks the product on purpose, one line at a time, and looks whether the model notices.
 //
 //	go run ./test/sim/mutate [-checks N] [name ...]
@@ -27,17 +30,17 @@ var mutations = []mutation{
 		"data, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"encode the patch", "kept := ops[:0]\n\tfor _, o := range ops {\n\t\tif o.Op != \"test\" {\n\t\t\tkept = append(kept, o)\n\t\t}\n\t}\n\tops = kept\n\tdata, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn nil, fmt.Errorf(\"encode the patch"},
 	{"drop the precondition of the ticket", "ipam/store/subnets/ticket.go",
 		"lease := t.lease.DeepCopy()", `lease := t.lease.DeepCopy(); lease.ResourceVersion = ""`},
-	{"release a record without the live read", "ipam/controller/release_controller.go",
-		"if err != nil || s.Record == nil || s.Record.UID != record.UID || plan.Decide(s).Step != plan.DeleteRecord {", "if s.Record = record; false {"},
-	{"release what a pod may have", "ipam/core/plan/record.go",
-		"return ok && !Spares(pod, h.Addrs)", "return ok && len(h.Addrs) == 0"},
-	{"let moved entries expire", "ipam/core/plan/pool.go",
+	{"release a record without the live read", "ipam/controller/release/controller.go",
+		"s, ok, err := c.Gatherer.Identity(ctx, reader, key)", "s, ok, err := c.Gatherer.Identity(ctx, reader.cached, key)"},
+	{"release what a pod may have", "ipam/core/reclaim/decide.go",
+		"return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs)", "return v.isHeld && len(v.held.Addrs) == 0"},
+	{"let moved entries expire", "ipam/core/nodepool/cooldown.go",
 		"if e.Kind != pool.Cooldown {", "if e.Kind != pool.Cooldown && e.Kind != pool.Moved {"},
-	{"trust used: what the agent does not list is free at once", "ipam/core/plan/pool.go",
+	{"trust used: what the agent does not list is free at once", "ipam/core/nodepool/cooldown.go",
 		"due := at.Add(rest)", "due, inUse := at.Add(0*rest), func(netip.Addr) bool { return false }"},
-	{"trust used: take out what is asked for without the agent's consent", "ipam/core/plan/handshake.go",
+	{"trust used: take out what is asked for without the agent's consent", "ipam/core/nodepool/handshake.go",
 		"if state != pool.Agreed || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {\n\t\t\tedit.Agreed = true", "if state == pool.OtherState || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {"},
-	{"wait for the answer of an agent for ever", "ipam/core/plan/handshake.go",
+	{"wait for the answer of an agent for ever", "ipam/core/nodepool/handshake.go",
 		"n.AgentsTurn(a) && unanswered(a):", "false:"},
 	{"move an address without a fence", "ipam/core/pool/move.go",
 		"case f != Down && n.InUse(a):", "case false:"},
@@ -47,8 +50,8 @@ var mutations = []mutation{
 		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
 	{"bind before the claim", "plugins/fixedip/bind.go",
 		"if p.world.ledger.Stands(claim) && (", "if true || ("},
-	{"delete records of pods that are there", "ipam/core/plan/record.go",
-		"case s.Pod != nil:\n\t\treturn false\n\tcase !s.Workload.Exists:", "case !s.Workload.Exists:"},
+	{"delete records of pods that are there", "ipam/core/reclaim/decide.go",
+		"case v.Pod != nil:\n\t\treturn false\n\tcase !v.Workload.Exists:", "case !v.Workload.Exists:"},
 	{"claim in one's own ledger alone", "ipam/core/pool/claim.go",
 		"n.Blocker(a, entry.Owner, nil)", "n.Blocker(a, entry.Owner, func(Entry) bool { return true })"},
 }
