@@ -87,8 +87,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	s := &stage{t: t, clock: clocktesting.NewFakeClock(begin), recorder: events.NewFakeRecorder(100)}
 	build := func(objects []client.Object) *fake.ClientBuilder {
 		b := fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FixedIP{}).
-			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
-			WithIndex(&v1alpha1.FixedIP{}, restartingIndex, restarting)
+			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} })
 		_ = index.Each(func(of client.Object, name string, fn client.IndexerFunc) error {
 			b = b.WithIndex(of, name, fn)
 			return nil

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package plan
 
 import (
@@ -18,11 +21,11 @@ import (
 type Policy string
 
 const (
-	// Inherit: after the hold time they go to the first node that joined since.
+	// Inherit means that after the hold time they go to the first node that joined since.
 	Inherit Policy = "Inherit"
-	// Hold: they wait for their node.
+	// Hold means that they wait for their node.
 	Hold Policy = "Hold"
-	// Free: after the hold time the FixedIPs in them are given up.
+	// Free means that after the hold time the FixedIPs in them are given up.
 	Free Policy = "Free"
 )
 

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package plan
 
 import (
@@ -106,15 +109,15 @@ type Origin string
 
 // The origins.
 const (
-	// Carved: from the cluster pools.
+	// Carved means that they were cut from the cluster pools.
 	Carved Origin = "carved"
-	// Brought: by the node itself.
+	// Brought means that the node itself brought them.
 	Brought Origin = "brought"
-	// Returned: the node had them before.
+	// Returned means that the node had them before.
 	Returned Origin = "returned"
-	// Inherited: another node had them before, which is gone.
+	// Inherited means that another node had them before, which is gone.
 	Inherited Origin = "inherited"
-	// Adopted: likewise, and the node has others beside.
+	// Adopted means the same, and the node has others beside.
 	Adopted Origin = "adopted"
 )
 

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package subnets gives nodes their subnets, from the cluster pools or from nodes that are gone, so
 // that no two nodes ever have the same one: not even when two controllers believe to lead.
 //
