@@ -1,0 +1,81 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fixedip
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
+	"fixedip.io/fixedip/ipam/controller/internal/requeue"
+	"fixedip.io/fixedip/ipam/core/reclaim"
+)
+
+// Finding C12. A dynamic entry becomes the pod's own only while the pod runs with the IP. If the pod is gone before the
+// write, nothing is written; if it goes during the write, the entry is dynamic again.
+func TestAdoptionOfAPodThatGoes(t *testing.T) {
+	const has = "10.0.1.1"
+	remove := func(s *stage, pod *corev1.Pod) error { return s.API.Delete(t.Context(), pod) }
+	for name, c := range map[string]struct {
+		// before and during are what happens to the pod at the API server before the write and during it.
+		before, during func(*stage, *corev1.Pod) error
+		patches        int
+		owner          string
+	}{
+		"it runs on":  {patches: 1, owner: "db/web-0"},
+		"it had gone": {before: remove},
+		"it goes":     {during: remove, patches: 2},
+		"another follows": {during: func(s *stage, pod *corev1.Pod) error {
+			next := pod.DeepCopy()
+			next.UID, next.ResourceVersion = "next", ""
+			return errors.Join(s.API.Delete(t.Context(), pod), s.API.Create(t.Context(), next))
+		}, patches: 2},
+		"it fails": {during: func(s *stage, pod *corev1.Pod) error {
+			pod.Status.Phase = corev1.PodFailed
+			return s.API.Status().Update(t.Context(), pod)
+		}, patches: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := controllertest.Pod(0)
+			pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: has}}}
+			s := newStage(t, controllertest.Objects(pod.DeepCopy()), controllertest.Objects(pod.DeepCopy()))
+			happen := func(what func(*stage, *corev1.Pod) error) {
+				var now corev1.Pod
+				if what == nil {
+					return
+				}
+				err := s.API.Get(t.Context(), client.ObjectKeyFromObject(pod), &now)
+				if err == nil {
+					err = what(s, &now)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			s.OnPatch = func() (func(), error) {
+				s.OnPatch = nil
+				return func() { happen(c.during) }, nil
+			}
+			happen(c.before)
+			record := controllertest.Record(0, false)
+			record.Spec.IPs = []string{has}
+			err := s.fixedips.allocate(t.Context(), reclaim.State{Record: record, Pod: pod}, reclaim.Action{Node: "n", Addrs: []netip.Addr{netip.MustParseAddr(has)}})
+			if adopted := c.owner != ""; errors.Is(err, requeue.ErrSuperseded) == adopted || adopted && err != nil {
+				t.Errorf("allocate: %v", err)
+			}
+			var node ciliumv2.CiliumNode
+			if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+				t.Fatal(err)
+			}
+			if owner := node.Spec.IPAM.Pool[has].Owner; owner != c.owner || s.Patches != c.patches {
+				t.Errorf("owner %q and %d patches, want %q and %d", owner, s.Patches, c.owner, c.patches)
+			}
+		})
+	}
+}
