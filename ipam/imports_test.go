@@ -21,11 +21,14 @@ var rules = []struct {
 	never []string
 }{
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
+	{"ipam/core/subnetplan", []string{"ipam/api", "ipam/core/address", "ipam/core/plan", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/core", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/scheme", []string{"ipam/api"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime"}},
 	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
-	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/internal", []string{"ipam/api", "ipam/core", "ipam/controller/internal"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/subnet", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/internal", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/internal", "ipam/controller/metrics", "ipam/controller/subnet"}, []string{"k8s.io/kubernetes"}},
 	{"plugins", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
 	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/scheme", "ipam/store/dryrun"}, nil},

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/podutil"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 )
@@ -47,11 +48,11 @@ func blocksOf(record *v1alpha1.FixedIP) []string {
 // podBlocks is the index function of podBlockIndex.
 func podBlocks(obj client.Object) []string {
 	pod := obj.(*corev1.Pod)
-	if !hasAddresses(pod) {
+	if !podutil.HoldsIPs(pod) {
 		return nil
 	}
 	var blocks []string
-	for _, a := range podAddrs(pod) {
+	for _, a := range podutil.IPs(pod) {
 		blocks = append(blocks, blockOf(a))
 	}
 	return blocks
@@ -81,9 +82,6 @@ func indexAddresses(ctx context.Context, mgr manager.Manager) error {
 	return nil
 }
 
-// hasAddresses tells whether the addresses in a pod's status, if any, are its own and not given back.
-func hasAddresses(pod *corev1.Pod) bool { return !pod.Spec.HostNetwork && !identity.Ended(pod) }
-
 // podsWith are the pods that have an address, whatever their node. They are the cache's: they are only
 // read.
 func podsWith(ctx context.Context, cached client.Reader, a netip.Addr) ([]*corev1.Pod, error) {
@@ -93,7 +91,7 @@ func podsWith(ctx context.Context, cached client.Reader, a netip.Addr) ([]*corev
 	}
 	var found []*corev1.Pod
 	for i := range pods.Items {
-		if slices.Contains(podAddrs(&pods.Items[i]), a) {
+		if slices.Contains(podutil.IPs(&pods.Items[i]), a) {
 			found = append(found, &pods.Items[i])
 		}
 	}

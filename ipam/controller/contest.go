@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -73,11 +74,11 @@ func (r *recordReconciler) unheard(ctx context.Context, name string, a netip.Add
 	if !unheard || since.IsZero() {
 		return "", nil
 	}
-	node, err := readNode(ctx, r.cached, name)
+	node, err := nodeutil.Get(ctx, r.cached, name)
 	if node == nil || err != nil {
 		return "", err
 	}
-	ready, ok := heard(node)
+	ready, ok := nodeutil.ReadySince(node)
 	if !ok {
 		return fmt.Sprintf("node %s is not heard of, and its agent may not know whose %s is; it is waited for until it is back, or deleted", name, a), nil
 	}

@@ -14,6 +14,8 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
+	"fixedip.io/fixedip/ipam/controller/internal/podutil"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -79,7 +81,7 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 	}
 	d.hear(node)
 	d.late, d.answerDue = r.answers.look(n)
-	if len(d.late) > 0 && (node == nil || !works(node)) {
+	if len(d.late) > 0 && (node == nil || !nodeutil.IsReady(node)) {
 		// Nobody is there to answer, whatever is written. A node that comes back is no reason to look at its pool.
 		d.late, d.answerDue = nil, sooner(d.answerDue, d.now.Add(answerWithin))
 	}
@@ -96,14 +98,14 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if lacksAddress(pod) {
+		if podutil.AwaitsIP(pod) {
 			d.waiting = append(d.waiting, pool.OwnerKey(pod.Namespace, pod.Name))
 			if !identity.OptsOut(pod.Annotations) {
 				d.counting = append(d.counting, pool.OwnerKey(pod.Namespace, pod.Name))
 			}
 		}
-		if hasAddresses(pod) {
-			d.taken = append(d.taken, podAddrs(pod)...)
+		if podutil.HoldsIPs(pod) {
+			d.taken = append(d.taken, podutil.IPs(pod)...)
 		}
 	}
 	return d, err
@@ -113,7 +115,7 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 func (d *duty) hear(node *corev1.Node) {
 	d.silent, d.heard = false, time.Time{}
 	if node != nil {
-		since, ok := heard(node)
+		since, ok := nodeutil.ReadySince(node)
 		d.silent, d.heard = !ok, since
 	}
 }
@@ -135,7 +137,7 @@ func without(n pool.Node, owners []string) int {
 
 // lookLive replaces what the caches say of the node and its pods by what the API server has.
 func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) error {
-	node, err := readNode(ctx, r.live, n.Name)
+	node, err := nodeutil.Get(ctx, r.live, n.Name)
 	if err != nil {
 		return err
 	}
@@ -147,7 +149,7 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 	cached := d.held
 	d.held = func(a netip.Addr) bool {
 		return cached(a) || slices.ContainsFunc(here, func(pod corev1.Pod) bool {
-			return hasAddresses(&pod) && slices.Contains(podAddrs(&pod), a)
+			return podutil.HoldsIPs(&pod) && slices.Contains(podutil.IPs(&pod), a)
 		})
 	}
 	if d.strict {
@@ -206,6 +208,15 @@ func (d *duty) untold(n pool.Node) int {
 		}
 	}
 	return len(pool.NodeOwners) - told
+}
+
+// firstEntries returns what the first pool of a node needs beside the addresses that are reserved or in use.
+func (r *nodeReconciler) firstEntries(ctx context.Context, n pool.Node) (func(pool.Node) []pool.Edit, error) {
+	d, err := r.dutyFor(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	return d.first, nil
 }
 
 // first makes the entries of a fresh pool.

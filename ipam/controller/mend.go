@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/podutil"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -147,7 +148,7 @@ func (r *adoptReconciler) giveBack(ctx context.Context, pod *corev1.Pod, id iden
 	}
 	var now corev1.Pod
 	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
-	case apierrors.IsNotFound(err), err == nil && (now.UID != pod.UID || !lacksAddress(&now)):
+	case apierrors.IsNotFound(err), err == nil && (now.UID != pod.UID || !podutil.AwaitsIP(&now)):
 		return fmt.Errorf("pod %s is gone or has its address: %w", klog.KObj(pod), errSuperseded)
 	case err != nil:
 		return fmt.Errorf("look at pod %s: %w", klog.KObj(pod), err)

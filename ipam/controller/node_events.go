@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
+	"fixedip.io/fixedip/ipam/controller/internal/podutil"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -27,7 +29,7 @@ func nodeEvents() handler.Funcs {
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 			a, b := before.Status.Allocatable[corev1.ResourcePods], after.Status.Allocatable[corev1.ResourcePods]
-			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || works(before) != works(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
+			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || nodeutil.IsReady(before) != nodeutil.IsReady(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
 				q.Add(nodeRequest(after.Name))
 			}
 		},
@@ -92,7 +94,7 @@ func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q queue) 
 	}
 	var node corev1.Node
 	err := r.cached.Get(ctx, client.ObjectKey{Name: place}, &node)
-	if err != nil || lacksAddress(pod) || r.restsFor(place, pod) || r.cfg.StrictNodes.Matches(labels.Set(node.Labels)) {
+	if err != nil || podutil.AwaitsIP(pod) || r.restsFor(place, pod) || r.cfg.StrictNodes.Matches(labels.Set(node.Labels)) {
 		q.Add(nodeRequest(place))
 	}
 }

@@ -3,14 +3,14 @@ package controller
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
+	"fixedip.io/fixedip/ipam/controller/internal/podutil"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 )
@@ -18,22 +18,10 @@ import (
 // nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
 // that the node is strict would have to be emptied again.
 func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
-	if node, err := readNode(ctx, r.cached, name); node != nil || err != nil {
+	if node, err := nodeutil.Get(ctx, r.cached, name); node != nil || err != nil {
 		return node, err
 	}
-	return readNode(ctx, r.live, name)
-}
-
-// readNode reads a Node; nil: there is none.
-func readNode(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
-	var node corev1.Node
-	switch err := from.Get(ctx, client.ObjectKey{Name: name}, &node); {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("read node %s: %w", name, err)
-	}
-	return &node, nil
+	return nodeutil.Get(ctx, r.live, name)
 }
 
 // needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or
@@ -56,21 +44,6 @@ func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, n
 	}
 	_, fixed, err := identity.Of(&pod, kinds, identity.NoControllers)
 	return err != nil || !fixed, nil
-}
-
-// lacksAddress tells whether a pod will take an address of its node's pool, as far as its status goes.
-func lacksAddress(pod *corev1.Pod) bool {
-	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && !identity.Ended(pod) && len(pod.Status.PodIPs) == 0
-}
-
-func podAddrs(pod *corev1.Pod) []netip.Addr {
-	var addrs []netip.Addr
-	for _, ip := range pod.Status.PodIPs {
-		if a, err := address.Parse(ip.IP); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
 }
 
 // livePods are the pods that are bound to a node, as the API server has them.
@@ -99,7 +72,7 @@ func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]pl
 		if err != nil && !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
 		}
-		list = append(list, plan.Occupant{Namespace: pod.Namespace, Name: pod.Name, Addrs: podAddrs(pod)})
+		list = append(list, plan.Occupant{Namespace: pod.Namespace, Name: pod.Name, Addrs: podutil.IPs(pod)})
 	}
 	return list, nil
 }

@@ -24,7 +24,7 @@ type watches map[string]func() bool
 // all of them.
 func watchAll(ctx context.Context, mgr manager.Manager, cfg Config) (watches, error) {
 	w := watches{}
-	kinds := []client.Object{&v1alpha1.FixedIP{}}
+	kinds := []client.Object{&v1alpha1.FixedIP{}, &v1alpha1.NodeSubnet{}}
 	for kind := range CacheOptions(cfg).ByObject {
 		kinds = append(kinds, kind)
 	}

@@ -3,14 +3,15 @@ package controller
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/controller/metrics"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/store/fixedips"
-	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 // Setup adds the controllers to a manager. ctx bounds the writes that are under way when the
@@ -38,18 +39,18 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	metrics.Register(metrics.World{
 		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.synced,
-		Homeless: func() []plan.Kept { return p.homeless(ctx) },
+		Subnets: func() (orphaned int, claimed []netip.Prefix) { return p.orphaned(ctx) },
 	})
 
 	if err := indexAddresses(ctx, mgr); err != nil {
 		return err
 	}
-	s := p.newSubnetReconciler()
-	if err := s.setup(ctx, mgr, to.orphans); err != nil {
-		return fmt.Errorf("set up the controller of subnets: %w", err)
-	}
-	if err := p.newNodeReconciler(s).setup(mgr, to.nodes); err != nil {
+	pools := p.newNodeReconciler()
+	if err := pools.setup(mgr, to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
+	}
+	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, to.joining.source(p.watched["fixedips"], none), to.orphans.source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })); err != nil {
+		return err
 	}
 	records.poolsSeen, records.ready = p.watched["ciliumnodes"], []toolscache.InformerSynced{p.watched["ciliumnodes"], p.watched["fixedips"], p.watched["statefulsets"]}
 	if err := records.setup(ctx, mgr, to.identities); err != nil {
@@ -109,21 +110,29 @@ func (p *parts) newReleaseReconciler(to feeds, r *recordReconciler) *releaseReco
 	}
 }
 
-func (p *parts) newSubnetReconciler() *subnetReconciler {
-	return &subnetReconciler{
-		ledger: p.ledger, cached: p.cached, live: p.live, events: p.events, clock: p.clock, cfg: p.cfg,
-		allocator: subnets.NewAllocator(subnets.Options{
-			API: p.live, Cached: p.cached, Pools: p.pools, Writer: p.writer, Ledger: p.ledger,
-			Rules: p.cfg.subnetRules(), Namespace: p.cfg.Namespace, Clock: p.clock,
-		}),
-		synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
+// none asks for nothing: the package subnet asks for all nodes when it is ready for them.
+func none() []reconcile.Request { return nil }
+
+func (p *parts) newSubnetController(pools *nodeReconciler, to feeds) *subnet.Controller {
+	return &subnet.Controller{
+		Assigner: &subnet.Assigner{Options: subnet.Options{
+			Store: p.claims, Pools: p.pools, Writer: p.writer, Ledger: p.ledger, API: p.live, Cached: p.cached,
+			Rules: p.cfg.subnetRules(), FromNode: p.cfg.SubnetSource == FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
+			Fill: pools.firstEntries,
+		}},
+		Events: p.events, Clock: p.clock, Resync: p.cfg.SweepInterval, Workers: workers,
+		Synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
+		AddNodes: func(nodes ...string) {
+			for _, n := range nodes {
+				to.joining.add(subnet.NodeRequest(n))
+			}
+		},
 	}
 }
 
-func (p *parts) newNodeReconciler(s *subnetReconciler) *nodeReconciler {
+func (p *parts) newNodeReconciler() *nodeReconciler {
 	return &nodeReconciler{
 		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live, events: p.events, clock: p.clock, cfg: p.cfg,
-		subnets:     s,
 		kinds:       p.kinds,
 		untracked:   map[string]string{},
 		answers:     newAnswers(p.clock),

@@ -85,7 +85,7 @@ func trimNode(obj any) (any, error) {
 	}
 	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
 	trimmed.CreationTimestamp, trimmed.Labels, trimmed.Annotations = node.CreationTimestamp, node.Labels, nil
-	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable = node.Spec.PodCIDRs, node.Spec.Unschedulable
+	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable, trimmed.Spec.Taints = node.Spec.PodCIDRs, node.Spec.Unschedulable, node.Spec.Taints
 	if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
 		trimmed.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: pods}
 	}

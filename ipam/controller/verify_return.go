@@ -11,6 +11,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
@@ -45,7 +46,7 @@ func (r *verifyReconciler) returns(ctx context.Context, from client.Reader, pod 
 
 // has tells whether a node takes pods, and this one too.
 func has(node *corev1.Node, pod *corev1.Pod) (bool, error) {
-	if !ready(node) {
+	if !nodeutil.IsSchedulable(node) {
 		return false, nil
 	}
 	_, kept := schedulinghelpers.FindMatchingUntoleratedTaint(node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {

@@ -1,5 +1,5 @@
 // Package scheme knows the kinds of the API that the programs read and write: those of Kubernetes,
-// Cilium's, and FixedIP.
+// Cilium's, and those of this project.
 package scheme
 
 import (

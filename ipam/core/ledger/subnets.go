@@ -164,3 +164,10 @@ func diff(before, after pool.Node) Change {
 		Workloads: slices.Sorted(maps.Keys(workloads)),
 	}
 }
+
+// HomesOf returns all nodes whose subnets contain the address: more than one if their subnets overlap.
+func (l *Ledger) HomesOf(a netip.Addr) []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.homes(a)
+}
