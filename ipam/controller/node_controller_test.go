@@ -136,3 +136,42 @@ func TestRestForAPodThatWaits(t *testing.T) {
 		})
 	}
 }
+
+// Finding C13. A cooldown does not end on the word of a cache: a pod that the watch has yet to show may run with the
+// address, and its agent may not have reported it.
+func TestCooldownEndsAfterALiveLook(t *testing.T) {
+	const addr = "10.0.1.9"
+	runs := podOf(0)
+	runs.Status.PodIPs = []corev1.PodIP{{IP: addr}}
+	for name, c := range map[string]struct {
+		live []client.Object
+		want bool
+	}{
+		"no pod has it":                          {want: true},
+		"a pod that the cache does not show has": {live: objects(runs)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+			s := newStage(t, append(c.live, node), objects(node.DeepCopy()))
+			s.fill(map[string]pool.Entry{addr: pool.Released(begin)}, nil)
+			s.adopts() // The ledger has the pool then.
+			cfg := Config{
+				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
+				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
+			}
+			l := s.records.ledger
+			r := &nodeReconciler{
+				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
+				subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
+			}
+			s.clock.SetTime(begin.Add(time.Minute))
+			if _, err := r.Reconcile(t.Context(), nodeRequest("n")); err != nil {
+				t.Fatal(err)
+			}
+			if _, stands := s.poolOwners()[addr]; stands == c.want {
+				t.Errorf("the entry is %v", s.poolOwners())
+			}
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -66,6 +67,7 @@ type recordReconciler struct {
 	ready     []toolscache.InformerSynced
 	// leaving is told of nodes on which addresses of deleted FixedIPs go back.
 	leaving *feed
+	idle    idleTimes
 	// finishing is told of identities whose records are to be seen off.
 	finishing *feed
 	underway  *underway
@@ -146,6 +148,7 @@ func (r *recordReconciler) advance(ctx context.Context, req reconcile.Request) (
 	if err != nil {
 		return untilKnown(ctx, err)
 	}
+	s.Idle = r.idle.look(req.String(), s.Record != nil, s.Pod, s.Now)
 	next := plan.Decide(s)
 	if node := returnsOn(s, next); node != "" {
 		r.leaving.add(nodeRequest(node))
@@ -344,6 +347,7 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 		record := s.Record.DeepCopy()
 		record.Spec = next.Spec
 		controllerutil.AddFinalizer(record, v1alpha1.Finalizer)
+		metav1.SetMetaDataAnnotation(&record.ObjectMeta, v1alpha1.AnnotationUID, string(record.UID))
 		// Update carries the resourceVersion that was read.
 		if err := r.live.Update(ctx, record); err != nil {
 			return err

@@ -19,65 +19,49 @@ import (
 // errSuperseded: what a step was decided from is no longer so.
 var errSuperseded = errors.New("the situation has changed meanwhile")
 
-// release takes addresses of an identity from it on one node. The addresses rest in the pool
-// under a mark that no pod matches; nodeReconciler removes the mark when they have cooled down.
-//
-// A restart in place writes nothing, so that a pod of the same name may be bound to the node
-// between the look at the API server and the write, counting on the entry. The mark is therefore
-// looked at again: if such a pod has come, it gets the entry back. Nobody else can have had the
-// address in between.
+// release puts the addresses of an identity on one node into their cooldown. nodeReconciler removes the cooldown
+// entries when they are due. It returns errSuperseded if the pod is bound to the node, or was bound to it during the
+// write; then it has its entries again.
 func (r *recordReconciler) release(ctx context.Context, key types.NamespacedName, s plan.Situation, next plan.Next) error {
-	node := next.Node
-	// there is a pod, if it is bound to the node.
-	there := func(pod *corev1.Pod) *corev1.Pod {
+	node, owner, at := next.Node, pool.OwnerKey(key.Namespace, key.Name), r.clock.Now()
+	onNode := func(pod *corev1.Pod) *corev1.Pod {
 		if pod == nil || pod.Spec.NodeName != node {
 			return nil
 		}
 		return pod
 	}
-	owner := pool.OwnerKey(key.Namespace, key.Name)
-	at := r.clock.Now()
-	// taken are the entries as they were, to be put back if need be.
-	var taken []pool.Edit
-	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		edits := n.Release(owner, next.Addrs, at)
-		if needs(there(s.Pod), edits) {
-			return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, node, errSuperseded)
-		}
-		if len(edits) > 0 {
-			// Asked again after a write whose answer was lost, there is nothing left to take.
-			taken = edits
-		}
-		return edits, nil
-	}})
-	if errors.Is(err, ciliumpool.ErrGone) {
+	released, err := r.writer.Apply(ctx, ciliumpool.Change{
+		Request: ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+			edits := n.Release(owner, next.Addrs, at)
+			if needs(onNode(s.Pod), edits) {
+				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, node, errSuperseded)
+			}
+			return edits, nil
+		}},
+		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+			var pod corev1.Pod
+			switch err := r.live.Get(ctx, key, &pod); {
+			case apierrors.IsNotFound(err):
+				return nil, nil
+			case err != nil:
+				return nil, fmt.Errorf("read pod %s: %w", key, err)
+			case needs(onNode(&pod), written):
+				return written, nil
+			}
+			return nil, nil
+		},
+	})
+	switch {
+	case errors.Is(err, ciliumpool.ErrGone):
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, ciliumpool.ErrUndone):
+		return fmt.Errorf("pod %s was bound to node %s during the release and keeps its address: %w: %w", key, node, errSuperseded, err)
+	case err != nil:
 		return fmt.Errorf("release the address of %s on node %s: %w", key, node, err)
 	}
-	var pod corev1.Pod
-	switch err := r.live.Get(ctx, key, &pod); {
-	case apierrors.IsNotFound(err), err == nil && !needs(there(&pod), taken):
-		klog.FromContext(ctx).Info("Address released", "node", node, "entries", len(taken))
-		metrics.Released(causeOf(s), len(taken))
-		return nil
-	case err != nil:
-		return fmt.Errorf("look at pod %s after its address was released on node %s: %w", key, node, err)
-	}
-	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		var undo []pool.Edit
-		for _, e := range taken {
-			if now, ok := n.Entries[e.Addr]; ok && now == *e.To {
-				undo = append(undo, n.Set(e.Addr, *e.From))
-			}
-		}
-		return undo, nil
-	}})
-	if err != nil {
-		return fmt.Errorf("give pod %s its address back on node %s: %w", key, node, err)
-	}
-	return fmt.Errorf("pod %s was bound to node %s meanwhile and has its address back: %w", key, node, errSuperseded)
+	klog.FromContext(ctx).Info("Address released", "node", node, "entries", len(released))
+	metrics.Released(causeOf(s), len(released))
+	return nil
 }
 
 // causeOf is why addresses are taken from an identity.

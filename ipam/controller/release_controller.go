@@ -274,52 +274,36 @@ func (r *releaseReconciler) delete(from client.Reader) func(ctx context.Context,
 	}
 }
 
-// release writes the marks. A restart in place writes nothing, so that a pod of the same name may be
-// bound to the node between the look at the API server and the write, counting on the entry. The pods
-// are therefore looked at again: if such a one has come, it gets its entry back. Nobody else can have
-// had the address in between.
+// release puts the addresses into their cooldown. A pod that was bound to the node during the write has its entry
+// again.
 func (r *releaseReconciler) release(ctx context.Context, node string, leaving map[string]*v1alpha1.FixedIP, pods map[string]*corev1.Pod) error {
 	at := r.clock.Now()
-	// taken are the entries as they were, to be put back if need be.
-	var taken []pool.Edit
-	err := r.writer.Write(ctx, ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		var edits []pool.Edit
-		for _, owner := range slices.Sorted(maps.Keys(leaving)) {
-			if mark := n.Release(owner, nil, at); !needs(pods[owner], mark) {
-				edits = append(edits, mark...)
+	released, err := r.writer.Apply(ctx, ciliumpool.Change{
+		Request: ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
+			var edits []pool.Edit
+			for _, owner := range slices.Sorted(maps.Keys(leaving)) {
+				if entries := n.Release(owner, nil, at); !needs(pods[owner], entries) {
+					edits = append(edits, entries...)
+				}
 			}
-		}
-		if len(edits) > 0 {
-			// Asked again after a write whose answer was lost, there is nothing left to take.
-			taken = edits
-		}
-		return edits, nil
-	}})
-	if err != nil || len(taken) == 0 {
-		return err
+			return edits, nil
+		}},
+		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+			pods, err := r.podsOn(ctx, node)
+			if err != nil {
+				return nil, err
+			}
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return !counts(pods[e.From.Owner], e) }), nil
+		},
+	})
+	metrics.Released(metrics.Deleted, len(released))
+	if len(released) > 0 {
+		klog.FromContext(ctx).Info("Addresses released", "node", node, "entries", len(released))
 	}
-	klog.FromContext(ctx).Info("Addresses released", "node", node, "entries", len(taken))
-	if pods, err = r.podsOn(ctx, node); err != nil {
-		return err
-	}
-	counted := slices.DeleteFunc(slices.Clone(taken), func(e pool.Edit) bool { return !counts(pods[e.From.Owner], e) })
-	metrics.Released(metrics.Deleted, len(taken)-len(counted))
-	if len(counted) == 0 {
+	if errors.Is(err, ciliumpool.ErrUndone) {
 		return nil
 	}
-	err = r.writer.Write(ctx, ciliumpool.Request{Node: node, Live: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-		var undo []pool.Edit
-		for _, e := range counted {
-			if now, ok := n.Entries[e.Addr]; ok && now == *e.To {
-				undo = append(undo, n.Set(e.Addr, *e.From))
-			}
-		}
-		return undo, nil
-	}})
-	if err != nil {
-		return fmt.Errorf("give pods that have come meanwhile their addresses back: %w", err)
-	}
-	return nil
+	return err
 }
 
 // podsOn are the pods that are bound to a node, as the API server says. Key: as pools name them.

@@ -54,7 +54,7 @@ func fixed(i int) string { return fmt.Sprintf("10.0.1.%d", 200+i) }
 // recordOf is the FixedIP of the i-th pod, deleted a minute ago if it is.
 func recordOf(i int, deleted bool) *v1alpha1.FixedIP {
 	f := &v1alpha1.FixedIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("record-%d", i)), Finalizers: []string{v1alpha1.Finalizer}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("record-%d", i)), Finalizers: []string{v1alpha1.Finalizer}, Annotations: map[string]string{v1alpha1.AnnotationUID: fmt.Sprintf("record-%d", i)}},
 		Spec: v1alpha1.FixedIPSpec{
 			IPs: []string{fixed(i)}, NodeName: "n", PodName: fmt.Sprintf("web-%d", i), Reclaim: identity.DefaultReclaim(),
 			Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1"},

@@ -157,7 +157,7 @@ func (e *env) awaitRunningAsBefore(names []string) map[string]witness.Row {
 	return e.awaitRunning(map[string]witness.Row{}, names...)
 }
 
-// Etcd comes back from a backup of FixedIP specs alone: before their nodes and workloads are there,
+// FixedIPs are restored from a backup, which has their metadata and specs and not their status: before their nodes and workloads are there,
 // and with the UIDs of another life. All addresses stand in pools before the first pod is placed.
 func TestRestoredFromSpecs(t *testing.T) {
 	t.Parallel()
@@ -165,6 +165,7 @@ func TestRestoredFromSpecs(t *testing.T) {
 	restored := func(name, ip, node string) *v1alpha1.FixedIP {
 		fip := beforehand("web", name, ip)
 		fip.Spec.NodeName, fip.Spec.Owner.UID, fip.Finalizers = node, "of-another-life", []string{v1alpha1.Finalizer}
+		fip.Annotations = map[string]string{v1alpha1.AnnotationUID: "of-another-life"}
 		return fip
 	}
 	want := map[string]string{"web-0": "10.240.7.9", "web-1": "10.240.3.200", "web-2": "10.240.7.200"}

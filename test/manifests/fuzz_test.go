@@ -83,7 +83,7 @@ func FuzzFixedIP(f *testing.F) {
 		f.Add(s.ips, s.node, s.pod, s.apiVersion, s.kind, s.owner, s.ttl)
 	}
 	server := newAdmission(f)
-	good := map[string]any{"spec": map[string]any{"podName": "mysql-0", "ips": []any{"10.240.1.10", "fd00:240::1:a"}, "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}, "reclaim": map[string]any{"ttl": "30m"}}}
+	good := map[string]any{"metadata": map[string]any{"name": "mysql-0"}, "spec": map[string]any{"podName": "mysql-0", "ips": []any{"10.240.1.10", "fd00:240::1:a"}, "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}, "reclaim": map[string]any{"ttl": "30m"}}}
 	if errs := server.refuses(good); len(errs) > 0 {
 		f.Fatalf("what has to be let in is refused: %v", errs)
 	}
@@ -103,7 +103,7 @@ func FuzzFixedIP(f *testing.F) {
 		if ttl != "" {
 			spec["reclaim"] = map[string]any{"ttl": ttl}
 		}
-		object := map[string]any{"apiVersion": "fixedip.io/v1alpha1", "kind": "FixedIP", "metadata": map[string]any{"namespace": namespace, "name": "x"}, "spec": spec}
+		object := map[string]any{"apiVersion": "fixedip.io/v1alpha1", "kind": "FixedIP", "metadata": map[string]any{"namespace": namespace, "name": pod}, "spec": spec}
 		if errs := server.refuses(object); len(errs) > 0 {
 			for _, e := range errs {
 				if !strings.HasPrefix(e.Field, "spec") {
@@ -140,4 +140,27 @@ func FuzzFixedIP(f *testing.F) {
 			t.Errorf("its entry %+v is for %s %s", e, label, name)
 		}
 	})
+}
+
+// Finding C10. A FixedIP has the name of its pod, except for a slot.
+func TestFixedIPName(t *testing.T) {
+	server := newAdmission(t)
+	for name, c := range map[string]struct {
+		name string
+		slot bool
+		want string
+	}{
+		"the pod's":         {name: "mysql-0"},
+		"another":           {name: "mysql-1", want: "spec.podName"},
+		"another of a slot": {name: "mysql-10-0-1-6", slot: true},
+	} {
+		spec := map[string]any{"podName": "mysql-0", "owner": map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "mysql"}}
+		if c.slot {
+			spec["slot"] = true
+		}
+		errs := server.refuses(map[string]any{"apiVersion": "fixedip.io/v1alpha1", "kind": "FixedIP", "metadata": map[string]any{"namespace": "db", "name": c.name}, "spec": spec})
+		if (len(errs) > 0) != (c.want != "") || len(errs) > 0 && errs[0].Field != c.want {
+			t.Errorf("%s: %v, want it to be about %q", name, errs, c.want)
+		}
+	}
 }

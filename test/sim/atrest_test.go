@@ -59,7 +59,8 @@ func (c *checks) atRest() {
 	for key, r := range records {
 		_, pod := one[*corev1.Pod](w.server, pods, key)
 		set, exists := one[*appsv1.StatefulSet](w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)
-		gone := !exists && r.Spec.Owner.UID != "" && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
+		// A FixedIP that a person made waits for its workload, until that has been there.
+		gone := !exists && (r.Spec.Owner.UID != "" || !c.byUser[r.UID]) && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
 		// One whose workload has opted out is treated as if that was deleted.
 		surplus := exists && set.Spec.Template.Annotations[identity.AnnotationEnabled] == "" && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
 		if !pod && (gone || surplus) {

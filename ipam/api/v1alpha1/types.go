@@ -8,6 +8,10 @@ import (
 // Finalizer keeps a FixedIP until its address was taken back from the pool of its node.
 const Finalizer = "fixedip.io/pool-entry"
 
+// AnnotationUID holds the metadata.uid of a FixedIP. The controller writes it soon after the FixedIP was created. A
+// value that differs from metadata.uid therefore says that the FixedIP was restored from a backup.
+const AnnotationUID = "fixedip.io/uid"
+
 // FixedIP is the record of the addresses that one identity keeps for life. It has the name of the
 // pod, or, where the workload's pods have no lasting names, that of the workload and an address. The controller makes it from the claim that the scheduler wrote into a CiliumNode; deleting
 // it gives the addresses back once the pod is gone.
@@ -20,6 +24,7 @@ const Finalizer = "fixedip.io/pool-entry"
 // +kubebuilder:printcolumn:name="PHASE",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="OWNER",type=string,JSONPath=`.spec.owner.name`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.slot) && self.spec.slot) || self.metadata.name == self.spec.podName",fieldPath=".spec.podName",message="must be the name of the FixedIP, except for a slot",reason=FieldValueInvalid
 type FixedIP struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

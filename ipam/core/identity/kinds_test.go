@@ -94,23 +94,33 @@ func TestLabel(t *testing.T) {
 	}
 }
 
+// Finding C8 is about the rows with reserved ordinals.
 func TestExcludes(t *testing.T) {
+	three := ptr.To[int32](3)
 	for name, c := range map[string]struct {
 		pod      string
-		replicas *int32
-		first    int32
+		workload identity.Workload
 		want     bool
 	}{
-		"within":                {"web-2", ptr.To[int32](3), 0, false},
-		"above":                 {"web-3", ptr.To[int32](3), 0, true},
-		"below":                 {"web-4", ptr.To[int32](3), 5, true},
-		"within what is later":  {"web-7", ptr.To[int32](3), 5, false},
-		"number not told":       {"web-7", nil, 0, false},
-		"the last there can be": {"web-2147483647", ptr.To[int32](1), 2147483647, false},
-		"no ordinal":            {"web-x", ptr.To[int32](0), 0, false},
+		"within":                {"web-2", identity.Workload{Replicas: three}, false},
+		"above":                 {"web-3", identity.Workload{Replicas: three}, true},
+		"below the start":       {"web-4", identity.Workload{Replicas: three, FirstOrdinal: 5}, true},
+		"within, with a start":  {"web-7", identity.Workload{Replicas: three, FirstOrdinal: 5}, false},
+		"no replica count":      {"web-7", identity.Workload{}, false},
+		"the last there can be": {"web-2147483647", identity.Workload{Replicas: ptr.To[int32](1), FirstOrdinal: 2147483647}, false},
+		"no ordinal":            {"web-x", identity.Workload{Replicas: ptr.To[int32](0)}, false},
+
+		"behind a reserved ordinal":               {"web-3", identity.Workload{Replicas: three, Reserved: []identity.OrdinalRange{{First: 1, Last: 1}}}, false},
+		"a reserved ordinal":                      {"web-1", identity.Workload{Replicas: three, Reserved: []identity.OrdinalRange{{First: 1, Last: 1}}}, true},
+		"above, behind a reserved ordinal":        {"web-4", identity.Workload{Replicas: three, Reserved: []identity.OrdinalRange{{First: 1, Last: 1}}}, true},
+		"behind reserved ranges":                  {"web-9", identity.Workload{Replicas: three, Reserved: []identity.OrdinalRange{{First: 1, Last: 4}, {First: 6, Last: 8}}}, false},
+		"above, behind reserved ranges":           {"web-10", identity.Workload{Replicas: three, Reserved: []identity.OrdinalRange{{First: 1, Last: 4}, {First: 6, Last: 8}}}, true},
+		"behind a reserved range about the start": {"web-8", identity.Workload{Replicas: three, FirstOrdinal: 4, Reserved: []identity.OrdinalRange{{First: 2, Last: 5}}}, false},
+		"above a reserved range about the start":  {"web-9", identity.Workload{Replicas: three, FirstOrdinal: 4, Reserved: []identity.OrdinalRange{{First: 2, Last: 5}}}, true},
+		"reserved ordinals that cannot be read":   {"web-9", identity.Workload{Replicas: three, Uncounted: true}, false},
 	} {
-		w := identity.Workload{GroupKind: schema.GroupKind{Group: "apps", Kind: "StatefulSet"}, Name: "web", Replicas: c.replicas, FirstOrdinal: c.first}
-		if got := w.Excludes(c.pod); got != c.want {
+		c.workload.Name = "web"
+		if got := c.workload.Excludes(c.pod); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

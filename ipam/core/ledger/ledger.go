@@ -86,14 +86,43 @@ func New() *Ledger {
 	}
 }
 
-// SetNode takes in a node's pool, in place of what was known of it, and tells what has changed.
+// SetNode replaces a node's pool with a version that the watch delivered, and returns what changed. A version that is
+// older than one of our own writes (see ObserveWrite) changes nothing.
 func (l *Ledger) SetNode(p pool.Node) Change {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, known := l.node(p.Name)
+	if known && p.OlderThan(n.written) {
+		return Change{}
+	}
+	if known {
+		n.written = pool.Node{}
+	}
+	return l.setNode(p)
+}
+
+// ObserveWrite replaces a node's pool with the answer of our own write to it, and returns what changed. The write
+// counts at once: watch events that are older do not take it back. It changes nothing if the watch has not shown this
+// CiliumNode yet, or has already shown this version or a newer one.
+func (l *Ledger) ObserveWrite(p pool.Node) Change {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, known := l.node(p.Name)
+	if !known || n.pool.UID != p.UID || !n.pool.OlderThan(p) {
+		return Change{}
+	}
+	change := l.setNode(p)
+	n.written = p
+	return change
+}
+
+// setNode replaces a node's pool. If only the status of the CiliumNode changed, as with an agent's report, the indexes
+// over the spec stand as they are.
+func (l *Ledger) setNode(p pool.Node) Change {
+	n, known := l.node(p.Name)
 	if !known {
 		n = newNode(l.kept)
-		// A claim may stand on a node that went and has come again.
+		// A claim may stand on a node that was deleted and created again.
 		for uid, c := range l.claims {
 			if c.Node == p.Name {
 				n.assume(uid, c.Addrs)
@@ -101,16 +130,21 @@ func (l *Ledger) SetNode(p pool.Node) Change {
 		}
 		l.nodes.Store(p.Name, n)
 	}
-	change := diff(n.pool, p)
-	change.Appeared = !known
-	roomBefore := n.rooms()
-	l.unindexOwners(p.Name, n.pool)
+	before, roomBefore := n.pool, n.rooms()
+	change := Change{Appeared: !known, Status: !sameStatus(before, p)}
+	if known && before.SameSpec(p) {
+		n.set(p, change.Status)
+		change.Grew = n.grewSince(roomBefore)
+		return change
+	}
+	change.Moved, change.Owners, change.Workloads = diff(before, p)
+	l.unindexOwners(p.Name, before)
 	l.indexOwners(p)
-	l.moveStrays(n.pool, p)
-	before := n.pool.Subnets
-	n.set(p)
-	l.moveSubnets(p.Name, before, p.Subnets)
+	l.moveStrays(before, p)
+	n.set(p, true)
+	l.moveSubnets(p.Name, before.Subnets, p.Subnets)
 	change.Grew = n.grewSince(roomBefore)
+	change.Entries = !maps.Equal(before.Entries, p.Entries)
 	return change
 }
 
@@ -122,7 +156,9 @@ func (l *Ledger) RemoveNode(name string) Change {
 	if !known {
 		return Change{}
 	}
-	change := diff(n.pool, pool.Node{Name: name})
+	var change Change
+	change.Moved, change.Owners, change.Workloads = diff(n.pool, pool.Node{Name: name})
+	change.Entries, change.Status = len(n.pool.Entries) > 0, true
 	l.unindexOwners(name, n.pool)
 	l.moveStrays(n.pool, pool.Node{Name: name})
 	l.nodes.Delete(name)

@@ -16,6 +16,8 @@ import (
 // node is one node in the ledger. All but the atomics is guarded by the ledger's lock.
 type node struct {
 	pool pool.Node
+	// written is the last version that ObserveWrite took and that the watch has not shown yet; zero: there is none.
+	written pool.Node
 	// assumed are the addresses of claims in flight. Key: the address. Value: the UID of the pod
 	// that it was decided for. An address may be here and in the pool at once: the claim has been
 	// seen and its pod is not bound yet.
@@ -35,10 +37,13 @@ type node struct {
 
 func newNode(k *kept) *node { return &node{assumed: map[netip.Addr]types.UID{}, kept: k} }
 
-func (n *node) set(p pool.Node) {
+// set replaces the pool. recount says whether what count reads may have changed.
+func (n *node) set(p pool.Node, recount bool) {
 	n.unheard = unheardOf(n.unheard, n.pool, p)
 	n.pool = p
-	n.count()
+	if recount {
+		n.count()
+	}
 }
 
 func (n *node) assume(uid types.UID, addrs []netip.Addr) {

@@ -116,19 +116,32 @@ func overlaps(s netip.Prefix, with []netip.Prefix) bool {
 	return slices.ContainsFunc(with, s.Overlaps)
 }
 
-// Change is what a new version of a node's pool brought.
+// Change is the difference between two versions of a node's pool. The zero Change is none.
 type Change struct {
-	// Appeared: the node was not known before.
+	// Appeared is true if the node was not known before.
 	Appeared bool
-	// Grew: the node has more room in some family than before.
+	// Grew is true if a claim can choose from more addresses of some family than before.
 	Grew bool
-	// Moved: its subnets are others than before.
+	// Moved is true if the node's subnets changed.
 	Moved bool
-	// Owners are the pods that gained or lost an address on the node, or that a mark there named or
-	// names, sorted.
+	// Entries is true if an entry was added, removed or changed.
+	Entries bool
+	// Status is true if the addresses in use or the release handshakes changed.
+	Status bool
+	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
 	Owners []string
 	// Workloads are those that the entries of these pods name, sorted.
 	Workloads []string
+}
+
+// Any reports whether anything changed that a decision can depend on.
+func (c Change) Any() bool {
+	return c.Appeared || c.Grew || c.Moved || c.Entries || c.Status || len(c.Owners) > 0
+}
+
+// sameStatus reports whether two versions of a pool have the same addresses in use and the same release handshakes.
+func sameStatus(a, b pool.Node) bool {
+	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes)
 }
 
 // concerned is the pod that an entry names, as its owner or in a mark; empty where it names none.
@@ -143,8 +156,8 @@ func concerned(e pool.Entry) string {
 	return owner
 }
 
-// diff compares two versions of a node's pool. Change.Grew and Change.Appeared are not its work.
-func diff(before, after pool.Node) Change {
+// diff compares the spec of two versions of a node's pool.
+func diff(before, after pool.Node) (moved bool, ownersChanged, workloadsChanged []string) {
 	owners, workloads := map[string]bool{}, map[string]bool{}
 	note := func(from, in pool.Node) {
 		for a, e := range from.Entries {
@@ -158,11 +171,7 @@ func diff(before, after pool.Node) Change {
 	}
 	note(before, after)
 	note(after, before)
-	return Change{
-		Moved:     !slices.Equal(before.Subnets, after.Subnets),
-		Owners:    slices.Sorted(maps.Keys(owners)),
-		Workloads: slices.Sorted(maps.Keys(workloads)),
-	}
+	return !slices.Equal(before.Subnets, after.Subnets), slices.Sorted(maps.Keys(owners)), slices.Sorted(maps.Keys(workloads))
 }
 
 // HomesOf returns all nodes whose subnets contain the address: more than one if their subnets overlap.

@@ -64,7 +64,9 @@ func TestProjection(t *testing.T) {
 	both := kept(spec.Reclaim)
 	both.Spec.IPs = append(both.Spec.IPs, "fd00::6")
 	dual := func(home string) []plan.Place { return append(place(), plan.Place{Addr: addr("fd00::6"), Home: home}) }
-	restored := record(func(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{} })
+	restored := record(func(r *v1alpha1.FixedIP) {
+		r.Status, r.Annotations = v1alpha1.FixedIPStatus{}, map[string]string{v1alpha1.AnnotationUID: "of-another-life"}
+	})
 	orphaned := spec.DeepCopy()
 	orphaned.Owner.UID = ""
 	for name, c := range map[string]struct {

@@ -76,3 +76,61 @@ func TestDeadline(t *testing.T) {
 		})
 	}
 }
+
+// Finding C6. A controller that is killed after it created a FixedIP and before it wrote its status leaves one that
+// looks restored but for the annotation. Its address is released with its workload; that of a restored FixedIP waits
+// for the workload.
+func TestNewAndRestoredFixedIPs(t *testing.T) {
+	as := func(annotation string, change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
+		r := record(unfinished)
+		r.UID = "fip-1"
+		if annotation != "" {
+			r.Annotations = map[string]string{v1alpha1.AnnotationUID: annotation}
+		}
+		for _, c := range change {
+			c(r)
+		}
+		return r
+	}
+	orphaned := spec.DeepCopy()
+	orphaned.Owner.UID = ""
+	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	for name, c := range map[string]struct {
+		record *v1alpha1.FixedIP
+		want   plan.Next
+	}{
+		"new, its workload gone":         {as(""), plan.Next{Step: plan.UpdateRecord, Spec: spec}},
+		"then it is marked":              {as("fip-1"), plan.Next{Step: plan.DeleteRecord}},
+		"restored before its workload":   {as("of-another-life"), plan.Next{Step: plan.UpdateRecord, Spec: *orphaned}},
+		"then it waits for the workload": {as("fip-1", func(r *v1alpha1.FixedIP) { r.Spec = *orphaned }), plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			workload := plan.Workload{OwnerReference: c.record.Spec.Owner}
+			if diff := cmp.Diff(c.want, plan.Decide(at(plan.Situation{Record: c.record, Held: mine, Workload: workload})), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+// A pod that restarts costs one write of the status: its FixedIP is reported as reserved only if it stays away.
+func TestBriefGap(t *testing.T) {
+	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	reserve := plan.Next{Step: plan.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}
+	for name, c := range map[string]struct {
+		record *v1alpha1.FixedIP
+		idle   time.Time
+		want   plan.Next
+	}{
+		"its pod has just gone":         {record(), now, plan.Next{At: now.Add(plan.Gap)}},
+		"its pod went a while ago":      {record(), now.Add(-plan.Gap), reserve},
+		"it is not known since when":    {record(), time.Time{}, reserve},
+		"it was never reported as used": {record(unfinished), now, reserve},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, plan.Decide(at(plan.Situation{Record: c.record, Held: mine, Workload: standing, Idle: c.idle}))); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}

@@ -25,8 +25,8 @@ import (
 // taken from its identity only when the pod is gone too: whoever deletes a StatefulSet and keeps its
 // pods means to keep their addresses. A pod that comes back under the name before the record is
 // deleted has its address. A record whose owner has no UID was made by a person, beforehand: its
-// workload is not gone, it has never been there. The same goes for one that comes from a backup and
-// is here before its workload: nobody has written its status yet.
+// workload is not gone, it has never been there. The same goes for one that was restored
+// from a backup before its workload.
 func Decide(s Situation) Next {
 	switch {
 	case s.Record == nil:
@@ -254,15 +254,27 @@ func replaced(s Situation) bool {
 	return true
 }
 
+// restored reports whether a FixedIP was restored from a backup. A new FixedIP, whose controller may have been killed
+// right after it was created, has no UID annotation yet.
+func restored(r *v1alpha1.FixedIP) bool {
+	uid, ok := r.Annotations[v1alpha1.AnnotationUID]
+	return ok && uid != string(r.UID)
+}
+
+// unmarked reports whether a FixedIP lacks the finalizer or the UID annotation.
+func unmarked(r *v1alpha1.FixedIP) bool {
+	return r.Annotations[v1alpha1.AnnotationUID] != string(r.UID) || !slices.Contains(r.Finalizers, v1alpha1.Finalizer)
+}
+
 func standing(s Situation) Next {
 	node := boundTo(s.Pod)
 	spec := s.Record.Spec
 	switch {
 	case s.Workload.Exists:
 		spec.Owner.UID = s.Workload.UID
-	case s.Record.Status.Phase == "" && s.Pod == nil:
-		// Nobody has seen this one before, and its workload is not here: it comes from a backup, and
-		// the UID from another life. A workload that comes takes it over.
+	case restored(s.Record) && s.Pod == nil:
+		// The workload may be restored later, and then takes the FixedIP over. The owner's UID is one from before
+		// the backup: with it the workload would count as deleted.
 		spec.Owner.UID = ""
 	}
 	spec.Reclaim = ptr.Deref(s.Workload.Reclaim, spec.Reclaim)
@@ -283,7 +295,7 @@ func standing(s Situation) Next {
 	if spec.NodeName == "" && node == "" {
 		spec.NodeName = placed(s.Held, spec.IPs)
 	}
-	if !sameSpec(spec, s.Record.Spec) || !slices.Contains(s.Record.Finalizers, v1alpha1.Finalizer) {
+	if !sameSpec(spec, s.Record.Spec) || unmarked(s.Record) {
 		return Next{Step: UpdateRecord, Spec: spec}
 	}
 	reclaims := reclaimable(s, spec.Reclaim)
@@ -378,7 +390,21 @@ func settled(s Situation, spec v1alpha1.FixedIPSpec, h ledger.Holding, held, rec
 	if node != "" {
 		return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: s.Pod.UID})
 	}
-	return status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved})
+	return afterGap(s, status(s, v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}))
+}
+
+// Gap is how long a FixedIP is reported as in use after its pod is gone. A pod that restarts is back before that, and
+// its FixedIP is written once instead of twice.
+const Gap = 5 * time.Second
+
+// afterGap delays the report that no pod has the addresses, unless the report says more than that.
+func afterGap(s Situation, next Next) Next {
+	due := s.Idle.Add(Gap)
+	if s.Idle.IsZero() || !s.Now.Before(due) || next.Step != UpdateStatus || s.Record.Status.Phase != v1alpha1.PhaseInUse ||
+		next.Status.Departed != nil || !sameConditions(s.Record.Status.Conditions, next.Status.Conditions) {
+		return next
+	}
+	return Next{At: due}
 }
 
 // status brings the status to phase, pod and time of want, and the rest up to date.

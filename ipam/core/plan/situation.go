@@ -24,6 +24,8 @@ type Situation struct {
 	Contested []Contest
 	// Pod is the pod of its name; nil: there is none.
 	Pod *corev1.Pod
+	// Idle is since when the identity is known to have no pod that is bound to a node; zero: that is not known.
+	Idle time.Time
 	// Workload is the object that the identity belongs to, as the record or the entries name it.
 	Workload Workload
 	// Failover is the policy of identities whose record says none.

@@ -120,8 +120,11 @@ func DecideSlot(s Situation, holder string) Next {
 	}
 	spec := s.Record.Spec
 	spec.PodName = holder
-	if s.Workload.Exists {
+	switch {
+	case s.Workload.Exists:
 		spec.Owner.UID = s.Workload.UID
+	case restored(s.Record) && s.Pod == nil:
+		spec.Owner.UID = ""
 	}
 	spec.Reclaim = ptr.Deref(s.Workload.Reclaim, spec.Reclaim)
 	node := boundTo(s.Pod)
@@ -133,7 +136,7 @@ func DecideSlot(s Situation, holder string) Next {
 			spec.NodeName = h.Node
 		}
 	}
-	if !sameSpec(spec, s.Record.Spec) || !slices.Contains(s.Record.Finalizers, v1alpha1.Finalizer) {
+	if !sameSpec(spec, s.Record.Spec) || unmarked(s.Record) {
 		return Next{Step: UpdateRecord, Spec: spec}
 	}
 	if reclaimable(s, spec.Reclaim) {

@@ -3,6 +3,7 @@ package pool
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"fixedip.io/fixedip/ipam/core/address"
@@ -42,6 +43,25 @@ type Node struct {
 	// Malformed are keys of the pool and entries of podCIDRs that are not addresses or subnets.
 	// They are told and never touched.
 	Malformed []string
+}
+
+// OlderThan reports whether n is an earlier version of the same CiliumNode than other. Resource versions are compared if
+// both are numbers, generations otherwise.
+func (n Node) OlderThan(other Node) bool {
+	if n.UID != other.UID {
+		return false
+	}
+	mine, err1 := strconv.ParseUint(n.ResourceVersion, 10, 64)
+	others, err2 := strconv.ParseUint(other.ResourceVersion, 10, 64)
+	if err1 == nil && err2 == nil {
+		return mine < others
+	}
+	return n.Generation < other.Generation
+}
+
+// SameSpec reports whether both are versions of the same CiliumNode with the same spec.
+func (n Node) SameSpec(other Node) bool {
+	return n.UID == other.UID && n.Generation == other.Generation && n.Generation != 0
 }
 
 // Home tells whether the address belongs to one of the node's subnets.

@@ -60,6 +60,8 @@ type Writer struct {
 	observer Observer
 	// pace spreads the writes for each node; nil: they are not spread.
 	pace *Pace
+	// onWrite is called with the answer of every patch; nil: it is not.
+	onWrite func(pool.Node)
 
 	mu sync.Mutex
 	// queues hold the requests that wait for the patch of their node. Key: the node. A key exists
@@ -103,6 +105,16 @@ func NewWriter(ctx context.Context, pools *Pools, known func(node string) (pool.
 		queues: map[string]*queue{},
 
 		written: map[string]pool.Node{},
+	}
+}
+
+// OnWrite sets a function that is called with the pool as the API server returned it for each patch, before the
+// requests of that patch are answered: for Ledger.ObserveWrite. Call OnWrite before the first Write.
+func (w *Writer) OnWrite(f func(n pool.Node)) { w.onWrite = f }
+
+func (w *Writer) wrote(n pool.Node) {
+	if w.onWrite != nil {
+		w.onWrite(n)
 	}
 }
 
@@ -237,6 +249,7 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 		if err != nil {
 			return open, after, err
 		}
+		w.wrote(after)
 		n = after
 	}
 	marks := markAll(n, open)
@@ -245,6 +258,9 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 	}
 	w.spend(node)
 	after, err := w.pools.Mark(ctx, n, marks)
+	if err == nil {
+		w.wrote(after)
+	}
 	return open, after, err
 }
 

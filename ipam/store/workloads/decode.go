@@ -1,8 +1,12 @@
 package workloads
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,6 +94,10 @@ func fromUnstructured(o *unstructured.Unstructured) *seen {
 		s.workload.Replicas = &n
 	}
 	s.workload.FirstOrdinal, _ = count(o, "spec", "ordinals", "start")
+	reserved, _, err := unstructured.NestedFieldNoCopy(o.Object, "spec", "reserveOrdinals")
+	if s.workload.Reserved, err = ordinals(reserved, err); err != nil {
+		s.workload.Uncounted = true
+	}
 	for _, path := range surges {
 		switch v, _, _ := unstructured.NestedFieldNoCopy(o.Object, path...); v := v.(type) {
 		case int64:
@@ -99,6 +107,38 @@ func fromUnstructured(o *unstructured.Unstructured) *seen {
 		}
 	}
 	return s
+}
+
+// ordinals reads spec.reserveOrdinals of OpenKruise's StatefulSet: ordinals, and ranges such as "5-8". The result is
+// sorted and disjoint.
+func ordinals(v any, err error) ([]identity.OrdinalRange, error) {
+	list, isList := v.([]any)
+	if err != nil || v != nil && !isList {
+		return nil, fmt.Errorf("reserveOrdinals is not a list: %v", v)
+	}
+	var ranges []identity.OrdinalRange
+	for _, v := range list {
+		first, last, isRange := strings.Cut(fmt.Sprint(v), "-")
+		if !isRange {
+			last = first
+		}
+		from, fromErr := strconv.ParseInt(strings.TrimSpace(first), 10, 32)
+		to, toErr := strconv.ParseInt(strings.TrimSpace(last), 10, 32)
+		if fromErr != nil || toErr != nil || from < 0 || to < from {
+			return nil, fmt.Errorf("reserveOrdinals: %v is neither an ordinal nor a range of ordinals", v)
+		}
+		ranges = append(ranges, identity.OrdinalRange{First: int32(from), Last: int32(to)})
+	}
+	slices.SortFunc(ranges, func(a, b identity.OrdinalRange) int { return cmp.Compare(a.First, b.First) })
+	var disjoint []identity.OrdinalRange
+	for _, r := range ranges {
+		if last := len(disjoint) - 1; last >= 0 && r.First <= disjoint[last].Last {
+			disjoint[last].Last = max(disjoint[last].Last, r.Last)
+			continue
+		}
+		disjoint = append(disjoint, r)
+	}
+	return disjoint, nil
 }
 
 // count is a number that Kubernetes would count pods with: none that is negative or needs more than 32 bits.

@@ -211,8 +211,8 @@ func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Work
 	return &o.workload, nil
 }
 
-// Live is a workload as the API server has it; nil where there is none. ErrUnknown where its kind
-// is not watched yet.
+// Live returns a workload as the API server has it, or nil if the API server says that this object does not exist.
+// It returns ErrUnknown if the kind is not watched yet, or if the API server does not serve the resource.
 func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	_, w, err := s.find(gk, namespace, name)
 	if err != nil {
@@ -227,10 +227,13 @@ func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name s
 		resource = mapping.Resource
 	}
 	obj, err := s.client.Resource(resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) && apierrors.IsNotFound(err):
+		// The API server has no such resource: the version is no longer served, or the CRD was deleted.
+		return nil, fmt.Errorf("read %s %s/%s: %w: %w", gk, namespace, name, ErrUnknown, err)
+	case apierrors.IsNotFound(err):
 		return nil, nil
-	}
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("read %s %s/%s: %w", gk, namespace, name, err)
 	}
 	return Decode(obj), nil

@@ -2,20 +2,26 @@ package workloads
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
@@ -54,6 +60,14 @@ func TestDecode(t *testing.T) {
 			fields{"replicas": int64(1) << 32, "ordinals": fields{"start": int64(1) << 31}, "strategy": fields{"rollingUpdate": fields{"maxSurge": int64(1)<<32 + 5}}}, func(w *identity.Workload) { w.Surge = math.MaxInt32 }},
 		"more percent than can be counted": {
 			fields{"replicas": int64(1000000), "strategy": fields{"rollingUpdate": fields{"maxSurge": "1000000%"}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](1000000), math.MaxInt32 }},
+		"reserved ordinals": {
+			fields{"replicas": int64(3), "reserveOrdinals": []any{int64(7), "2-4", int64(1), "3-5"}}, func(w *identity.Workload) {
+				w.Replicas, w.Reserved = ptr.To[int32](3), []identity.OrdinalRange{{First: 1, Last: 1}, {First: 2, Last: 5}, {First: 7, Last: 7}}
+			}},
+		"reserved ordinals of another form": {
+			fields{"replicas": int64(3), "reserveOrdinals": []any{int64(1), "odd"}}, func(w *identity.Workload) { w.Replicas, w.Uncounted = ptr.To[int32](3), true }},
+		"reserved ordinals that are no list": {
+			fields{"replicas": int64(3), "reserveOrdinals": int64(1)}, func(w *identity.Workload) { w.Replicas, w.Uncounted = ptr.To[int32](3), true }},
 		"less than nothing": {
 			fields{"replicas": int64(-1), "ordinals": fields{"start": int64(-1)}, "strategy": fields{"rollingUpdate": fields{"maxSurge": "-10%"}}}, func(*identity.Workload) {}},
 		"fields of other types": {
@@ -176,5 +190,47 @@ func TestLiveOfALentKind(t *testing.T) {
 	}
 	if w, err := s.Live(t.Context(), gvk.GroupKind(), "db", "web"); err != nil || w == nil || w.UID != "uid-web" {
 		t.Errorf("it is %v, %v", w, err)
+	}
+}
+
+// Finding C13. Only a 404 that is about the object says that a workload is gone. One that says that the API server
+// does not serve the resource says nothing about the workload.
+func TestLiveNotFound(t *testing.T) {
+	gvk := schema.GroupVersionKind{Group: "a.b", Version: "v1", Kind: "Thing"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{gvk.GroupVersion()})
+	mapper.Add(gvk, meta.RESTScopeNamespace)
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		gone   bool
+		err    error
+	}{
+		"the object does not exist": {answer: func(w http.ResponseWriter, _ *http.Request) {
+			status := apierrors.NewNotFound(schema.GroupResource{Group: "a.b", Resource: "things"}, "web").Status()
+			status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusNotFound)
+			_ = json.NewEncoder(w).Encode(status)
+		}, gone: true},
+		"the resource is not served": {answer: http.NotFound, err: ErrUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(c.answer)
+			defer server.Close()
+			api, err := dynamic.NewForConfig(&rest.Config{Host: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := New(api, mapper, gvk.GroupKind())
+			if err := s.Lend(gvk.GroupKind(), toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, object("a.b/v1", "Thing", "web", nil), 0, toolscache.Indexers{})); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.watches[gvk.GroupKind()].indexer.Add(object("a.b/v1", "Thing", "web", nil)); err != nil {
+				t.Fatal(err)
+			}
+			w, err := s.Live(t.Context(), gvk.GroupKind(), "db", "web")
+			if w != nil || !errors.Is(err, c.err) || (err == nil) != c.gone {
+				t.Errorf("%v, %v", w, err)
+			}
+		})
 	}
 }

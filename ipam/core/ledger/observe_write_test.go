@@ -1,0 +1,135 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ledger_test
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// version returns a version of the CiliumNode node-1 with a /28 subnet.
+func version(uid, resourceVersion string, generation int64, entries map[netip.Addr]pool.Entry) pool.Node {
+	return pool.Node{
+		Name: "node-1", UID: uid, ResourceVersion: resourceVersion, Generation: generation,
+		Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/28")}, Entries: entries,
+	}
+}
+
+// A claim that our own write put into a pool counts at once, and no older event of the watch takes it back. Finding S2.
+func TestObserveWrite(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.14")
+	claimed := map[netip.Addr]pool.Entry{addr: pool.Owned("db", "mysql-0", "StatefulSet", "mysql")}
+	held := []ledger.Holding{{Node: "node-1", Addrs: []netip.Addr{addr}}}
+	write := version("a", "20", 5, claimed)
+
+	for name, tc := range map[string]struct {
+		before []pool.Node
+		write  pool.Node
+		after  []pool.Node
+		want   []ledger.Holding
+	}{
+		"the write counts before the watch shows it": {
+			before: []pool.Node{version("a", "10", 4, nil)}, write: write, want: held,
+		},
+		"an older event of the watch": {
+			before: []pool.Node{version("a", "10", 4, nil)}, write: write,
+			after: []pool.Node{version("a", "19", 4, nil)}, want: held,
+		},
+		"resource versions that are not numbers": {
+			before: []pool.Node{version("a", "x", 4, nil)}, write: version("a", "y", 5, claimed),
+			after: []pool.Node{version("a", "z", 4, nil)}, want: held,
+		},
+		"another write takes the entry back": {
+			before: []pool.Node{version("a", "10", 4, nil)}, write: write,
+			after: []pool.Node{version("a", "21", 6, nil)},
+		},
+		"once the watch has shown the write, the watch alone decides": {
+			// After a restore of etcd from a backup, versions may begin again at lower numbers.
+			before: []pool.Node{version("a", "10", 4, nil)}, write: write,
+			after: []pool.Node{write, version("a", "5", 2, nil)},
+		},
+		"the watch was faster than the answer": {
+			before: []pool.Node{version("a", "10", 4, nil), version("a", "21", 6, nil)}, write: write,
+		},
+		"the CiliumNode was deleted and created again": {
+			before: []pool.Node{version("b", "30", 1, nil)}, write: write,
+		},
+		"a CiliumNode of another UID replaces the written one": {
+			before: []pool.Node{version("a", "10", 4, nil)}, write: write,
+			after: []pool.Node{version("b", "15", 1, nil)},
+		},
+		"a node that the watch has not shown": {write: write},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := ledger.New()
+			for _, n := range tc.before {
+				l.SetNode(n)
+			}
+			l.ObserveWrite(tc.write)
+			for _, n := range tc.after {
+				l.SetNode(n)
+			}
+			if got := l.Held("db/mysql-0"); !reflect.DeepEqual(got, tc.want) {
+				t.Errorf("Held = %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// SetNode and ObserveWrite say what changed, and nothing if a version brings nothing that a decision depends on.
+func TestNodeChange(t *testing.T) {
+	addr, other := netip.MustParseAddr("10.0.0.14"), netip.MustParseAddr("10.0.0.13")
+	owned := map[netip.Addr]pool.Entry{addr: pool.Owned("db", "mysql-0", "StatefulSet", "mysql")}
+	used := func(n pool.Node, addrs ...netip.Addr) pool.Node {
+		n.Used = map[netip.Addr]string{}
+		for _, a := range addrs {
+			n.Used[a] = "default/client"
+		}
+		return n
+	}
+	l := ledger.New()
+	for _, step := range []struct {
+		name string
+		do   func() ledger.Change
+		want ledger.Change
+		room int64
+	}{
+		{"the node appears", func() ledger.Change { return l.SetNode(version("a", "1", 1, nil)) },
+			ledger.Change{Appeared: true, Grew: true, Moved: true}, 14},
+		{"a report without news", func() ledger.Change { return l.SetNode(version("a", "2", 1, nil)) },
+			ledger.Change{}, 14},
+		{"an address comes into use", func() ledger.Change { return l.SetNode(used(version("a", "3", 1, nil), other)) },
+			ledger.Change{Status: true}, 13},
+		{"it goes out of use", func() ledger.Change { return l.SetNode(used(version("a", "4", 1, nil))) },
+			ledger.Change{Status: true, Grew: true}, 14},
+		{"our own write", func() ledger.Change { return l.ObserveWrite(version("a", "6", 2, owned)) },
+			ledger.Change{Entries: true, Owners: []string{"db/mysql-0"}, Workloads: []string{"db/StatefulSet/mysql"}}, 13},
+		{"an older event", func() ledger.Change { return l.SetNode(used(version("a", "5", 1, nil), other)) },
+			ledger.Change{}, 13},
+		{"the watch shows the write", func() ledger.Change { return l.SetNode(version("a", "6", 2, owned)) },
+			ledger.Change{}, 13},
+		{"a dynamic entry comes", func() ledger.Change {
+			return l.SetNode(version("a", "7", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}))
+		}, ledger.Change{Entries: true}, 12},
+	} {
+		got := step.do()
+		if len(got.Owners) == 0 {
+			got.Owners, got.Workloads = nil, nil
+		}
+		if !reflect.DeepEqual(got, step.want) {
+			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)
+		}
+		if got.Any() != !reflect.DeepEqual(step.want, ledger.Change{}) {
+			t.Errorf("%s: Any = %v", step.name, got.Any())
+		}
+		if room := l.Room("node-1", address.IPv4); room != step.room {
+			t.Errorf("%s: room for %d, want %d", step.name, room, step.room)
+		}
+	}
+}

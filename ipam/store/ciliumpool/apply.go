@@ -1,0 +1,107 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ciliumpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+const (
+	// confirmTries bounds the looks at the API server after one write.
+	confirmTries = 4
+	// confirmTimeout bounds the confirmation of a write, its retries included.
+	confirmTimeout = 30 * time.Second
+)
+
+// ErrUndone reports that a change was written, was not confirmed, and was undone. The caller decides again from
+// the new state.
+var ErrUndone = errors.New("the change was undone because the cluster changed meanwhile")
+
+// Change is a request that takes an entry from a pod, or gives one to a pod that already runs with the address.
+//
+// A restart in place writes nothing: a scheduler may bind a pod that relies on an entry between the decision to
+// take that entry and the write. No precondition of the write can exclude that, because the pod is another object.
+// Confirm therefore looks at the API server again after the write. Nobody can have received the address in
+// between: an entry that was taken from a pod is in its cooldown.
+type Change struct {
+	Request
+	// Confirm looks at the API server and returns those of the written edits that have to be undone. An error that
+	// comes with edits to undo is final, and is returned after they were undone; any other error is retried.
+	Confirm func(ctx context.Context, written []pool.Edit) (undo []pool.Edit, err error)
+}
+
+// Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly what was written and
+// not confirmed. The undo does not wait for the rate limit. Apply returns the edits that stand. Its error matches
+// ErrUndone if any edit was undone.
+//
+// A process that dies between the write and the confirmation leaves a cooldown entry that names the previous
+// owner. The controller returns the address to a pod of that name that waits for an address on the node.
+func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.Edit, err error) {
+	// written has the latest edit of each address. Decide runs again after a failed try; after a write whose answer
+	// was lost it finds nothing left to do.
+	written := map[netip.Addr]pool.Edit{}
+	request := c.Request
+	request.Decide = func(n pool.Node) ([]pool.Edit, error) {
+		edits, err := c.Decide(n)
+		for _, e := range edits {
+			written[e.Addr] = e
+		}
+		return edits, err
+	}
+	if err := w.Write(ctx, request); err != nil {
+		return nil, err
+	}
+	if len(written) == 0 {
+		return nil, nil
+	}
+	made := slices.SortedFunc(maps.Values(written), func(a, b pool.Edit) int { return a.Addr.Compare(b.Addr) })
+	// The write is done: neither the confirmation nor the undo may end with the caller's context.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+	defer cancel()
+	undo, err := w.confirm(ctx, c, made)
+	if len(undo) == 0 {
+		if err != nil {
+			err = fmt.Errorf("confirm the change of the pool of node %s: %w", c.Node, err)
+		}
+		return made, err
+	}
+	undoErr := w.Write(ctx, Request{Node: c.Node, Live: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		return n.Undo(undo), nil
+	}})
+	switch {
+	case errors.Is(undoErr, ErrGone):
+		return nil, undoErr
+	case undoErr != nil:
+		return made, fmt.Errorf("undo the change of the pool of node %s: %w", c.Node, undoErr)
+	}
+	stand = slices.DeleteFunc(made, func(e pool.Edit) bool {
+		return slices.ContainsFunc(undo, func(u pool.Edit) bool { return u.Addr == e.Addr })
+	})
+	if err == nil {
+		return stand, fmt.Errorf("pool of node %s: %w", c.Node, ErrUndone)
+	}
+	return stand, fmt.Errorf("pool of node %s: %w: %w", c.Node, ErrUndone, err)
+}
+
+// confirm calls Confirm until it has a verdict.
+func (w *Writer) confirm(ctx context.Context, c Change, made []pool.Edit) (undo []pool.Edit, err error) {
+	retry := w.retry
+	for try := range confirmTries {
+		if try > 0 && !pause(w.ctx, retry.Step()) {
+			break
+		}
+		if undo, err = c.Confirm(ctx, made); err == nil || len(undo) > 0 {
+			break
+		}
+	}
+	return undo, err
+}

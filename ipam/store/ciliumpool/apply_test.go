@@ -1,0 +1,146 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ciliumpool
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Finding C12. An unconfirmed change is undone at once, whatever the rate limit says, and exactly: an entry that
+// did not exist before is removed again.
+func TestApply(t *testing.T) {
+	owned := pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"}
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	first, second, fresh := addr("10.0.1.100"), addr("10.0.1.101"), addr("10.0.1.102")
+	start := map[netip.Addr]pool.Entry{first: owned, second: {}}
+	cooling := pool.ReleasedFrom(owned.Owner, at).Unlisted()
+	unavailable := apierrors.NewServiceUnavailable("down")
+	release := func(n pool.Node) ([]pool.Edit, error) { return n.Release(owned.Owner, nil, at), nil }
+	give := func(addrs ...netip.Addr) func(pool.Node) ([]pool.Edit, error) {
+		return func(n pool.Node) (edits []pool.Edit, err error) {
+			for _, a := range addrs {
+				if n.Entries[a] != owned {
+					edits = append(edits, n.Set(a, owned))
+				}
+			}
+			return edits, nil
+		}
+	}
+	refuteAll := func(_ *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) { return written, nil }
+	confirmAll := func(*apiServer, int, []pool.Edit) ([]pool.Edit, error) { return nil, nil }
+	for name, c := range map[string]struct {
+		decide func(pool.Node) ([]pool.Edit, error)
+		// confirm is Change.Confirm; call counts from 1.
+		confirm func(api *apiServer, call int, written []pool.Edit) ([]pool.Edit, error)
+		fail    func(n int) (error, bool)
+		want    map[netip.Addr]pool.Entry
+		stand   []netip.Addr
+		err     error
+		patches int
+	}{
+		"nothing to change":                       {decide: give(), confirm: refuteAll, want: start},
+		"a confirmed release":                     {decide: release, confirm: confirmAll, want: map[netip.Addr]pool.Entry{first: cooling, second: {}}, stand: []netip.Addr{first}, patches: 1},
+		"a release that a new pod refutes":        {decide: release, confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
+		"an owner on a dynamic entry":             {decide: give(second), confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
+		"an owner on an entry that was not there": {decide: give(fresh), confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
+		"one of two edits": {decide: give(second, fresh), confirm: func(_ *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) {
+			return written[:1], nil
+		}, want: map[netip.Addr]pool.Entry{first: owned, second: {}, fresh: owned}, stand: []netip.Addr{fresh}, err: ErrUndone, patches: 2},
+		"another writer was there since": {decide: release, confirm: func(api *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) {
+			n, err := New(api).Get(context.Background(), "n")
+			if err == nil {
+				_, err = New(api).Edit(context.Background(), n, []pool.Edit{n.Set(first, pool.Entry{Owner: "db/other-0"})})
+			}
+			return written, err
+		}, want: map[netip.Addr]pool.Entry{first: {Owner: "db/other-0"}, second: {}}, err: ErrUndone, patches: 2},
+		"a confirmation that fails once": {decide: release, confirm: func(_ *apiServer, call int, written []pool.Edit) ([]pool.Edit, error) {
+			if call == 1 {
+				return nil, unavailable
+			}
+			return written, nil
+		}, want: start, err: ErrUndone, patches: 2},
+		"a confirmation that keeps failing": {decide: release, confirm: func(*apiServer, int, []pool.Edit) ([]pool.Edit, error) {
+			return nil, unavailable
+		}, want: map[netip.Addr]pool.Entry{first: cooling, second: {}}, stand: []netip.Addr{first}, err: unavailable, patches: 1},
+		"a verdict with its reason": {decide: release, confirm: func(_ *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) {
+			return written, pool.ErrTaken
+		}, want: start, err: pool.ErrTaken, patches: 2},
+		"an answer that was lost": {decide: release, confirm: refuteAll, fail: func(n int) (error, bool) {
+			return only(n == 1, context.DeadlineExceeded), true
+		}, want: start, err: ErrUndone, patches: 2},
+		"a write that is refused": {decide: release, confirm: refuteAll, fail: func(int) (error, bool) {
+			return apierrors.NewForbidden(resource, "n", nil), false
+		}, want: start, err: ErrRefused, patches: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
+					cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{first.String(): {Owner: owned.Owner, Resource: owned.Resource}, second.String(): {}}
+				}))
+				api.fail = c.fail
+				ctx, cancel := context.WithCancel(t.Context())
+				w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
+				pace := NewPace(clock.RealClock{}, 2)
+				w.Pace(pace)
+				calls := 0
+				began := time.Now()
+				stand, err := w.Apply(ctx, Change{Request: Request{Node: "n", Decide: c.decide}, Confirm: func(_ context.Context, written []pool.Edit) ([]pool.Edit, error) {
+					calls++
+					return c.confirm(api, calls, written)
+				}})
+				took := time.Since(began)
+				cancel()
+				w.Wait()
+				if (c.err == nil) != (err == nil) || c.err != nil && !errors.Is(err, c.err) {
+					t.Errorf("error %v, want %v", err, c.err)
+				}
+				if took > 5*time.Second {
+					t.Errorf("took %v: the undo waited for the rate limit", took)
+				}
+				var at []netip.Addr
+				for _, e := range stand {
+					at = append(at, e.Addr)
+				}
+				if diff := cmp.Diff(c.want, api.entries(t), compareAddrs) + cmp.Diff(c.stand, at, compareAddrs); diff != "" || api.patches < c.patches {
+					t.Errorf("%d patches, (-want +got): %s", api.patches, diff)
+				}
+			})
+		})
+	}
+}
+
+// A caller that gives up does not leave a written change unconfirmed.
+func TestApplyOutlivesItsCaller(t *testing.T) {
+	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
+		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.100": {Owner: "db/mysql-0"}}
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
+	caller, giveUp := context.WithCancel(t.Context())
+	_, err := w.Apply(caller, Change{
+		Request: Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", nil, time.Unix(1, 0)), nil }},
+		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+			giveUp()
+			return written, ctx.Err()
+		},
+	})
+	cancel()
+	w.Wait()
+	if !errors.Is(err, ErrUndone) || api.entries(t)[addr("10.0.1.100")].Owner != "db/mysql-0" {
+		t.Errorf("%v: %v", err, api.entries(t))
+	}
+}
