@@ -163,7 +163,7 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 			l := s.records.ledger
 			r := &nodeReconciler{
 				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
-				subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
+				kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
 			}
 			s.clock.SetTime(begin.Add(time.Minute))
 			if _, err := r.Reconcile(t.Context(), nodeRequest("n")); err != nil {

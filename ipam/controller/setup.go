@@ -120,7 +120,7 @@ func (p *parts) newSubnetController(pools *nodeReconciler, to feeds) *subnet.Con
 			Rules: p.cfg.subnetRules(), FromNode: p.cfg.SubnetSource == FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
 			Fill: pools.firstEntries,
 		}},
-		Events: p.events, Clock: p.clock, Resync: p.cfg.SweepInterval, Workers: workers,
+		Events: p.events, Resync: p.cfg.SweepInterval, Workers: workers,
 		Synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
 		AddNodes: func(nodes ...string) {
 			for _, n := range nodes {

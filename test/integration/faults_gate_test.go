@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"fixedip.io/fixedip/hack/cluster"
-	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 // failure is what happens to a write. What its author is told is the same in all of them: nothing that says
@@ -51,7 +50,7 @@ func (f fault) String() string {
 
 // faultGate is a proxy in front of the API server for both programs. It fails one write of each run. Runs
 // share the programs and go side by side: a write is that of the run whose namespace, or node, it names.
-// Events and the Leases of elections are no writes here; the Lease that subnets are given away by is one.
+// Events and the Leases of elections are no writes here. A NodeSubnet belongs to the run whose node it names.
 type faultGate struct {
 	// kubeconfigs lead through the gate. Key: the program, by its user.
 	kubeconfigs map[string]string
@@ -141,12 +140,15 @@ func (g *faultGate) of(run string) gatedRun {
 // runIn finds the run that a path or a text names.
 var runIn = regexp.MustCompile(`\brun\d+\b`)
 
+// subnetIn finds the name of a NodeSubnet in a path: each run has its own.
+var subnetIn = regexp.MustCompile(`/nodesubnets/[0-9a-f-]+`)
+
 func (g *faultGate) fails(program string, r *http.Request, body []byte) (failure, bool) {
 	name := runIn.FindString(r.URL.Path)
 	switch {
 	case strings.Contains(r.URL.Path, "/events"):
 		return 0, false
-	case strings.HasSuffix(r.URL.Path, "/leases/"+subnets.TicketName):
+	case strings.Contains(r.URL.Path, "/nodesubnets"):
 		name = string(runIn.Find(body))
 	}
 	g.mu.Lock()
@@ -155,7 +157,7 @@ func (g *faultGate) fails(program string, r *http.Request, body []byte) (failure
 	if run == nil {
 		return 0, false
 	}
-	write := r.Method + " " + strings.ReplaceAll(r.URL.Path, name, "run")
+	write := r.Method + " " + subnetIn.ReplaceAllString(strings.ReplaceAll(r.URL.Path, name, "run"), "/nodesubnets/subnet")
 	run.writes[program] = append(run.writes[program], write)
 	run.last = time.Now()
 	if run.fault.program != program || run.fault.at != len(run.writes[program]) {

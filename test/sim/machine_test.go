@@ -2,6 +2,7 @@ package sim
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -150,6 +151,14 @@ func (m *machine) loseCiliumNode() {
 	m.nextNode, m.remade = len(m.w.server.history[ciliumNodes]), true
 }
 
+// hasHome tells whether an address is in the subnet of a node. Of one that lives on another node than its home, and whose
+// home is gone, no pool says where it lives.
+func (w *world) hasHome(ip string) bool {
+	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
+		return slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return mustPrefix(s).Contains(netip.MustParseAddr(ip)) })
+	})
+}
+
 // reported tells whether the statuses of all pods that run have their addresses.
 func (m *machine) reported() bool {
 	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.boxes)), func(b *sandbox) bool { return !b.told })
@@ -163,7 +172,7 @@ func (m *machine) agentStarted() bool {
 	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
 		b := m.boxes[uid]
 		b.held = m.ipam.Take(b.ip, b.key+" [restored]") == nil
-		if pod, ok := one[*corev1.Pod](m.w.server, pods, b.key); m.remade && !b.held && ok && pod.UID == uid && pod.Status.PodIP == b.ip {
+		if pod, ok := one[*corev1.Pod](m.w.server, pods, b.key); m.remade && !b.held && ok && pod.UID == uid && pod.Status.PodIP == b.ip && m.w.hasHome(b.ip) {
 			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ip)
 		}
 	}

@@ -127,7 +127,7 @@ func (a *Assigner) Assign(ctx context.Context, n pool.Node, node *corev1.Node) (
 // inherit adds the subnets of an orphan that the node inherits. One that has no subnets may inherit any; one that has
 // some only what it was chosen for.
 func (a *Assigner) inherit(ctx context.Context, n pool.Node, node *corev1.Node, claims []v1alpha1.NodeSubnet, given Assignment, list []v1alpha1.NodeSubnet) ([]v1alpha1.NodeSubnet, Assignment, error) {
-	orphans, err := a.orphans(ctx, list)
+	orphans, err := a.Orphans(ctx, list)
 	if err != nil || len(orphans) == 0 {
 		return claims, given, err
 	}
@@ -156,8 +156,8 @@ func heir(name string, subnets int, node *corev1.Node) subnetplan.Heir {
 	return h
 }
 
-// orphans returns the orphans as the caches show them. kept are the addresses that FixedIPs reserve in them.
-func (a *Assigner) orphans(ctx context.Context, list []v1alpha1.NodeSubnet) ([]subnetplan.Orphan, error) {
+// Orphans returns the orphans among NodeSubnets, as the caches show them.
+func (a *Assigner) Orphans(ctx context.Context, list []v1alpha1.NodeSubnet) ([]subnetplan.Orphan, error) {
 	var lost []netip.Prefix
 	// gone tells of each node once. Key: its name.
 	gone := map[string]bool{"": true}

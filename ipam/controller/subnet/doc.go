@@ -27,5 +27,11 @@
 // Joining costs a number of requests that does not depend on the number of nodes. No lock is held during a request,
 // and nothing in memory decides: a controller that stops between two steps is resumed from the objects alone.
 //
+// # The first pool
+//
+// The first pool of a CiliumNode contains every address that a live pod of the node runs with (Cilium facts 7 and 26).
+// Two are out of reach: the address of a pod whose status does not have it yet, and an address that lives on another
+// node than its home while that home is gone too, since no pool says where it lives.
+//
 // The package may not decide about single addresses, and it fills pools only once: with the first entries of a subnet.
 package subnet

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -51,7 +50,6 @@ const (
 type Controller struct {
 	*Assigner
 	Events events.EventRecorder
-	Clock  clock.Clock
 	// Resync is how often all orphans are looked at without an event.
 	Resync time.Duration
 	// Synced reports whether the ledger has all CiliumNodes and FixedIPs that existed at the start.

@@ -186,11 +186,12 @@ func (a *Assigner) running(ctx context.Context, node string) ([]subnetplan.Runni
 		if id, fixed, err := identity.Of(pod, a.Kinds, identity.NoControllers); err == nil && fixed {
 			entry := id.Entry()
 			switch err := a.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &v1alpha1.FixedIP{}); {
-			case apierrors.IsNotFound(err):
-				r.Fixed = &entry
-			case err != nil:
+			case err == nil:
+				r.Recorded = true
+			case !apierrors.IsNotFound(err):
 				return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
 			}
+			r.Fixed = &entry
 		}
 		running = append(running, r)
 	}

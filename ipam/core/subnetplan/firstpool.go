@@ -67,9 +67,10 @@ type Running struct {
 	// Owner is the pod as pool entries name it, or the name of the node's own address.
 	Owner string
 	Addrs []netip.Addr
-	// Fixed is the entry that gives the addresses to the pod; nil: the pod has no fixed address, or a FixedIP reserves
-	// another one for it.
+	// Fixed is the entry that gives a fixed address to the pod; nil: it has none.
 	Fixed *pool.Entry
+	// Recorded: a FixedIP reserves addresses for the pod. An address of this node beside them is not fixed.
+	Recorded bool
 	// Dedicated is the entry that a strict node needs for the addresses otherwise.
 	Dedicated pool.Entry
 }
@@ -101,7 +102,7 @@ func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node
 				continue
 			case exists, strict && double:
 				entry = pool.Released(at)
-			case r.Fixed != nil && !double:
+			case r.Fixed != nil && !r.Recorded && !double:
 				entry = *r.Fixed
 			case strict:
 				entry = r.Dedicated

@@ -52,6 +52,10 @@ func TestKeepRunning(t *testing.T) {
 	pod := func(name string, fixed *pool.Entry, addrs ...netip.Addr) subnetplan.Running {
 		return subnetplan.Running{Owner: "db/" + name, Addrs: addrs, Fixed: fixed, Dedicated: pool.Ordinary("db", name)}
 	}
+	recorded := func(r subnetplan.Running) subnetplan.Running {
+		r.Recorded = true
+		return r
+	}
 	ordinary := pod("web", nil, a)
 	router := subnetplan.Running{Owner: "router", Addrs: []netip.Addr{a}, Dedicated: pool.Entry{Owner: "router"}}
 	foreign := addr("10.0.9.9")
@@ -76,6 +80,8 @@ func TestKeepRunning(t *testing.T) {
 		"both families":                                   {nil, []subnetplan.Running{pod("mysql-0", &mine, a, addr("fd00::17"))}, false, entries{a: mine, addr("fd00::17"): mine}},
 		"the node's own address":                          {nil, []subnetplan.Running{router}, false, entries{a: {}}},
 		"the node's own address, strict":                  {nil, []subnetplan.Running{router}, true, entries{a: {Owner: "router"}}},
+		"an address that moved here, and is recorded":     {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, foreign))}, false, entries{foreign: mine}},
+		"an address beside those that are recorded":       {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, a))}, false, entries{a: {}}},
 		"an address that moved here":                      {nil, []subnetplan.Running{pod("mysql-0", &mine, foreign)}, false, entries{foreign: mine}},
 		"an address of another node that has not moved":   {nil, []subnetplan.Running{pod("mysql-1", &other, foreign)}, false, nil},
 		"an ordinary pod with an address of another node": {nil, []subnetplan.Running{pod("web", nil, foreign)}, false, nil},
