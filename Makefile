@@ -172,6 +172,20 @@ e2e-table: $(BIN)/e2e ## Writes docs/end-to-end.md from the last whole run on ea
 $(BIN)/e2e: FORCE
 	@hack/build.sh $@ ./test/e2e/scenarios
 
+# How many barriers there are, over all nodes and disturbances, and the file that gets each of them as a line of JSON.
+BARRIERS    ?= 70
+BARRIER_OUT ?=
+
+barrier: NODES := 4
+
+.PHONY: barrier
+barrier: preflight ## Asks real agents what they use while they are disturbed, and checks each answer (CILIUM=1.20 UPDATE_RATE=15s BARRIERS=70)
+	@$(MAKE) --no-print-directory cluster-programs $(BIN)/barrier
+	@$(BIN)/barrier -bin $(BIN) -dir $(CURDIR)/.barrier -cilium $(CILIUM) -update-rate $(UPDATE_RATE) -nodes $(NODES) -barriers $(BARRIERS) -out '$(BARRIER_OUT)'
+
+$(BIN)/barrier: FORCE
+	@hack/build.sh $@ ./test/e2e/barrier
+
 ##@ Tests
 
 .PHONY: test

@@ -19,8 +19,8 @@ type alias struct {
 // have is not accepted.
 var aliases = []alias{
 	{old: "labelSector", new: "label-selector"},
-	{old: "ipRateNum", new: "ip-rate-num"},
-	{old: "maxAllocatedIP", new: "max-allocated-ip"},
+	{old: "ipRateNum", new: "min-free-ips"},
+	{old: "maxAllocatedIP", new: "max-dynamic-ips"},
 	{old: "enableIPv6", new: "enable-ipv6"},
 	{old: "enableStaticPodIPv6", new: "enable-static-pod-ipv6"},
 	{old: "excludeDbbranchPrefixs", new: "exclude-dbbranch-prefixes"},

@@ -96,7 +96,7 @@ func judge(t *testing.T, o *options, name, value string) {
 			flag = aliases[i].new
 		}
 		// What one flag says may be forbidden by another one, which is named then.
-		related := map[string]string{"enable-ipv6": "cluster-pool-ipv4-cidr", "subnet-source": "cluster-pool-ipv4-cidr", "cluster-pool-ipv4-mask-size": "cluster-pool-ipv4-cidr", "cluster-pool-ipv6-mask-size": "cluster-pool-ipv6-cidr", "cluster-pool-ipv4-cidr": "cluster-pool-ipv4-mask-size", "cluster-pool-ipv6-cidr": "cluster-pool-ipv6-mask-size", "ip-rate-num": "max-allocated-ip", "leader-election-renew-deadline": "leader-election-lease-duration", "leader-election-retry-period": "leader-election-lease-duration"}
+		related := map[string]string{"enable-ipv6": "cluster-pool-ipv4-cidr", "subnet-source": "cluster-pool-ipv4-cidr", "cluster-pool-ipv4-mask-size": "cluster-pool-ipv4-cidr", "cluster-pool-ipv6-mask-size": "cluster-pool-ipv6-cidr", "cluster-pool-ipv4-cidr": "cluster-pool-ipv4-mask-size", "cluster-pool-ipv6-cidr": "cluster-pool-ipv6-mask-size", "min-free-ips": "max-dynamic-ips", "leader-election-renew-deadline": "leader-election-lease-duration", "leader-election-retry-period": "leader-election-lease-duration"}
 		if message := err.Error(); !strings.HasPrefix(message, "--") || !strings.Contains(message, flag) && !strings.Contains(message, related[flag]+":") && !strings.Contains(message, related[flag]+" ") || strings.Contains(message, "\n") {
 			t.Errorf("--%s=%q is refused with %q", name, value, message)
 		}
@@ -134,11 +134,11 @@ func written(t *testing.T, text []byte) string {
 func FuzzConfigFile(f *testing.F) {
 	for _, seed := range []string{
 		head + "cluster-pool-ipv4-cidr: 10.240.0.0/16\n",
-		head + "cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.241.0.0/16]\ncluster-pool-ipv4-mask-size: [24, 25]\nip-rate-num: 8\nenable-ipv6: false\n",
+		head + "cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.241.0.0/16]\ncluster-pool-ipv4-mask-size: [24, 25]\nmin-free-ips: 8\nenable-ipv6: false\n",
 		head + "label-selector: {matchLabels: {app: mysql}}\nstrict-nodes: \"\\0\"\n",
-		head + "workload-kind: [Deployment.apps=Slot]\ncool-down: 1m\nsubnet-source: Node\n",
-		head + "ipRateNum: 8\n", head + "ip-rate-num: 8\nip-rate-num: 9\n", head + "config: x\n", head + "cool-down:\n", head + "cool-down: [1s]\n", head + "cluster-pool-ipv4-mask-size: [24.5, x, {}]\n",
-		head + "ip-rate-num: 1e400\n", head + "kube-api-qps: .nan\n", "kind: x\n", "apiVersion: [1]\nkind: {}\n", "- a\n", "a: *b\n", "\t", "{", "\x00", "&a [*a]", "? {a: b}\n: c\n", "1: 2\n", head + "cluster-pool-ipv4-cidr: &a [*a]\n",
+		head + "workload-kind: [Deployment.apps=Slot]\naddress-cooldown: 1m\nsubnet-source: Node\n",
+		head + "ipRateNum: 8\n", head + "min-free-ips: 8\nmin-free-ips: 9\n", head + "config: x\n", head + "address-cooldown:\n", head + "address-cooldown: [1s]\n", head + "cluster-pool-ipv4-mask-size: [24.5, x, {}]\n",
+		head + "min-free-ips: 1e400\n", head + "kube-api-qps: .nan\n", "kind: x\n", "apiVersion: [1]\nkind: {}\n", "- a\n", "a: *b\n", "\t", "{", "\x00", "&a [*a]", "? {a: b}\n: c\n", "1: 2\n", head + "cluster-pool-ipv4-cidr: &a [*a]\n",
 	} {
 		f.Add([]byte(seed))
 	}

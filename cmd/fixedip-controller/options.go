@@ -35,7 +35,7 @@ type options struct {
 	ipv4MaskSizes, ipv6MaskSizes []int
 	ipv6                         bool
 	watermark                    plan.Watermark
-	coolDown, agentSilence       time.Duration
+	coolDown, agentReportTimeout time.Duration
 	failover                     string
 	strictNodes                  string
 	writesPerMinute              int
@@ -73,7 +73,7 @@ func defaults() *options {
 		schedulers:             []string{"fixedip-scheduler"},
 		watermark:              plan.Watermark{Free: 8, Excess: 8},
 		coolDown:               time.Minute,
-		agentSilence:           time.Minute,
+		agentReportTimeout:     time.Minute,
 		failover:               "Wait",
 		strictNodes:            "fixedip.io/strict=true",
 		writesPerMinute:        60,
@@ -104,26 +104,26 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntSliceVar(&o.ipv6MaskSizes, "cluster-pool-ipv6-mask-size", o.ipv6MaskSizes, "Prefix length of a node's IPv6 subnet: one for all CIDRs, or one for each")
 	fs.BoolVar(&o.ipv6, "enable-ipv6", o.ipv6, "Give nodes IPv6 subnets, where CIDRs for them are named; false leaves that family out")
 	fs.StringVar(&o.subnetSource, "subnet-source", o.subnetSource, "Where the subnets of nodes come from: ClusterPool, or Node for the spec.podCIDRs that Kubernetes gives them")
-	fs.StringVar(&o.subnetPolicy, "subnet-policy", o.subnetPolicy, "What becomes of subnets whose node is gone while FixedIPs are in them: Inherit (the next node that joins has them), Hold (they wait for the node) or Free (the FixedIPs are given up)")
-	fs.DurationVar(&o.subnetHold, "subnet-hold-time", o.subnetHold, "How long they wait for their node before that")
-	fs.IntVar(&o.watermark.Free, "ip-rate-num", o.watermark.Free, "Free dynamic addresses to keep in the pool of each node, in each family")
-	fs.IntVar(&o.watermark.Max, "max-allocated-ip", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones. 0: as many as the node takes pods, and no more than half of its subnet")
-	fs.IntVar(&o.watermark.Excess, "max-above-watermark", o.watermark.Excess, "Free dynamic addresses beyond ip-rate-num that a pool may have before some are taken out of it")
+	fs.StringVar(&o.subnetPolicy, "orphaned-subnet-policy", o.subnetPolicy, "What becomes of subnets whose node is gone while FixedIPs are in them: Inherit (the next node that joins has them), Hold (they wait for the node) or Free (the FixedIPs are given up)")
+	fs.DurationVar(&o.subnetHold, "orphaned-subnet-grace-period", o.subnetHold, "How long they wait for their node before that")
+	fs.IntVar(&o.watermark.Free, "min-free-ips", o.watermark.Free, "Free dynamic addresses to keep in the pool of each node, in each family")
+	fs.IntVar(&o.watermark.Max, "max-dynamic-ips", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones. 0: as many as the node takes pods, and no more than half of its subnet")
+	fs.IntVar(&o.watermark.Excess, "max-surplus-ips", o.watermark.Excess, "Free dynamic addresses beyond min-free-ips that a pool may have before some are taken out of it")
 	fs.StringVar(&o.strictNodes, "strict-nodes", o.strictNodes, "Label selector of the nodes on which every pod gets an address of its own only; none if empty. The scheduler's strictNodes has to say the same")
 	fs.IntVar(&o.writesPerMinute, "node-writes-per-minute", o.writesPerMinute, "Writes to one CiliumNode in any minute at most; half of them may come at once")
 	fs.BoolVar(&o.stripManagedFields, "strip-managed-fields", o.stripManagedFields, "Strip metadata.managedFields from CiliumNodes, which is half of their size")
-	fs.DurationVar(&o.coolDown, "cool-down", o.coolDown, "How long a fixed address rests before another pod may have it")
-	fs.DurationVar(&o.agentSilence, "agent-silence", o.agentSilence, "How long an agent takes at most to see what is written to its CiliumNode, or to report what it has given out; longer than its --ipam-cilium-node-update-rate. It has to be what the scheduler's arguments say")
+	fs.DurationVar(&o.coolDown, "address-cooldown", o.coolDown, "How long a fixed address rests before another pod may have it")
+	fs.DurationVar(&o.agentReportTimeout, "agent-report-timeout", o.agentReportTimeout, "How long an agent takes at most to see what is written to its CiliumNode, or to report what it has given out; longer than its --ipam-cilium-node-update-rate. It has to be what the scheduler's arguments say")
 	fs.StringVar(&o.failover, "failover", o.failover, "What becomes of pods whose node can't take them, of workloads that say nothing: Wait, Migrate or Reassign. It has to be what the scheduler's arguments say")
 	addVerifyFlags(fs, &o.verify)
-	fs.DurationVar(&o.finalizerDeadline, "finalizer-deadline", o.finalizerDeadline, "How long after its deletion a FixedIP goes at the latest, even where its address could not be taken out of the pool")
-	fs.DurationVar(&o.sweepInterval, "sweep-interval", o.sweepInterval, "How often each reservation is looked at without an event, for what events missed")
+	fs.DurationVar(&o.finalizerDeadline, "force-finalize-after", o.finalizerDeadline, "How long after its deletion a FixedIP goes at the latest, even where its address could not be taken out of the pool")
+	fs.DurationVar(&o.sweepInterval, "resync-period", o.sweepInterval, "How often each reservation is looked at without an event, for what events missed")
 
 	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "Pods of StatefulSets, and of nobody, that other schedulers placed and whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
 	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", o.staticPodIPv6, "Fix the IPv6 addresses of the pods that --label-selector matches too")
 
-	fs.StringSliceVar(&o.schedulers, "scheduler-name", o.schedulers, "Names under which the scheduler with the plugin places pods: schedulerName of its profiles")
+	fs.StringSliceVar(&o.schedulers, "scheduler-names", o.schedulers, "Names under which the scheduler with the plugin places pods: schedulerName of its profiles")
 
 	fs.BoolVar(&o.dryRun, "dry-run", o.dryRun, "Write nothing and send no events: tell in the log what would be written. It takes no part in the leader election, so that it can run beside a controller that works")
 	fs.StringArrayVar(&o.workloadKinds, "workload-kind", nil, "A kind of workload whose pods may have fixed addresses, beside StatefulSets, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot; may be given several times. The scheduler has to have the same in its FixedIPArgs")
@@ -154,7 +154,7 @@ func (o *options) config() (controller.Config, error) {
 		WritesPerMinute:    o.writesPerMinute,
 		StripManagedFields: o.stripManagedFields,
 		CoolDown:           o.coolDown,
-		AgentSilence:       o.agentSilence,
+		AgentSilence:       o.agentReportTimeout,
 		FinalizerDeadline:  o.finalizerDeadline,
 		SweepInterval:      o.sweepInterval,
 		Namespace:          o.leaderElectionNamespace,

@@ -79,8 +79,8 @@ func TestSettings(t *testing.T) {
 			given: given{args: []string{"--ipRateNum=10", "--maxAllocatedIP=100", "--enableIPv6=false"}},
 			want:  func(o *options) { o.watermark.Free, o.watermark.Max, o.ipv6 = 10, 100, false },
 			warnings: []string{
-				"Flag --ipRateNum is deprecated; use --ip-rate-num",
-				"Flag --maxAllocatedIP is deprecated; use --max-allocated-ip",
+				"Flag --ipRateNum is deprecated; use --min-free-ips",
+				"Flag --maxAllocatedIP is deprecated; use --max-dynamic-ips",
 				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
 			},
 		},
@@ -97,13 +97,13 @@ func TestSettings(t *testing.T) {
 		},
 		"no such log level":        {given: given{args: []string{"--logLevel=7"}}, wantErr: `invalid argument "7" for "--logLevel" flag: must be a number from 0 (panic) to 6 (trace)`},
 		"a bad value, guide's way": {given: given{args: []string{"--ipRateNum=ten"}}, wantErr: `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
-		"both names":               {given: given{args: []string{"--ipRateNum=10", "--ip-rate-num=9"}}, wantErr: "--ipRateNum and --ip-rate-num are the same flag; give --ip-rate-num alone"},
+		"both names":               {given: given{args: []string{"--ipRateNum=10", "--min-free-ips=9"}}, wantErr: "--ipRateNum and --min-free-ips are the same flag; give --min-free-ips alone"},
 		"a file": {
 			given: given{file: head + `
 cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.250.0.0/16]
 cluster-pool-ipv6-cidr: fd00::/48
 cluster-pool-ipv4-mask-size: [25, 24]
-cool-down: 5m
+address-cooldown: 5m
 enable-leader-election: false
 label-selector: {matchLabels: {app: mysql}}
 v: 6
@@ -117,14 +117,14 @@ v: 6
 		},
 		"flags before the file, the file before the environment": {
 			given: given{
-				args: []string{"--ip-rate-num=3", "--maxAllocatedIP=33"},
-				file: head + "ip-rate-num: 4\nmax-allocated-ip: 44\nleader-election-namespace: of-file\n",
+				args: []string{"--min-free-ips=3", "--maxAllocatedIP=33"},
+				file: head + "min-free-ips: 4\nmax-dynamic-ips: 44\nleader-election-namespace: of-file\n",
 				env:  map[string]string{"POD_NAMESPACE": "of-env", "KUBECONFIG": "/k"},
 			},
 			want: func(o *options) {
 				o.watermark.Free, o.watermark.Max, o.leaderElectionNamespace, o.kubeconfig = 3, 33, "of-file", "/k"
 			},
-			warnings: []string{"Flag --maxAllocatedIP is deprecated; use --max-allocated-ip"},
+			warnings: []string{"Flag --maxAllocatedIP is deprecated; use --max-dynamic-ips"},
 		},
 		"the guide's variables": {
 			given: given{env: map[string]string{
@@ -152,13 +152,13 @@ v: 6
 		"no version":           {given: given{file: "kind: FixedIPControllerConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
 		"another kind":         {given: given{file: "apiVersion: config.fixedip.io/v1alpha1\nkind: Pod\n"}, wantErr: `--config config.yaml: kind is "Pod"; write FixedIPControllerConfiguration`},
 		"an unknown key":       {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; the keys are the names of the flags`},
-		"a key of the guide":   {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: key ipRateNum is known as ip-rate-num here`},
+		"a key of the guide":   {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: key ipRateNum is known as min-free-ips here`},
 		"a file in a file":     {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; the keys are the names of the flags`},
-		"a key twice":          {given: given{file: head + "ip-rate-num: 3\nip-rate-num: 4\n"}, wantErr: `--config config.yaml: error converting YAML to JSON: yaml: unmarshal errors: line 4: key "ip-rate-num" already set in map`},
-		"a bad value in it":    {given: given{file: head + "cool-down: soon\n"}, wantErr: `--config config.yaml: key cool-down: "soon": time: invalid duration "soon"`},
-		"a list for one value": {given: given{file: head + "ip-rate-num: [3]\n"}, wantErr: `--config config.yaml: key ip-rate-num: [3]: only one value can be given`},
+		"a key twice":          {given: given{file: head + "min-free-ips: 3\nmin-free-ips: 4\n"}, wantErr: `--config config.yaml: error converting YAML to JSON: yaml: unmarshal errors: line 4: key "min-free-ips" already set in map`},
+		"a bad value in it":    {given: given{file: head + "address-cooldown: soon\n"}, wantErr: `--config config.yaml: key address-cooldown: "soon": time: invalid duration "soon"`},
+		"a list for one value": {given: given{file: head + "min-free-ips: [3]\n"}, wantErr: `--config config.yaml: key min-free-ips: [3]: only one value can be given`},
 		"a list of numbers":    {given: given{file: head + "cluster-pool-ipv4-cidr: [10]\n"}, wantErr: `--config config.yaml: key cluster-pool-ipv4-cidr: [10]: element 0 is not text`},
-		"no value":             {given: given{file: head + "ip-rate-num:\n"}, wantErr: `--config config.yaml: key ip-rate-num: null: there is no value`},
+		"no value":             {given: given{file: head + "min-free-ips:\n"}, wantErr: `--config config.yaml: key min-free-ips: null: there is no value`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, s, err := read(t, c.given)

@@ -155,7 +155,7 @@ func (d *demo) startAll(ctx context.Context) error {
 	var err error
 	d.controller, err = product.StartController(d.cluster, "controller", d.program("fixedip-controller"), product.ControllerOptions{
 		Lease: product.QuickLease,
-		Args:  []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--cluster-pool-ipv4-mask-size=24", "--cool-down=" + coolDown, fmt.Sprintf("--ip-rate-num=%d", preAllocate)},
+		Args:  []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--cluster-pool-ipv4-mask-size=24", "--address-cooldown=" + coolDown, fmt.Sprintf("--min-free-ips=%d", preAllocate)},
 	})
 	if err != nil {
 		return err

@@ -74,8 +74,8 @@ profiles:
     args:
       ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
       failover: {{or .Failover "Wait"}}
-      movableAddresses: {{.Movable}}
-      agentSilence: 2s
+      allowAddressMigration: {{.Movable}}
+      agentReportTimeout: 2s
 {{- with .Workloads}}
       workloads: {{.}}
 {{- end}}
@@ -131,7 +131,7 @@ func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) 
 		"--leader-election-retry-period=" + o.Lease.Retry.String(),
 		"--metrics-bind-address=0",
 		"--health-probe-bind-address=0",
-		"--agent-silence=2s",
+		"--agent-report-timeout=2s",
 		"-v=2",
 	}, o.Args...)
 	return c.StartProcess(name, bin, args...)

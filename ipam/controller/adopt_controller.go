@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -54,7 +55,7 @@ type adoptReconciler struct {
 	restarter *restarter
 }
 
-func (r *adoptReconciler) setup(mgr manager.Manager, feed *feed, ready []toolscache.InformerSynced) error {
+func (r *adoptReconciler) setup(mgr manager.Manager, feed *source.Feed, ready []toolscache.InformerSynced) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("adopt").
 		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
@@ -63,14 +64,14 @@ func (r *adoptReconciler) setup(mgr manager.Manager, feed *feed, ready []toolsca
 			return err != nil || wanted && len(plan.Adoptable(pod, r.adoption.IPv4Only)) > 0
 		}))).
 		// Of what our own pods have lost pools and records tell too.
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofLost), builder.WithPredicates(afterStart)).
-		WatchesRawSource(feed.swept(sweep{clock: r.clock, interval: sweepInterval, all: r.allLost, ready: ready})).
-		Watches(&v1alpha1.FixedIP{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
-			for _, req := range identityRequest(holderOf(e.Object.(*v1alpha1.FixedIP))) {
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofLost), builder.WithPredicates(source.AfterStart)).
+		WatchesRawSource(feed.Resynced(source.Resync{Clock: r.clock, Period: source.ResyncPeriod, All: r.allLost, Ready: ready})).
+		Watches(&v1alpha1.FixedIP{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) {
+			for _, req := range source.Request(holderOf(e.Object.(*v1alpha1.FixedIP))) {
 				q.Add(req)
 			}
 		}}).
-		WithOptions(workers(4)).
+		WithOptions(source.Workers(4)).
 		Complete(r)
 }
 
@@ -119,7 +120,7 @@ func (r *adoptReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, nil
 	case errors.Is(err, errUnfit):
 		r.events.Eventf(&pod, nil, corev1.EventTypeWarning, "NotAdopted", "AdoptAddress", "Its address is not fixed: %v", err)
-		return reconcile.Result{RequeueAfter: sweepInterval}, nil
+		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("fix the address of pod %s: %w", req, err)
 	}

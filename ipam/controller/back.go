@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -23,7 +24,7 @@ func (d *duty) back(e pool.Entry) time.Time {
 		return time.Time{}
 	}
 	at, _ := e.ReleasedAt()
-	return at.Add(2 * sweepInterval)
+	return at.Add(2 * source.ResyncPeriod)
 }
 
 // lastBack is when the next address is kept no longer to be given back; zero: none is.

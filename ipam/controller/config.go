@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -38,7 +39,7 @@ const (
 )
 
 // DefaultSweepInterval is what Config.SweepInterval is where no flag says otherwise.
-const DefaultSweepInterval = sweepInterval
+const DefaultSweepInterval = source.ResyncPeriod
 
 // minWritesPerMinute lets a pool be filled, asked and taken from in one minute.
 const minWritesPerMinute = 4
@@ -108,10 +109,10 @@ func (c Config) Validate() field.ErrorList {
 		errs = append(errs, field.NotSupported(field.NewPath("subnet-source"), c.SubnetSource, []SubnetSource{ClusterPool, FromNode}))
 	}
 	if !slices.Contains(subnetplan.Policies, c.SubnetPolicy) {
-		errs = append(errs, field.NotSupported(field.NewPath("subnet-policy"), c.SubnetPolicy, subnetplan.Policies))
+		errs = append(errs, field.NotSupported(field.NewPath("orphaned-subnet-policy"), c.SubnetPolicy, subnetplan.Policies))
 	}
 	if c.SubnetHold < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("subnet-hold-time"), c.SubnetHold.String(), "must not be negative"))
+		errs = append(errs, field.Invalid(field.NewPath("orphaned-subnet-grace-period"), c.SubnetHold.String(), "must not be negative"))
 	}
 	var cidrs []netip.Prefix
 	for _, p := range c.ClusterPools {
@@ -128,32 +129,32 @@ func (c Config) Validate() field.ErrorList {
 		cidrs = append(cidrs, p.CIDR)
 	}
 	if c.Watermark.Free < minFree {
-		errs = append(errs, field.Invalid(field.NewPath("ip-rate-num"), c.Watermark.Free, fmt.Sprintf("must be at least %d: an agent does not start with a smaller pool", minFree)))
+		errs = append(errs, field.Invalid(field.NewPath("min-free-ips"), c.Watermark.Free, fmt.Sprintf("must be at least %d: an agent does not start with a smaller pool", minFree)))
 	}
 	if c.Watermark.Max != 0 && c.Watermark.Max < c.Watermark.Free {
-		errs = append(errs, field.Invalid(field.NewPath("max-allocated-ip"), c.Watermark.Max, "must not be less than ip-rate-num"))
+		errs = append(errs, field.Invalid(field.NewPath("max-dynamic-ips"), c.Watermark.Max, "must not be less than min-free-ips"))
 	}
 	if c.Watermark.Excess < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("max-above-watermark"), c.Watermark.Excess, "must not be negative"))
+		errs = append(errs, field.Invalid(field.NewPath("max-surplus-ips"), c.Watermark.Excess, "must not be negative"))
 	}
 	if c.WritesPerMinute < minWritesPerMinute {
 		errs = append(errs, field.Invalid(field.NewPath("node-writes-per-minute"), c.WritesPerMinute, fmt.Sprintf("must be at least %d: a pod that ends on a node can take as many", minWritesPerMinute)))
 	}
 	if c.CoolDown < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("cool-down"), c.CoolDown.String(), "must not be negative"))
+		errs = append(errs, field.Invalid(field.NewPath("address-cooldown"), c.CoolDown.String(), "must not be negative"))
 	}
 	if c.AgentSilence <= 0 {
-		errs = append(errs, field.Invalid(field.NewPath("agent-silence"), c.AgentSilence.String(), "must be more than 0s, and longer than agents take to report"))
+		errs = append(errs, field.Invalid(field.NewPath("agent-report-timeout"), c.AgentSilence.String(), "must be more than 0s, and longer than agents take to report"))
 	}
 	if slices.Contains(c.Adoption.ExcludeDBBranch, "") {
 		errs = append(errs, field.Invalid(field.NewPath("exclude-dbbranch-prefixes"), "", "every label begins with the empty prefix"))
 	}
 	errs = append(errs, identity.ValidateKinds(field.NewPath("workload-kind"), c.Workloads)...)
 	if c.FinalizerDeadline <= 0 {
-		errs = append(errs, field.Invalid(field.NewPath("finalizer-deadline"), c.FinalizerDeadline.String(), "must be more than 0: what is tried has to have time"))
+		errs = append(errs, field.Invalid(field.NewPath("force-finalize-after"), c.FinalizerDeadline.String(), "must be more than 0: what is tried has to have time"))
 	}
 	if c.SweepInterval < time.Second {
-		errs = append(errs, field.Invalid(field.NewPath("sweep-interval"), c.SweepInterval.String(), "must be at least 1s"))
+		errs = append(errs, field.Invalid(field.NewPath("resync-period"), c.SweepInterval.String(), "must be at least 1s"))
 	}
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))

@@ -25,10 +25,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
 // conflictLasts is how long a conflict has to last before it is told: a pod may be seen to start
@@ -55,7 +58,7 @@ type conflictReconciler struct {
 	live   client.Client
 	events events.EventRecorder
 	clock  clock.Clock
-	pools  *feed
+	pools  *source.Feed
 
 	mu sync.Mutex
 	// known are the addresses in conflict. A replica that takes over finds them again, and tells
@@ -73,7 +76,7 @@ type conflict struct {
 func newConflictReconciler(l *ledger.Ledger, mgr manager.Manager, live client.Client) *conflictReconciler {
 	return &conflictReconciler{
 		ledger: l, cached: mgr.GetClient(), live: live, events: mgr.GetEventRecorder("fixedip-controller"), clock: clock.RealClock{},
-		pools: &feed{}, known: map[netip.Addr]*conflict{},
+		pools: &source.Feed{}, known: map[netip.Addr]*conflict{},
 	}
 }
 
@@ -84,7 +87,7 @@ func addressRequest(a netip.Addr) reconcile.Request {
 func (r *conflictReconciler) setup(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("conflict").
-		WatchesRawSource(r.pools.source(nil, func() []reconcile.Request {
+		WatchesRawSource(r.pools.Source(nil, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, n := range r.ledger.Nodes() {
 				for _, a := range r.ledger.OfferedTwice(n.Name) {
@@ -109,7 +112,7 @@ func (r *conflictReconciler) setup(mgr manager.Manager) error {
 			told := meta.IsStatusConditionTrue(record.Status.Conditions, v1alpha1.ConditionConflict)
 			return r.suspicious(ctx, record.Spec.IPs, told)
 		})).
-		WithOptions(workers(1)).
+		WithOptions(source.Workers(1)).
 		Complete(r)
 }
 
@@ -117,13 +120,13 @@ func (r *conflictReconciler) setup(mgr manager.Manager) error {
 // that were found to be so.
 func (r *conflictReconciler) poolChanged(node string) {
 	for _, a := range r.ledger.OfferedTwice(node) {
-		r.pools.add(addressRequest(a))
+		r.pools.Add(addressRequest(a))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for a, c := range r.known {
 		if _, ok := c.told[plan.ConflictPools]; ok {
-			r.pools.add(addressRequest(a))
+			r.pools.Add(addressRequest(a))
 		}
 	}
 }
@@ -162,14 +165,14 @@ func (r *conflictReconciler) claimants(ctx context.Context, a netip.Addr) (plan.
 	if c.Pods, err = runningWith(ctx, r.cached, a, types.NamespacedName{}); err != nil {
 		return c, err
 	}
-	c.Records, err = recordsWith(ctx, r.cached, a)
+	c.Records, err = index.FixedIPsWithIP(ctx, r.cached, a)
 	return c, err
 }
 
 // runningWith are the pods that run with an address, but one.
 func runningWith(ctx context.Context, cached client.Reader, a netip.Addr, but types.NamespacedName) ([]*corev1.Pod, error) {
-	pods, err := podsWith(ctx, cached, a)
-	return slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !plan.Runs(p) || client.ObjectKeyFromObject(p) == but }), err
+	pods, err := index.PodsWithIP(ctx, cached, a)
+	return slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !podutil.Runs(p) || client.ObjectKeyFromObject(p) == but }), err
 }
 
 // Reconcile tells what is wrong about one address, or that nothing is any more.
@@ -198,7 +201,7 @@ func (r *conflictReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 		}
 	}
 	if len(found) > 0 {
-		return reconcile.Result{RequeueAfter: sweepInterval}, nil
+		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	return reconcile.Result{}, nil
 }

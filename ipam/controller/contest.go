@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -74,7 +75,7 @@ func (r *recordReconciler) unheard(ctx context.Context, name string, a netip.Add
 	if !unheard || since.IsZero() {
 		return "", nil
 	}
-	node, err := nodeutil.Get(ctx, r.cached, name)
+	node, err := index.Node(ctx, r.cached, name)
 	if node == nil || err != nil {
 		return "", err
 	}

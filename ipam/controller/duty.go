@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"math"
 	"net/netip"
@@ -12,13 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
-	"fixedip.io/fixedip/ipam/controller/internal/podutil"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -89,15 +88,15 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 		stays, err := needsEntry(ctx, r.cached, r.kinds, n.Name, namespace, name)
 		return err != nil || stays
 	}
-	var pods corev1.PodList
-	if err := r.cached.List(ctx, &pods, client.MatchingFields{podPlaceIndex: n.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the pods of node %s from the cache: %w", n.Name, err)
+	pods, err := index.PodsOnNode(ctx, r.cached, n.Name)
+	if err != nil {
+		return nil, err
 	}
 	if d.strict {
-		d.occupants, err = r.occupants(ctx, pods.Items)
+		d.occupants, err = r.occupants(ctx, pods)
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for i := range pods {
+		pod := &pods[i]
 		if podutil.AwaitsIP(pod) {
 			d.waiting = append(d.waiting, pool.OwnerKey(pod.Namespace, pod.Name))
 			if !identity.OptsOut(pod.Annotations) {
@@ -137,7 +136,7 @@ func without(n pool.Node, owners []string) int {
 
 // lookLive replaces what the caches say of the node and its pods by what the API server has.
 func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) error {
-	node, err := nodeutil.Get(ctx, r.live, n.Name)
+	node, err := index.Node(ctx, r.live, n.Name)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -103,7 +104,7 @@ func (r *endpointReconciler) setup(ctx context.Context, mgr manager.Manager) err
 		Named("ciliumendpoint").
 		Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.suspicious)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.suspicious)).
-		WithOptions(workers(4)).
+		WithOptions(source.Workers(4)).
 		Complete(r)
 }
 
@@ -122,35 +123,6 @@ func (r *endpointReconciler) suspicious(ctx context.Context, obj client.Object) 
 		}
 	}
 	return []reconcile.Request{{NamespacedName: key}}
-}
-
-// trimEndpoint keeps of a CiliumEndpoint what readEndpoint reads: there is one for each pod.
-func trimEndpoint(obj any) (any, error) {
-	e, ok := obj.(*ciliumv2.CiliumEndpoint)
-	if !ok {
-		return obj, nil
-	}
-	trimmed := &ciliumv2.CiliumEndpoint{
-		TypeMeta: e.TypeMeta,
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace:         e.Namespace,
-			Name:              e.Name,
-			UID:               e.UID,
-			ResourceVersion:   e.ResourceVersion,
-			DeletionTimestamp: e.DeletionTimestamp,
-		},
-	}
-	for _, o := range e.OwnerReferences {
-		if o.Kind == "Pod" && o.Name == e.Name {
-			// One text for all of them.
-			o.APIVersion, o.Kind, o.Name = "v1", "Pod", e.Name
-		}
-		trimmed.OwnerReferences = append(trimmed.OwnerReferences, o)
-	}
-	if n := e.Status.Networking; n != nil {
-		trimmed.Status.Networking = &ciliumv2.EndpointNetworking{Addressing: n.Addressing, NodeIP: n.NodeIP}
-	}
-	return trimmed, nil
 }
 
 // readEndpoint reads what a CiliumEndpoint is judged by.
@@ -238,7 +210,7 @@ func (r *endpointReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("CiliumEndpoint %s is %s: %w", req, ailment, err)
 	}
-	return reconcile.Result{RequeueAfter: sweepInterval}, nil
+	return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
 func endpointOf(cep *ciliumv2.CiliumEndpoint) *plan.Endpoint {
@@ -364,11 +336,11 @@ func (r *endpointReconciler) reown(ctx context.Context, cep *ciliumv2.CiliumEndp
 // to ask again where it is not. An agent that makes none for others is set up so, or has just come.
 func (r *endpointReconciler) missable(ctx context.Context, pod *corev1.Pod, known ailing) (left time.Duration, err error) {
 	if known.told {
-		return sweepInterval, nil
+		return source.ResyncPeriod, nil
 	}
 	made, err := endpointsOn(ctx, r.cached, pod.Status.HostIP)
 	if err != nil || !made {
-		return sweepInterval, err
+		return source.ResyncPeriod, err
 	}
 	return 0, nil
 }

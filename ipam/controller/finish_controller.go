@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -25,12 +26,12 @@ const finishesAtOnce = 4
 // here.
 type finishReconciler struct{ records *recordReconciler }
 
-func (r *finishReconciler) setup(mgr manager.Manager, identities *feed) error {
+func (r *finishReconciler) setup(mgr manager.Manager, identities *source.Feed) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("finish").
 		// What stands at the start recordReconciler looks at, and asks.
-		WatchesRawSource(identities.source(nil, func() []reconcile.Request { return nil })).
-		WithOptions(workers(finishesAtOnce)).
+		WatchesRawSource(identities.Source(nil, func() []reconcile.Request { return nil })).
+		WithOptions(source.Workers(finishesAtOnce)).
 		Complete(r)
 }
 

@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -39,7 +40,7 @@ func TestFinish(t *testing.T) {
 				s.freed()
 			}
 			s.records.underway.set(func(yield func(string) bool) { yield("db/web-0") }, c.underway)
-			if _, err := (&finishReconciler{s.records}).Reconcile(t.Context(), identityRequest("db/web-0")[0]); err != nil {
+			if _, err := (&finishReconciler{s.records}).Reconcile(t.Context(), source.Request("db/web-0")[0]); err != nil {
 				t.Fatal(err)
 			}
 			var record v1alpha1.FixedIP
@@ -62,7 +63,7 @@ func TestNothingIsAskedWhileAnAddressIsTakenBack(t *testing.T) {
 	for _, underway := range []bool{true, false} {
 		s.records.underway.set(func(yield func(string) bool) { yield(owner) }, underway)
 		s.looks = 0
-		if _, err := s.records.Reconcile(t.Context(), identityRequest(owner)[0]); err != nil {
+		if _, err := s.records.Reconcile(t.Context(), source.Request(owner)[0]); err != nil {
 			t.Fatal(err)
 		}
 		if asked := s.looks > 0; asked == underway {

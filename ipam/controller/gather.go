@@ -2,15 +2,14 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -102,13 +101,13 @@ func (r *releaseReconciler) gather(ctx context.Context, node string) (time.Durat
 // ending tells whether a pod is ending on the node whose address will go back when it is gone, as the
 // caches show it.
 func (r *releaseReconciler) ending(ctx context.Context, node string) (bool, error) {
-	var pods corev1.PodList
-	if err := r.cached.List(ctx, &pods, client.MatchingFields{podPlaceIndex: node}, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list the pods of node %s from the cache: %w", node, err)
+	pods, err := index.PodsOnNode(ctx, r.cached, node)
+	if err != nil {
+		return false, err
 	}
 	owners := r.owners(node)
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for i := range pods {
+		pod := &pods[i]
 		if pod.DeletionTimestamp == nil || !slices.Contains(owners, pool.OwnerKey(pod.Namespace, pod.Name)) {
 			continue
 		}

@@ -15,11 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/podutil"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -33,7 +35,7 @@ import (
 // lost tells whether a pod that our scheduler has placed has neither an entry of its own nor a record that keeps an
 // address for it.
 func (r *adoptReconciler) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
-	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || identity.Ended(pod) {
+	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 		return false, nil
 	}
 	held := r.ledger.Held(id.Key())
@@ -69,13 +71,13 @@ func (r *adoptReconciler) allLost() []string {
 	ctx := context.Background()
 	var found []string
 	for _, n := range r.ledger.Nodes() {
-		var pods corev1.PodList
-		if err := r.cached.List(ctx, &pods, client.MatchingFields{podPlaceIndex: n.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		pods, err := index.PodsOnNode(ctx, r.cached, n.Name)
+		if err != nil {
 			klog.Background().Error(err, "Pods not listed from the cache; the next sweep looks at them", "node", n.Name)
 			continue
 		}
-		for i := range pods.Items {
-			for _, req := range r.ofLost(ctx, &pods.Items[i]) {
+		for i := range pods {
+			for _, req := range r.ofLost(ctx, &pods[i]) {
 				found = append(found, req.String())
 			}
 		}
@@ -189,7 +191,7 @@ func (r *adoptReconciler) restart(ctx context.Context, pod *corev1.Pod, workload
 	what := "restarting it gives it another"
 	if policy != identity.Restart || metav1.GetControllerOfNoCopy(pod) == nil {
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, "NotAdopted", "AdoptAddress", "Its address is not fixed: %v; %s", unfit, what)
-		return reconcile.Result{RequeueAfter: sweepInterval}, nil
+		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	later, err := r.restarter.restart(ctx, client.ObjectKeyFromObject(pod), pod)
 	switch {

@@ -21,6 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -60,10 +62,10 @@ func nodeRequest(node string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
 }
 
-func (r *nodeReconciler) setup(mgr manager.Manager, nodes *feed) error {
+func (r *nodeReconciler) setup(mgr manager.Manager, nodes *source.Feed) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("pool").
-		WatchesRawSource(nodes.source(r.recordsSeen, func() []reconcile.Request {
+		WatchesRawSource(nodes.Source(r.recordsSeen, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, n := range r.ledger.Nodes() {
 				all = append(all, nodeRequest(n.Name))
@@ -72,7 +74,7 @@ func (r *nodeReconciler) setup(mgr manager.Manager, nodes *feed) error {
 		})).
 		Watches(&corev1.Node{}, nodeEvents()).
 		Watches(&corev1.Pod{}, r.podEvents()).
-		WithOptions(workers(4)).
+		WithOptions(source.Workers(4)).
 		Complete(r)
 }
 
@@ -172,7 +174,7 @@ func (r *nodeReconciler) untracks(n pool.Node) bool {
 // covers the time that the agent's word is late.
 func (r *nodeReconciler) podHas(ctx context.Context, node string) func(netip.Addr) bool {
 	return func(a netip.Addr) bool {
-		pods, err := podsWith(ctx, r.cached, a)
+		pods, err := index.PodsWithIP(ctx, r.cached, a)
 		return err != nil || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
 	}
 }

@@ -7,26 +7,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
-	"fixedip.io/fixedip/ipam/controller/internal/podutil"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // nodeEvents asks for a node's pool when its Node comes, and when another pool is due to it: its
 // labels, its subnets or the number of its pods are others.
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { q.Add(nodeRequest(e.Object.GetName())) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) { q.Add(nodeRequest(e.Object.GetName())) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q source.Queue) {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 			a, b := before.Status.Allocatable[corev1.ResourcePods], after.Status.Allocatable[corev1.ResourcePods]
 			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || nodeutil.IsReady(before) != nodeutil.IsReady(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
@@ -40,11 +37,13 @@ func nodeEvents() handler.Funcs {
 // more. A released address may be had again, too, when the pod that has it is gone.
 func (r *nodeReconciler) podEvents() handler.Funcs {
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { r.podCame(ctx, e.Object.(*corev1.Pod), q) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q source.Queue) {
+			r.podCame(ctx, e.Object.(*corev1.Pod), q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q source.Queue) {
 			before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
 			switch {
-			case before.UID != after.UID, identity.Ended(before) != identity.Ended(after):
+			case before.UID != after.UID, podutil.IsTerminal(before) != podutil.IsTerminal(after):
 				r.podWent(before, q)
 				r.podWent(after, q)
 			case identity.Place(before) != identity.Place(after), !slices.Equal(before.Status.PodIPs, after.Status.PodIPs):
@@ -52,11 +51,11 @@ func (r *nodeReconciler) podEvents() handler.Funcs {
 				r.elsewhere(after, q)
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { r.podWent(e.Object.(*corev1.Pod), q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) { r.podWent(e.Object.(*corev1.Pod), q) },
 	}
 }
 
-func (r *nodeReconciler) podWent(pod *corev1.Pod, q queue) {
+func (r *nodeReconciler) podWent(pod *corev1.Pod, q source.Queue) {
 	if place := identity.Place(pod); place != "" {
 		q.Add(nodeRequest(place))
 	}
@@ -65,7 +64,7 @@ func (r *nodeReconciler) podWent(pod *corev1.Pod, q queue) {
 
 // elsewhere asks for the pools of other nodes that have an entry of a pod's name: one that was claimed on a
 // strict node for a pod that was bound to another afterwards, or never, is vacant by that alone.
-func (r *nodeReconciler) elsewhere(pod *corev1.Pod, q queue) {
+func (r *nodeReconciler) elsewhere(pod *corev1.Pod, q source.Queue) {
 	for _, h := range r.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
 		if h.Node != identity.Place(pod) {
 			q.Add(nodeRequest(h.Node))
@@ -87,7 +86,7 @@ func (r *nodeReconciler) restsFor(node string, pod *corev1.Pod) bool {
 
 // podCame asks for the pool of a node where a pod waits for an address, and of a strict one for what a
 // pod has got, too. What rests of its own it may have taken.
-func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q queue) {
+func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q source.Queue) {
 	place := identity.Place(pod)
 	if place == "" || pod.Spec.HostNetwork {
 		return

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -23,14 +24,14 @@ func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 	waits := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "job", UID: "1"}}
 	elsewhere := waits.DeepCopy()
 	elsewhere.Spec.NodeName = "other"
-	for name, happens := range map[string]func(h handler.Funcs, q queue){
-		"it is bound to another node": func(h handler.Funcs, q queue) {
+	for name, happens := range map[string]func(h handler.Funcs, q source.Queue){
+		"it is bound to another node": func(h handler.Funcs, q source.Queue) {
 			h.Update(t.Context(), event.UpdateEvent{ObjectOld: waits, ObjectNew: elsewhere}, q)
 		},
-		"it is deleted before it is bound": func(h handler.Funcs, q queue) {
+		"it is deleted before it is bound": func(h handler.Funcs, q source.Queue) {
 			h.Delete(t.Context(), event.DeleteEvent{Object: waits}, q)
 		},
-		"it is deleted on another node": func(h handler.Funcs, q queue) {
+		"it is deleted on another node": func(h handler.Funcs, q source.Queue) {
 			h.Delete(t.Context(), event.DeleteEvent{Object: elsewhere}, q)
 		},
 	} {

@@ -9,19 +9,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
-	"fixedip.io/fixedip/ipam/controller/internal/podutil"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
 // nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
 // that the node is strict would have to be emptied again.
 func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
-	if node, err := nodeutil.Get(ctx, r.cached, name); node != nil || err != nil {
+	if node, err := index.Node(ctx, r.cached, name); node != nil || err != nil {
 		return node, err
 	}
-	return nodeutil.Get(ctx, r.live, name)
+	return index.Node(ctx, r.live, name)
 }
 
 // needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or
@@ -36,7 +36,7 @@ func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, n
 	if err != nil {
 		return false, fmt.Errorf("read pod %s/%s: %w", namespace, name, err)
 	}
-	if identity.Ended(&pod) {
+	if podutil.IsTerminal(&pod) {
 		return false, nil
 	}
 	if place := identity.Place(&pod); place != "" {
@@ -61,7 +61,7 @@ func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]pl
 	var list []plan.Occupant
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || identity.Ended(pod) {
+		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 			continue
 		}
 		var record v1alpha1.FixedIP

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -42,7 +42,7 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 			}
 			return slices.DeleteFunc(freed, func(e pool.Edit) bool {
 				return !slices.ContainsFunc(here, func(pod corev1.Pod) bool {
-					return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner && !identity.Ended(&pod)
+					return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner && !podutil.IsTerminal(&pod)
 				})
 			}), nil
 		},

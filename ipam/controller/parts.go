@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/informers"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -37,7 +39,7 @@ type parts struct {
 
 	kinds     identity.Kinds
 	workloads *workloads.Store
-	watched   watches
+	watched   informers.Synced
 
 	events events.EventRecorder
 	clock  clock.Clock
@@ -46,10 +48,10 @@ type parts struct {
 }
 
 // feeds hand what the shared watches show to the queues of the controllers.
-type feeds struct{ nodes, identities, leaving, finishing, joining, orphans, slots, verified, adopted *feed }
+type feeds struct{ nodes, identities, leaving, finishing, joining, orphans, slots, verified, adopted *source.Feed }
 
 func newFeeds() feeds {
-	return feeds{nodes: &feed{}, identities: &feed{}, leaving: &feed{}, finishing: &feed{}, joining: &feed{}, orphans: &feed{}, slots: &feed{}, verified: &feed{}, adopted: &feed{}}
+	return feeds{nodes: &source.Feed{}, identities: &source.Feed{}, leaving: &source.Feed{}, finishing: &source.Feed{}, joining: &source.Feed{}, orphans: &source.Feed{}, slots: &source.Feed{}, verified: &source.Feed{}, adopted: &source.Feed{}}
 }
 
 func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, error) {
@@ -57,7 +59,7 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, err
 	if err != nil {
 		return nil, err
 	}
-	watched, err := watchAll(ctx, mgr, cfg)
+	watched, err := informers.Start(ctx, mgr, CacheOptions(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -90,21 +92,21 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, err
 func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *recordReconciler, c *conflictReconciler) (err error) {
 	// The ledger is behind its watch.
 	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
-		to.nodes.add(nodeRequest(node))
+		to.nodes.Add(nodeRequest(node))
 		if change.Appeared || change.Moved {
-			to.joining.add(subnet.NodeRequest(node))
-			to.orphans.add(subnet.All)
+			to.joining.Add(subnet.NodeRequest(node))
+			to.orphans.Add(subnet.All)
 		}
 		if change.Appeared || change.Moved {
-			to.identities.add(r.homecoming(node)...)
+			to.identities.Add(r.homecoming(node)...)
 		}
 		for _, owner := range change.Owners {
-			to.identities.add(identityRequest(owner)...)
-			to.verified.add(identityRequest(owner)...)
-			to.adopted.add(identityRequest(owner)...)
+			to.identities.Add(source.Request(owner)...)
+			to.verified.Add(source.Request(owner)...)
+			to.adopted.Add(source.Request(owner)...)
 		}
 		for _, resource := range change.Workloads {
-			to.slots.add(slotRequest(p.kinds, resource)...)
+			to.slots.Add(slotRequest(p.kinds, resource)...)
 		}
 		c.poolChanged(node)
 	})
@@ -112,16 +114,16 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 		return err
 	}
 	p.watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), p.ledger, func(record *v1alpha1.FixedIP, freed []string) {
-		to.identities.add(identityRequest(client.ObjectKeyFromObject(record).String())...)
-		to.verified.add(identityRequest(holderOf(record))...)
+		to.identities.Add(source.Request(client.ObjectKeyFromObject(record).String())...)
+		to.verified.Add(source.Request(holderOf(record))...)
 		for _, node := range freed {
-			to.nodes.add(nodeRequest(node))
+			to.nodes.Add(nodeRequest(node))
 		}
 		// What is kept may be in the way of a pool, or a pool's dynamic entry in its way.
 		for _, ip := range record.Spec.IPs {
 			if a, err := address.Parse(ip); err == nil {
 				if home, ok := p.ledger.Home(a); ok {
-					to.nodes.add(nodeRequest(home))
+					to.nodes.Add(nodeRequest(home))
 				}
 			}
 		}
@@ -132,14 +134,14 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 	p.workloads.Tell(func(before, after *identity.Workload) {
 		w := cmp.Or(after, before)
 		if requests := slotRequest(p.kinds, w.Resource()); len(requests) > 0 {
-			to.slots.add(requests...)
+			to.slots.Add(requests...)
 			return
 		}
 		if before == nil && !p.workloads.Synced(w.GroupKind) {
 			// It stood at the start: a sweep looks at its identities.
 			return
 		}
-		to.identities.add(r.ofWorkload(ctx, *w)...)
+		to.identities.Add(r.ofWorkload(ctx, *w)...)
 	})
 	return nil
 }

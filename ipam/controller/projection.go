@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -63,7 +65,7 @@ func (r *recordReconciler) places(ctx context.Context, record *v1alpha1.FixedIP)
 
 // otherPod is another pod on the node that has the address; empty where there is none.
 func (r *recordReconciler) otherPod(ctx context.Context, node string, a netip.Addr, owner string) (string, error) {
-	pods, err := podsWith(ctx, r.cached, a)
+	pods, err := index.PodsWithIP(ctx, r.cached, a)
 	if err != nil {
 		return "", err
 	}
@@ -78,7 +80,7 @@ func (r *recordReconciler) otherPod(ctx context.Context, node string, a netip.Ad
 // rival is another FixedIP that names the address and comes before the record; empty where there is
 // none.
 func (r *recordReconciler) rival(ctx context.Context, record *v1alpha1.FixedIP, a netip.Addr) (string, error) {
-	holders, err := recordsWith(ctx, r.cached, a)
+	holders, err := index.FixedIPsWithIP(ctx, r.cached, a)
 	if err != nil {
 		return "", err
 	}
@@ -103,7 +105,7 @@ func (r *recordReconciler) homecoming(node string) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, k := range r.ledger.KeepingsIn(n.Subnets...) {
 		if slices.ContainsFunc(k.Addrs, func(a netip.Addr) bool { return n.Home(a) && n.Entries[a].Owner != k.Owner }) {
-			requests = append(requests, identityRequest(k.Record)...)
+			requests = append(requests, source.Request(k.Record)...)
 		}
 	}
 	return requests

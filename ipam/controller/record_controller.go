@@ -23,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -33,15 +35,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// sweepInterval is how often things are looked at without an event, for what events missed. For
-// reservations it is what Config.SweepInterval is by default.
-const sweepInterval = 5 * time.Minute
-
 // supersededRetry is how long a step waits whose situation has changed meanwhile.
 const supersededRetry = time.Second
-
-// workloadIndex finds the FixedIPs of a workload, named as in pool entries.
-const workloadIndex = "workload"
 
 // recordReconciler owns FixedIPs, and the release of the owned entries of pools. A request names
 // an identity: the namespace and the name of its pod, which is also the name of its FixedIP.
@@ -66,10 +61,10 @@ type recordReconciler struct {
 	poolsSeen toolscache.InformerSynced
 	ready     []toolscache.InformerSynced
 	// leaving is told of nodes on which addresses of deleted FixedIPs go back.
-	leaving *feed
+	leaving *source.Feed
 	idle    idleTimes
 	// finishing is told of identities whose records are to be seen off.
-	finishing *feed
+	finishing *source.Feed
 	underway  *underway
 	// deadline is that of releaseReconciler.
 	deadline time.Duration
@@ -80,33 +75,17 @@ type recordReconciler struct {
 	sweep time.Duration
 }
 
-// identityRequest is the request for the pod that an entry belongs to, if it belongs to one.
-func identityRequest(owner string) []reconcile.Request {
-	namespace, name, ok := pool.SplitOwnerKey(owner)
-	if !ok {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
-}
-
-func (r *recordReconciler) setup(ctx context.Context, mgr manager.Manager, feed *feed) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, workloadIndex, func(obj client.Object) []string {
-		o := identity.OwnerOf(obj.(*v1alpha1.FixedIP))
-		return []string{identity.Resource(obj.GetNamespace(), o.GroupKind(), o.Name)}
-	})
-	if err != nil {
-		return fmt.Errorf("index FixedIPs by workload: %w", err)
-	}
+func (r *recordReconciler) setup(mgr manager.Manager, feed *source.Feed) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("record").
-		For(&v1alpha1.FixedIP{}, builder.WithPredicates(besideLedger)).
-		WatchesRawSource(feed.swept(sweep{
-			clock: r.clock, interval: r.sweep,
-			all:   func() []string { return identities(r.ledger) },
-			ready: r.ready,
+		For(&v1alpha1.FixedIP{}, builder.WithPredicates(source.BesideLedger)).
+		WatchesRawSource(feed.Resynced(source.Resync{
+			Clock: r.clock, Period: r.sweep,
+			All:   func() []string { return source.Identities(r.ledger) },
+			Ready: r.ready,
 		})).
-		Watches(&corev1.Pod{}, newEndsFirst(r.ofPod), builder.WithPredicates(afterStart)).
-		WithOptions(workers(32)).
+		Watches(&corev1.Pod{}, newEndsFirst(r.ofPod), builder.WithPredicates(source.AfterStart)).
+		WithOptions(source.Workers(32)).
 		Complete(r)
 }
 
@@ -119,7 +98,7 @@ func (r *recordReconciler) ofPod(ctx context.Context, obj client.Object) []recon
 	if (err != nil || !fixed) && marks == 0 && !r.recorded(ctx, pod) {
 		return nil
 	}
-	return identityRequest(key)
+	return source.Request(key)
 }
 
 // recorded tells whether a pod has a FixedIP: one without a workload may, and lack its entry.
@@ -151,7 +130,7 @@ func (r *recordReconciler) advance(ctx context.Context, req reconcile.Request) (
 	s.Idle = r.idle.look(req.String(), s.Record != nil, s.Pod, s.Now)
 	next := plan.Decide(s)
 	if node := returnsOn(s, next); node != "" {
-		r.leaving.add(nodeRequest(node))
+		r.leaving.Add(nodeRequest(node))
 		return reconcile.Result{}, nil
 	}
 	if destroys(next.Step) || next.Step == plan.ProjectEntries {
@@ -293,7 +272,7 @@ func (r *recordReconciler) unheld(ctx context.Context, ips []string) error {
 		if err != nil {
 			return err
 		}
-		holders, err := recordsWith(ctx, r.cached, a)
+		holders, err := index.FixedIPsWithIP(ctx, r.cached, a)
 		if err != nil {
 			return err
 		}
@@ -388,7 +367,7 @@ func (r *recordReconciler) make(ctx context.Context, key types.NamespacedName, s
 	case plan.ReleaseHome:
 		return r.releaseHome(ctx, key, next)
 	case plan.FinishRecord:
-		if !r.finishing.add(reconcile.Request{NamespacedName: key}) {
+		if !r.finishing.Add(reconcile.Request{NamespacedName: key}) {
 			return fmt.Errorf("nobody sees records off yet: %w", errSuperseded)
 		}
 		return nil

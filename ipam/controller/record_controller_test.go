@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -67,7 +68,7 @@ func TestTheStepAfterBarIsNotMissed(t *testing.T) {
 	home, _ := s.records.ledger.Node("n")
 	s.records.ledger.SetNode(home.With([]pool.Edit{home.Set(netip.MustParseAddr(fixed(0)), pool.Leaving("m", "db/web-0"))}))
 	s.records.ledger.SetNode(ciliumpool.FromCiliumNode(barred))
-	result, err := s.records.Reconcile(t.Context(), identityRequest("db/web-0")[0])
+	result, err := s.records.Reconcile(t.Context(), source.Request("db/web-0")[0])
 	var now ciliumv2.CiliumNode
 	if getErr := s.api.Get(t.Context(), client.ObjectKey{Name: "m"}, &now); err != nil || getErr != nil || now.Spec.IPAM.Pool[fixed(0)].Owner != rests {
 		t.Fatalf("%v, %v: %v", err, getErr, now.Spec.IPAM.Pool)

@@ -8,6 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 )
 
 // endPriority is that of an identity whose pod has just ended: its address may be free from then on.
@@ -25,7 +27,7 @@ func newEndsFirst(of handler.MapFunc) endsFirst {
 }
 
 // Delete asks for the identity of a pod that is gone.
-func (h endsFirst) Delete(ctx context.Context, e event.DeleteEvent, q queue) {
+func (h endsFirst) Delete(ctx context.Context, e event.DeleteEvent, q source.Queue) {
 	requests := h.of(ctx, e.Object)
 	if first, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
 		first.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(endPriority)}, requests...)

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -67,7 +68,7 @@ type releaseReconciler struct {
 	deadline time.Duration
 	underway *underway
 	// done asks for identities whose release has come to an end.
-	done *feed
+	done *source.Feed
 }
 
 // underway are the identities whose addresses are being taken back: between the looks before and
@@ -97,13 +98,13 @@ func (u *underway) has(owner string) bool {
 	return u.owners[owner]
 }
 
-func (r *releaseReconciler) setup(mgr manager.Manager, nodes *feed, l *ledger.Ledger, poolsSeen toolscache.InformerSynced) error {
-	options := workers(32)
+func (r *releaseReconciler) setup(mgr manager.Manager, nodes *source.Feed, l *ledger.Ledger, poolsSeen toolscache.InformerSynced) error {
+	options := source.Workers(32)
 	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](gathering, releaseRetry)
 	return builder.ControllerManagedBy(mgr).
 		Named("release").
 		// recordReconciler may have asked before there was a queue.
-		WatchesRawSource(nodes.source(poolsSeen, func() []reconcile.Request {
+		WatchesRawSource(nodes.Source(poolsSeen, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, n := range l.Nodes() {
 				all = append(all, nodeRequest(n.Name))
@@ -135,7 +136,7 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req reconcile.Request
 	err = r.release(ctx, node, leaving, from.pods)
 	r.underway.set(maps.Keys(leaving), false)
 	for owner := range leaving {
-		r.done.add(identityRequest(owner)...)
+		r.done.Add(source.Request(owner)...)
 	}
 	metrics.Reconciled("release", r.clock.Now())
 	switch {
@@ -154,7 +155,7 @@ func (r *releaseReconciler) Reconcile(ctx context.Context, req reconcile.Request
 func (r *releaseReconciler) leaving(ctx context.Context, node string) (map[string]*v1alpha1.FixedIP, error) {
 	leaving := map[string]*v1alpha1.FixedIP{}
 	for _, owner := range r.owners(node) {
-		for _, req := range identityRequest(owner) {
+		for _, req := range source.Request(owner) {
 			s, err := r.situation(ctx, r.cached, req.NamespacedName)
 			if err != nil {
 				return nil, err

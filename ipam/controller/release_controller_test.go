@@ -24,6 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -86,12 +88,14 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	}
 	s := &stage{t: t, clock: clocktesting.NewFakeClock(begin), recorder: events.NewFakeRecorder(100)}
 	build := func(objects []client.Object) *fake.ClientBuilder {
-		return fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FixedIP{}).
-			WithIndex(&corev1.Pod{}, podBlockIndex, podBlocks).
-			WithIndex(&corev1.Pod{}, podPlaceIndex, func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		b := fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FixedIP{}).
 			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
-			WithIndex(&v1alpha1.FixedIP{}, restartingIndex, restarting).
-			WithIndex(&v1alpha1.FixedIP{}, recordBlockIndex, func(o client.Object) []string { return blocksOf(o.(*v1alpha1.FixedIP)) })
+			WithIndex(&v1alpha1.FixedIP{}, restartingIndex, restarting)
+		_ = index.Each(func(of client.Object, name string, fn client.IndexerFunc) error {
+			b = b.WithIndex(of, name, fn)
+			return nil
+		})
+		return b
 	}
 	s.cached = build(cached).Build()
 	s.api = build(append(api, node)).WithInterceptorFuncs(interceptor.Funcs{
@@ -127,13 +131,13 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	l := ledger.New()
 	l.SetNode(ciliumpool.FromCiliumNode(node))
 	writer := ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node)
-	s.records = &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute, silence: time.Minute, finishing: &feed{}, underway: &underway{owners: map[string]bool{}}}
+	s.records = &recordReconciler{workloads: s, kinds: identity.NewKinds(), ledger: l, cached: s.cached, live: s.api, writer: writer, events: s.recorder, clock: s.clock, deadline: 10 * time.Minute, silence: time.Minute, finishing: &source.Feed{}, underway: &underway{owners: map[string]bool{}}}
 	s.release = &releaseReconciler{
 		writer: writer, live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, situation: s.records.situation,
 		workloads: s,
 		absences:  newAbsences(s.clock),
 		gathered:  newGatherings(s.clock),
-		owners:    l.OwnersOn, underway: s.records.underway, done: &feed{}, deadline: 10 * time.Minute,
+		owners:    l.OwnersOn, underway: s.records.underway, done: &source.Feed{}, deadline: 10 * time.Minute,
 	}
 	return s
 }

@@ -9,10 +9,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
+
+// CacheOptions returns the options of the manager's cache: the kinds that the controllers watch, and the fields that
+// they read.
+func CacheOptions(cfg Config) cache.Options {
+	return informers.Options(cfg.Adoption, cfg.Verify.Endpoints)
+}
 
 // Setup adds the controllers to a manager. ctx bounds the writes that are under way when the
 // manager stops.
@@ -38,22 +48,22 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		return err
 	}
 	metrics.Register(metrics.World{
-		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.synced,
+		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States,
 		Subnets: func() (orphaned int, claimed []netip.Prefix) { return p.orphaned(ctx) },
 	})
 
-	if err := indexAddresses(ctx, mgr); err != nil {
+	if err := index.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	pools := p.newNodeReconciler()
 	if err := pools.setup(mgr, to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
-	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, to.joining.source(p.watched["fixedips"], none), to.orphans.source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })); err != nil {
+	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, to.joining.Source(p.watched["fixedips"], none), to.orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })); err != nil {
 		return err
 	}
 	records.poolsSeen, records.ready = p.watched["ciliumnodes"], []toolscache.InformerSynced{p.watched["ciliumnodes"], p.watched["fixedips"], p.watched["statefulsets"]}
-	if err := records.setup(ctx, mgr, to.identities); err != nil {
+	if err := records.setup(mgr, to.identities); err != nil {
 		return fmt.Errorf("set up the controller of records: %w", err)
 	}
 	if err := (&slotReconciler{records}).setup(mgr, to.slots); err != nil {
@@ -120,11 +130,11 @@ func (p *parts) newSubnetController(pools *nodeReconciler, to feeds) *subnet.Con
 			Rules: p.cfg.subnetRules(), FromNode: p.cfg.SubnetSource == FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
 			Fill: pools.firstEntries,
 		}},
-		Events: p.events, Resync: p.cfg.SweepInterval, Workers: workers,
+		Events: p.events, Resync: p.cfg.SweepInterval,
 		Synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
 		AddNodes: func(nodes ...string) {
 			for _, n := range nodes {
-				to.joining.add(subnet.NodeRequest(n))
+				to.joining.Add(subnet.NodeRequest(n))
 			}
 		},
 	}

@@ -18,10 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -45,7 +48,7 @@ func slotRequest(kinds identity.Kinds, resource string) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }
 
-func (r *slotReconciler) setup(mgr manager.Manager, workloads *feed) error {
+func (r *slotReconciler) setup(mgr manager.Manager, workloads *source.Feed) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("slot").
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
@@ -56,7 +59,7 @@ func (r *slotReconciler) setup(mgr manager.Manager, workloads *feed) error {
 			o := identity.OwnerOf(record)
 			return slotRequest(r.kinds, identity.Resource(record.Namespace, o.GroupKind(), o.Name))
 		})).
-		WatchesRawSource(workloads.source(nil, func() []reconcile.Request {
+		WatchesRawSource(workloads.Source(nil, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, resource := range r.ledger.Workloads() {
 				all = append(all, slotRequest(r.kinds, resource)...)
@@ -64,7 +67,7 @@ func (r *slotReconciler) setup(mgr manager.Manager, workloads *feed) error {
 			return all
 		})).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofHolder)).
-		WithOptions(workers(4)).
+		WithOptions(source.Workers(4)).
 		Complete(r)
 }
 
@@ -185,7 +188,7 @@ func (r *slotReconciler) steps(slots []plan.Slot, workload *identity.Workload, k
 func (r *slotReconciler) records(ctx context.Context, from client.Reader, namespace, resource string) ([]v1alpha1.FixedIP, error) {
 	opts := []client.ListOption{client.InNamespace(namespace)}
 	if from == r.cached {
-		opts = append(opts, client.MatchingFields{workloadIndex: resource})
+		opts = append(opts, index.OfWorkload(resource))
 	}
 	var all v1alpha1.FixedIPList
 	if err := from.List(ctx, &all, opts...); err != nil {
@@ -237,7 +240,7 @@ func (r *slotReconciler) step(ctx context.Context, namespace string, s slotStep)
 	if s.situation.Record != nil && s.next.Departs(s.situation.Record) {
 		var pod corev1.Pod
 		switch err := r.live.Get(ctx, key, &pod); {
-		case err == nil && !identity.Ended(&pod):
+		case err == nil && !podutil.IsTerminal(&pod):
 			return fmt.Errorf("pod %s is there: %w", key, errSuperseded)
 		case client.IgnoreNotFound(err) != nil:
 			return fmt.Errorf("look whether pod %s is gone: %w", key, err)

@@ -24,10 +24,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -62,7 +64,7 @@ func (p *parts) newVerifyReconciler() *verifyReconciler {
 	}
 }
 
-func (r *verifyReconciler) setup(mgr manager.Manager, feed *feed, owners *workloads.Store, ready []toolscache.InformerSynced) error {
+func (r *verifyReconciler) setup(mgr manager.Manager, feed *source.Feed, owners *workloads.Store, ready []toolscache.InformerSynced) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), &v1alpha1.FixedIP{}, restartingIndex, restarting)
 	if err != nil {
 		return fmt.Errorf("index FixedIPs by restart: %w", err)
@@ -73,24 +75,24 @@ func (r *verifyReconciler) setup(mgr manager.Manager, feed *feed, owners *worklo
 			return
 		}
 		for _, owner := range r.ledger.OwnersOf(after.Namespace, identity.Label(after.GroupKind), after.Name) {
-			feed.add(identityRequest(owner)...)
+			feed.Add(source.Request(owner)...)
 		}
 	})
 	b := builder.ControllerManagedBy(mgr).
 		Named("verify").
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
-			return identityRequest(holderOf(obj.(*v1alpha1.FixedIP)))
-		}), builder.WithPredicates(besideLedger)).
-		WatchesRawSource(feed.swept(sweep{
-			clock: r.clock, interval: sweepInterval,
-			all:   func() []string { return identities(r.ledger) },
-			ready: ready,
+			return source.Request(holderOf(obj.(*v1alpha1.FixedIP)))
+		}), builder.WithPredicates(source.BesideLedger)).
+		WatchesRawSource(feed.Resynced(source.Resync{
+			Clock: r.clock, Period: source.ResyncPeriod,
+			All:   func() []string { return source.Identities(r.ledger) },
+			Ready: ready,
 		})).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.kept), builder.WithPredicates(afterStart))
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.kept), builder.WithPredicates(source.AfterStart))
 	if r.cfg.Endpoints {
-		b = b.Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.kept), builder.WithPredicates(afterStart))
+		b = b.Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(r.kept), builder.WithPredicates(source.AfterStart))
 	}
-	return b.WithOptions(workers(4)).Complete(r)
+	return b.WithOptions(source.Workers(4)).Complete(r)
 }
 
 // kept asks for the identity of a pod, or of its CiliumEndpoint, if anything is kept for it.
@@ -153,7 +155,7 @@ func (r *verifyReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if next == 0 {
 		return reconcile.Result{}, nil
 	}
-	return untilSwept(next, sweepInterval), nil
+	return untilSwept(next, source.ResyncPeriod), nil
 }
 
 // observe gathers what is known of a pod from a reader: the caches, or the API server. again is when
@@ -224,7 +226,7 @@ func (r *verifyReconciler) observe(ctx context.Context, from client.Reader, key 
 // hasEndpoint tells whether a pod has the CiliumEndpoint that is owed to it: a young pod is owed
 // none, nor is one on a node whose agent has made none for others.
 func (r *verifyReconciler) hasEndpoint(ctx context.Context, pod *corev1.Pod) (has bool, again time.Time, err error) {
-	if !r.cfg.Endpoints || !plan.Runs(pod) {
+	if !r.cfg.Endpoints || !podutil.Runs(pod) {
 		return true, again, nil
 	}
 	var e ciliumv2.CiliumEndpoint

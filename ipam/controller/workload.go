@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/store/workloads"
@@ -107,14 +109,14 @@ func objectOf(w *identity.Workload) runtime.Object {
 func (r *recordReconciler) ofWorkload(ctx context.Context, w identity.Workload) []reconcile.Request {
 	var requests []reconcile.Request
 	var records v1alpha1.FixedIPList
-	if err := r.cached.List(ctx, &records, client.MatchingFields{workloadIndex: w.Resource()}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.cached.List(ctx, &records, index.OfWorkload(w.Resource()), client.UnsafeDisableDeepCopy); err != nil {
 		klog.FromContext(ctx).Error(err, "FixedIPs not listed from the cache; the sweep will find what this event was for", "kind", w.Kind, "workload", klog.KRef(w.Namespace, w.Name))
 	}
 	for _, record := range records.Items {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&record)})
 	}
 	for _, owner := range r.ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name) {
-		requests = append(requests, identityRequest(owner)...)
+		requests = append(requests, source.Request(owner)...)
 	}
 	return requests
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 )
 
 // PostFilter is called when no node could take the pod. It has the next cycle look at all nodes where
@@ -73,7 +74,7 @@ func (p *Plugin) nowhere(c *cycle, stuck string, nodes framework.NodeToStatusRea
 // hindrance says what keeps a node from taking a pod, and what would help where that is plain.
 func hindrance(node *corev1.Node, refused *fwk.Status) (reason, mends string) {
 	switch {
-	case !ready(node):
+	case !nodeutil.IsReady(node):
 		return "is not ready", "; it waits for that node to come back"
 	case node.Spec.Unschedulable:
 		return "is cordoned", "; uncordon it"
@@ -91,15 +92,6 @@ func preempting(pod *corev1.Pod, node fwk.NodeInfo) bool {
 	for _, other := range node.GetPods() {
 		if o := other.GetPod(); o.DeletionTimestamp != nil && corev1helpers.PodPriority(o) < corev1helpers.PodPriority(pod) {
 			return true
-		}
-	}
-	return false
-}
-
-func ready(node *corev1.Node) bool {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
 		}
 	}
 	return false

@@ -16,6 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
@@ -73,7 +74,7 @@ func (p *Plugin) remains(c *cycle, policy v1alpha1.Failover) (why, home string) 
 	case policy == v1alpha1.Wait:
 		return ", or set failover to Reassign, which gives the pod another address", ""
 	case policy == v1alpha1.Migrate && !p.movable:
-		return "; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false", ""
+		return "; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", ""
 	}
 	if why := p.mayRun(c, policy); why != "" {
 		return "; its old pod may still run there: " + why, ""
@@ -174,7 +175,7 @@ func fenceOf(node *corev1.Node) pool.Fence {
 	switch {
 	case node == nil, slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }):
 		return pool.Down
-	case ready(node):
+	case nodeutil.IsReady(node):
 		return pool.Reported
 	}
 	return pool.Unfenced

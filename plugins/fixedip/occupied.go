@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -90,17 +91,16 @@ func (p *Plugin) readySince(name string) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
+	since, ready := nodeutil.ReadySince(node)
+	if !ready {
+		return time.Time{}
 	}
-	return time.Time{}
+	return since
 }
 
 // occupies tells whether a pod has any of the addresses, as far as its status says.
 func occupies(pod *corev1.Pod, addrs []netip.Addr) bool {
-	return !identity.Ended(pod) && !pod.Spec.HostNetwork && sharedWith(pod, addrs).IsValid()
+	return podutil.HoldsIPs(pod) && sharedWith(pod, addrs).IsValid()
 }
 
 // sharedWith is the first of the addresses that is among a pod's; the zero Addr: none is.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 
-	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
@@ -171,7 +171,7 @@ func (w *waiting) vacated(occupant *corev1.Pod) bool {
 		return err == nil
 	}
 	now := obj.(*corev1.Pod)
-	return now.UID != occupant.UID || identity.Ended(now)
+	return now.UID != occupant.UID || podutil.IsTerminal(now)
 }
 
 // vacates wakes the pods that waited for one that has ended, or is gone.
@@ -269,7 +269,7 @@ func (w *waiting) podUpdated(before, after any) {
 		metrics.Woken(metrics.Annotation)
 		w.wake(r.pod)
 	}
-	if was.UID != pod.UID || identity.Ended(pod) && !identity.Ended(was) {
+	if was.UID != pod.UID || podutil.IsTerminal(pod) && !podutil.IsTerminal(was) {
 		w.vacates(was.UID)
 	}
 }

@@ -172,9 +172,9 @@ func TestFailover(t *testing.T) {
 			),
 		},
 		"Migrate: not before the agent has had the time to list the address": {
-			movable:      true,
-			agentSilence: 5 * time.Second,
-			world:        failingOver("Migrate"),
+			movable:            true,
+			agentReportTimeout: 5 * time.Second,
+			world:              failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
 				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a has not listed 10.1.0.6 since this pod was made, and may take until ", func(*scene) {})},
@@ -184,10 +184,10 @@ func TestFailover(t *testing.T) {
 			),
 		},
 		"Migrate: not before the agent has had the time to list the address beside the one that it lists": {
-			movable:      true,
-			families:     []string{"IPv4", "IPv6"},
-			agentSilence: 5 * time.Second,
-			world:        bothAtHome,
+			movable:            true,
+			families:           []string{"IPv4", "IPv6"},
+			agentReportTimeout: 5 * time.Second,
+			world:              bothAtHome,
 			steps: []step{
 				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
 				{at: bind, then: bound("web-0", "a")},
@@ -199,9 +199,9 @@ func TestFailover(t *testing.T) {
 			},
 		},
 		"Migrate: at once where the agent has listed the address and does so no more": {
-			movable:      true,
-			agentSilence: time.Hour,
-			world:        failingOver("Migrate"),
+			movable:            true,
+			agentReportTimeout: time.Hour,
+			world:              failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
 				step{rest: map[string]string{"web-0": unschedulable}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
@@ -213,9 +213,9 @@ func TestFailover(t *testing.T) {
 		// The agent has listed the address of a pod before the last one. The watch of CiliumNodes is behind, and shows that
 		// when the last one is gone, which runs on and has not been listed yet.
 		"Migrate: not because of a listing that is an old one": {
-			movable:      true,
-			agentSilence: time.Hour,
-			world:        failingOver("Migrate"),
+			movable:            true,
+			agentReportTimeout: time.Hour,
+			world:              failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) {
 					s.uses("a", "10.1.0.6", "web-0")
@@ -259,7 +259,7 @@ func TestFailover(t *testing.T) {
 			world: failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false", func(s *scene) { s.cordon("a", false) })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", func(s *scene) { s.cordon("a", false) })},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),

@@ -267,8 +267,8 @@ func TestPlacement(t *testing.T) {
 			),
 		},
 		"what was for anybody is not had before the agent has reported": {
-			agentSilence: time.Hour,
-			world:        twoNodes,
+			agentReportTimeout: time.Hour,
+			world:              twoNodes,
 			steps: placed(
 				step{before: becomesItsOwn},
 				step{at: preFilter, answer: "UnschedulableAndUnresolvable: " + unheard + "*"},
@@ -279,8 +279,8 @@ func TestPlacement(t *testing.T) {
 			),
 		},
 		"or has had the time to": {
-			agentSilence: 5 * time.Second,
-			world:        twoNodes,
+			agentReportTimeout: 5 * time.Second,
+			world:              twoNodes,
 			steps: placed(
 				step{before: becomesItsOwn},
 				step{at: preFilter, answer: "UnschedulableAndUnresolvable: " + unheard + "*"},

@@ -48,8 +48,8 @@ type row struct {
 	// on other nodes than their home.
 	failover string
 	movable  bool
-	// agentSilence is the scheduler's; 0: agents tell at once.
-	agentSilence time.Duration
+	// agentReportTimeout is the scheduler's; 0: agents tell at once.
+	agentReportTimeout time.Duration
 	// preFlight: the scheduler asks PreBindPreFlight before it binds. In Kubernetes v1.34 that is
 	// behind a feature gate.
 	preFlight bool
@@ -219,7 +219,7 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 		Failover:     cmp.Or(r.failover, "Wait"),
 
 		MovableAddresses: r.movable,
-		AgentSilence:     metav1.Duration{Duration: cmp.Or(r.agentSilence, time.Nanosecond)},
+		AgentSilence:     metav1.Duration{Duration: cmp.Or(r.agentReportTimeout, time.Nanosecond)},
 		Workloads:        []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
 	}})
 	return prof

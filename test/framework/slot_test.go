@@ -115,8 +115,8 @@ func TestSlots(t *testing.T) {
 			),
 		},
 		"a slot whose pod was deleted by force is waited for, until its agent has had the time to list it": {
-			agentSilence: 5 * time.Second,
-			world:        world,
+			agentReportTimeout: 5 * time.Second,
+			world:              world,
 			steps: flocked(
 				step{before: func(s *scene) { s.removes("web-x"); s.cordon("b", false); s.joins("web-y") }},
 				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (its agent has not listed it since NS/web-x was gone, and may take until * to do so)*"}},
@@ -126,8 +126,8 @@ func TestSlots(t *testing.T) {
 			),
 		},
 		"a slot whose pod was deleted by force goes to the next once its agent has listed it, and does so no more": {
-			agentSilence: time.Hour,
-			world:        world,
+			agentReportTimeout: time.Hour,
+			world:              world,
 			steps: flocked(
 				step{before: func(s *scene) {
 					s.cordon("b", false)
@@ -145,8 +145,8 @@ func TestSlots(t *testing.T) {
 			),
 		},
 		"a slot that was listed when its pod was deleted goes to the next at once when it is not any more": {
-			agentSilence: time.Hour,
-			world:        world,
+			agentReportTimeout: time.Hour,
+			world:              world,
 			steps: flocked(
 				step{before: func(s *scene) {
 					s.cordon("b", false)
@@ -161,8 +161,8 @@ func TestSlots(t *testing.T) {
 			),
 		},
 		"a slot whose pod has ended goes to the next at once": {
-			agentSilence: time.Hour,
-			world:        world,
+			agentReportTimeout: time.Hour,
+			world:              world,
 			steps: flocked(
 				step{before: func(s *scene) {
 					s.cordon("b", false)

@@ -92,7 +92,7 @@ func TestAdmission(t *testing.T) {
 func (e *env) sameAsReaders() {
 	values := map[string][]string{}
 	for key := range annotationReaders {
-		values[key] = []string{"", "true", "false", "True", "T", "1", "yes", "tRuE", "Delete", "Retain", "delete", "Wait", "Migrate", "Reassign", "Restart", "Report", "ordinal", "set", "Retain ", "a\nb", `"`}
+		values[key] = []string{"", "true", "false", "True", "T", "1", "yes", "tRuE", "Delete", "Retain", "delete", "Wait", "Migrate", "Reassign", "Restart", "Report", "ordinal", "any", "Retain ", "a\nb", `"`}
 	}
 	values[identity.AnnotationTTL] = append(values[identity.AnnotationTTL], "0", "30m", "1h30m", "1.5h", ".5s", "5.s", "+5m", "-1s", "1d", "30", "1e3s", "100ns", "1µs", "1us", "h", " 1h")
 	values[request.AnnotationIPs] = append(values[request.AnnotationIPs],
@@ -130,7 +130,7 @@ func (e *env) refusedAtAdmission() {
 		o    client.Object
 		want string
 	}{
-		"both places": {both, `metadata.annotations[fixedip.io/ttl]: Invalid value: "1 day": write a duration such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
+		"both places": {both, `metadata.annotations[fixedip.io/retention-ttl]: Invalid value: "1 day": write a duration such as 30m or 24h; spec.template.metadata.annotations[fixedip.io/enabled]: Invalid value: "maybe": write "true" or "false"`},
 		"no such":     {deployment, `spec.template.metadata.annotations[fixedip.io/when-delete]: Invalid value: "Retain": there is no such annotation`},
 		"others'":     {foreign, ""},
 		"none":        {statefulSet("web", 1), ""},
@@ -149,7 +149,7 @@ func (e *env) ratchet(old *appsv1.StatefulSet) {
 		want  string
 	}{
 		{`{"metadata":{"labels":{"a":"b"}}}`, ""},
-		{`{"metadata":{"annotations":{"fixedip.io/ttl":"soon"}}}`, "fixedip.io/ttl"},
+		{`{"metadata":{"annotations":{"fixedip.io/retention-ttl":"soon"}}}`, "fixedip.io/retention-ttl"},
 		{`{"metadata":{"annotations":{"fixedip.io/failover":"Wait"}}}`, ""},
 	} {
 		err := e.api.Patch(within(e.t), old, client.RawPatch(types.MergePatchType, []byte(c.patch)))

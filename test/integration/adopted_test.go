@@ -125,7 +125,7 @@ func TestGuidesClusterTakenOver(t *testing.T) {
 
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", bin+"/race/fixedip-controller", product.ControllerOptions{
-		Lease: testLease, Args: []string{"--cluster-pool-ipv4-cidr=10.8.0.0/16", "--cool-down=2s"},
+		Lease: testLease, Args: []string{"--cluster-pool-ipv4-cidr=10.8.0.0/16", "--address-cooldown=2s"},
 	})
 	e.must(err)
 	after := e.awaitRunningAsBefore(all)

@@ -153,7 +153,7 @@ func (e *env) optedInAndOut() {
 
 // Every way to ask for addresses, each given, kept, and recorded.
 func (e *env) askedFor() {
-	const ips, by = "fixedip.io/ips", "fixedip.io/ips-by"
+	const ips, by = "fixedip.io/ips", "fixedip.io/ips-assignment"
 
 	// Made before their StatefulSet, which the controller must not take for one that is gone.
 	e.create(beforehand("early", "early-0", e.in("node-1", "90")), beforehand("early", "early-1"))
@@ -165,7 +165,7 @@ func (e *env) askedFor() {
 		statefulSet("range", 3, onTemplate(ips, e.in("node-1", "60")+"-"+e.in("node-1", "69")), func(s *appsv1.StatefulSet) {
 			s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5}
 		}),
-		statefulSet("set", 3, onTemplate(ips, e.in("node-3", "128")+"/29", by, "set")),
+		statefulSet("set", 3, onTemplate(ips, e.in("node-3", "128")+"/29", by, "any")),
 		statefulSet("whole", 2, func(s *appsv1.StatefulSet) { s.Annotations = map[string]string{ips: e.in("node-2", "70") + "/31"} }),
 		statefulSet("calico", 1, onTemplate("cni.projectcalico.org/ipAddrs", fmt.Sprintf("[%q]", e.in("node-3", "80")))),
 	)
@@ -219,7 +219,7 @@ func TestAskedForInVain(t *testing.T) {
 	e.create(beforehand("taken", "taken-0", e.in("node-2", "50")), beforehand("far", "far-0", "192.168.9.10"))
 	e.create(
 		statefulSet("wants", 1, onTemplate(ips, held)),
-		statefulSet("shares", 2, onTemplate(ips, held+","+e.in("node-1", "51"), "fixedip.io/ips-by", "set")),
+		statefulSet("shares", 2, onTemplate(ips, held+","+e.in("node-1", "51"), "fixedip.io/ips-assignment", "any")),
 		statefulSet("outside", 1, outside),
 		statefulSet("malformed", 1, onTemplate(ips, "10.240.1.300")),
 		statefulSet("few", 2, onTemplate(ips, e.in("node-1", "60"))),

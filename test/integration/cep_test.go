@@ -91,7 +91,7 @@ func TestG6CEPKeeper(t *testing.T) {
 	}
 	port := freePort(t)
 	e := startOn(t, options{controllerArgs: append([]string{
-		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--cep-patience=10s", "--cep-termination-timeout=5s", "--restart-after=2s",
+		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--cep-grace-period=10s", "--cep-termination-timeout=5s", "--mismatch-grace-period=2s",
 	}, defaultPool...)}, map[string][]string{"node-1": {"--endpoint-interval=1s"}, "node-2": {"--old-agent"}})
 	onNode := func(name, node string) client.Object {
 		s := statefulSet(name, 1)
@@ -178,7 +178,7 @@ func TestG6CEPKeeper(t *testing.T) {
 			t.Fatal("the garbage collector was faster every time")
 		}
 	}
-	e.awaitMetric(port, "fixedip_ciliumendpoints_reowned_total", nil, func(v float64) bool { return v > 0 })
+	e.awaitMetric(port, "fixedip_ciliumendpoint_ownerref_fixes_total", nil, func(v float64) bool { return v > 0 })
 
 	for name, r := range e.awaitRunning(nil, append(young, "witness-0")...) {
 		if r.UID != before[name].UID {

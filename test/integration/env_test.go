@@ -66,7 +66,7 @@ type options struct {
 }
 
 // defaultPool are the flags of a controller where a test has no wish of its own.
-var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--cool-down=2s"}
+var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-cooldown=2s"}
 
 // startCluster starts a control plane with the product's manifests applied.
 func startCluster(t *testing.T, controlPlaneArgs ...string) *env {

@@ -200,7 +200,7 @@ func TestMigrateNotAllowed(t *testing.T) {
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
 	e.cordon(r.Node, true)
 	e.deletePods("web-0")
-	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it; it may not migrate, although its failover says so: the scheduler's arguments have movableAddresses at false", r.Address, r.Node))
+	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is cordoned; uncordon it; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", r.Address, r.Node))
 	e.cordon(r.Node, false)
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }

@@ -325,6 +325,6 @@ func onFake(n int) func(string) string { return func(string) string { return fak
 // startFakes starts a cluster of a controller and fake nodes alone.
 func startFakes(t *testing.T, nodes int, place func(string) string, args ...string) (*env, *fakes) {
 	t.Helper()
-	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll, controllerArgs: append([]string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1s", "--enable-leader-election=false"}, args...)})
+	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll, controllerArgs: append([]string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1s", "--enable-leader-election=false"}, args...)})
 	return e, e.fakeNodes(nodes, place)
 }

@@ -40,7 +40,7 @@ func TestG8Families(t *testing.T) {
 			ours:       v4, theirs: v4,
 		},
 		"IPv6 alone": {
-			controller: []string{"--enable-ipv6=true", "--enable-static-pod-ipv6=true", ipv6CIDR, ipv6Mask, "--cool-down=2s"},
+			controller: []string{"--enable-ipv6=true", "--enable-static-pod-ipv6=true", ipv6CIDR, ipv6Mask, "--address-cooldown=2s"},
 			node:       []string{"--ipv4=false", "--ipv6"},
 			ours:       v6, theirs: v6,
 		},

@@ -94,7 +94,7 @@ func (r *faultRun) node(name string) string { return r.name + "-" + name }
 func (r *faultRun) join(name string, cordoned bool, successorOf string) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.node(name), Labels: map[string]string{"run": r.name}}}
 	if successorOf != "" {
-		node.Labels["fixedip.io/successor-of"] = r.node(successorOf)
+		node.Labels["fixedip.io/replaces-node"] = r.node(successorOf)
 	}
 	node.Spec.Unschedulable = cordoned
 	r.nodes = append(r.nodes, name)
@@ -307,7 +307,7 @@ func TestEveryWriteFails(t *testing.T) {
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
 		Kubeconfig: gate.kubeconfigs[cluster.Controller],
-		Args:       []string{"--cluster-pool-ipv4-cidr=10.64.0.0/10", "--cool-down=1s", "--subnet-hold-time=1h", "--enable-leader-election=false"},
+		Args:       []string{"--cluster-pool-ipv4-cidr=10.64.0.0/10", "--address-cooldown=1s", "--orphaned-subnet-grace-period=1h", "--enable-leader-election=false"},
 	})
 	e.must(err)
 	f := e.fakeNodes(0, nil)

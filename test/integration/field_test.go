@@ -60,7 +60,7 @@ func nothingLeft(rows []witness.Row) bool { return len(rows) == 0 }
 // All of them share one cluster, each with a workload of its own.
 func TestFieldBugs(t *testing.T) {
 	t.Parallel()
-	e, f := startFakes(t, 3, func(pod string) string { return fakeName(len(pod) % 3) }, "--finalizer-deadline=3s")
+	e, f := startFakes(t, 3, func(pod string) string { return fakeName(len(pod) % 3) }, "--force-finalize-after=3s")
 	restart := func() {
 		e.must(e.controller.Kill())
 		e.must(e.controller.Restart(within(t)))
@@ -267,7 +267,7 @@ func TestFieldBugs(t *testing.T) {
 			return cn
 		}())
 		place := f.placing(onFake(15))
-		e.create(statefulSet("f15", 1, byNobody, annotatedWith("fixedip.io/ttl", "3s")))
+		e.create(statefulSet("f15", 1, byNobody, annotatedWith("fixedip.io/retention-ttl", "3s")))
 		e.awaitRunning(nil, "f15-0")
 		f.placing(place)
 		e.delete(statefulSet("f15", 1))

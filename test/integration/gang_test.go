@@ -152,7 +152,7 @@ func TestGang(t *testing.T) {
 		}
 	}
 	// Seven before, the single one and these four, none of which met another's.
-	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 0, `fixedip_claims_total{result="written"}`: 12, `fixedip_claims_total{result="taken"}`: 0})
+	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 0, `fixedip_claims_total{result="written"}`: 12, `fixedip_claims_total{result="conflict"}`: 0})
 
 	t.Log("a gang that is given up while it waits")
 	e.incomplete("never", "closed")

@@ -126,7 +126,7 @@ func (e *env) followed(node string, before, after map[string]witness.Row) {
 // nothing else is touched.
 func TestNodeReplaced(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--subnet-hold-time=0s")})
+	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=0s")})
 	e.startNode("node-1", ofGroup("a"))
 	e.startNode("node-2", ofGroup("b"))
 	e.create(statefulSet("web", 3, on("a")), statefulSet("stays", 2, on("b")))
@@ -158,7 +158,7 @@ func TestNodeReplaced(t *testing.T) {
 // address may migrate, to a living one; and to no other.
 func TestHeldSubnet(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--subnet-hold-time=1h")})
+	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=1h")})
 	e.startNode("node-1", ofGroup("a"))
 	e.startNode("node-2", ofGroup("b"))
 	e.create(statefulSet("web", 2, on("a")), statefulSet("stays", 1, on("b")))
@@ -176,7 +176,7 @@ func TestHeldSubnet(t *testing.T) {
 	e.followed("node-1", before, second)
 
 	e.loseNode("node-1")
-	e.startNode("node-4", ofGroup("a", "fixedip.io/successor-of=node-1"))
+	e.startNode("node-4", ofGroup("a", "fixedip.io/replaces-node=node-1"))
 	third := e.awaitRunning(second, names("web", 2)...)
 	e.followed("node-4", before, third)
 	if got := e.subnetsOf("node-4", 1); got[0] != had[0] {
@@ -210,7 +210,7 @@ func TestHeldSubnet(t *testing.T) {
 // By one policy nobody inherits; by the other the FixedIPs are given up, which the pods outlive.
 func TestHoldAndFree(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--subnet-policy=Hold", "--subnet-hold-time=0s")})
+	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-policy=Hold", "--orphaned-subnet-grace-period=0s")})
 	e.startNode("node-1", ofGroup("a"))
 	e.startNode("node-2", ofGroup("b"))
 	e.create(statefulSet("web", 2, on("a")), statefulSet("stays", 1, on("b")))
@@ -228,7 +228,7 @@ func TestHoldAndFree(t *testing.T) {
 	}
 
 	e.must(e.controller.Kill())
-	e.startController("free", append(slices.Clone(defaultPool), "--subnet-policy=Free", "--subnet-hold-time=1s")...)
+	e.startController("free", append(slices.Clone(defaultPool), "--orphaned-subnet-policy=Free", "--orphaned-subnet-grace-period=1s")...)
 	for name, r := range e.awaitRunning(before, names("web", 2)...) {
 		if r.Node != "node-3" || r.Address == before[name].Address {
 			t.Errorf("pod %s gave %s up and has %s on %s now", name, before[name].Address, r.Address, r.Node)

@@ -239,8 +239,8 @@ func TestLateAgents(t *testing.T) {
 	// What is wrong for a while is told by name, and is not what is promised here.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
 	// Addresses rest for a minute, longer than any agent is late.
-	late := e.startLateNodes(threeNodes, behind, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--ip-rate-num=100", "--restart-after=4s",
-		fmt.Sprintf("--max-restarts=%d", atOnce), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
+	late := e.startLateNodes(threeNodes, behind, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--min-free-ips=100", "--mismatch-grace-period=4s",
+		fmt.Sprintf("--max-concurrent-restarts=%d", atOnce), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
 
 	kept := map[string]witness.Row{}
 	// keepAndDelete deletes each pod as soon as what it got is kept for it, which its agent has not seen yet: it
@@ -308,7 +308,7 @@ func TestLateAgents(t *testing.T) {
 // claim each time, so that a restart helps once the agent has caught up.
 func TestLateAgentOfSlots(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{controllerArgs: append([]string{"--restart-after=4s", "--workload-kind=" + deployments}, defaultPool...),
+	e := start(t, options{controllerArgs: append([]string{"--mismatch-grace-period=4s", "--workload-kind=" + deployments}, defaultPool...),
 		workloads: "[{apiGroup: apps, kind: Deployment, identity: Slot}]"})
 	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
 	late := e.startLateNode("node-1", 3*time.Second)

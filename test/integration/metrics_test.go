@@ -135,7 +135,7 @@ func TestMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool, noScheduler: true})
 	s := e.startServing(product.SchedulerOptions{})
-	s.awaitMetrics(metrics{`fixedip_watch_synced{resource="ciliumnodes"}`: 1, `fixedip_watch_synced{resource="fixedips"}`: 1, "fixedip_ledger_nodes": 2})
+	s.awaitMetrics(metrics{`fixedip_informer_synced{resource="ciliumnodes"}`: 1, `fixedip_informer_synced{resource="fixedips"}`: 1, "fixedip_cache_nodes": 2})
 	if status, body, err := s.get(within(t), "/metrics", ""); err != nil || status != http.StatusForbidden {
 		t.Errorf("nobody may read metrics: %d, %v: %.200s", status, err, body)
 	}
@@ -144,17 +144,17 @@ func TestMetrics(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 4)...)
 	s.awaitMetrics(metrics{
 		`fixedip_claims_total{result="written"}`: 4, "fixedip_claim_duration_seconds_count": 4, "fixedip_claim_batch_size_sum": 4,
-		"fixedip_ledger_entries": 4, "fixedip_claims_in_flight": 0, `fixedip_scheduling_cycles_total{steered="false"}`: 4,
-		`fixedip_scheduling_cycles_total{steered="true"}`: 0,
+		"fixedip_cache_entries": 4, "fixedip_claims_in_flight": 0, `fixedip_prefilter_total{narrowed="false"}`: 4,
+		`fixedip_prefilter_total{narrowed="true"}`: 0,
 	})
 
 	// Those that come back write nothing, and look at one node.
 	e.deletePods(names("web", 4)...)
 	e.sameAddresses(before, e.awaitRunning(before, names("web", 4)...))
 	s.awaitMetrics(metrics{
-		`fixedip_claims_total{result="standing"}`: 4, `fixedip_claims_total{result="written"}`: 4,
-		`fixedip_scheduling_cycles_total{steered="true"}`: 4, `fixedip_scheduling_cycles_total{steered="false"}`: 4,
-		"fixedip_ledger_entries": 4, "fixedip_claims_in_flight": 0,
+		`fixedip_claims_total{result="existing"}`: 4, `fixedip_claims_total{result="written"}`: 4,
+		`fixedip_prefilter_total{narrowed="true"}`: 4, `fixedip_prefilter_total{narrowed="false"}`: 4,
+		"fixedip_cache_entries": 4, "fixedip_claims_in_flight": 0,
 	})
 
 	// A pod that is refused and mended is woken by that. What becomes of it then is the affair of
@@ -165,7 +165,7 @@ func TestMetrics(t *testing.T) {
 	e.podMessage("wrong-0", `write "true" or "false"`)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "wrong-0"}}
 	e.must(e.api.Patch(within(t), pod, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/enabled":"true"}}}`))))
-	s.awaitMetrics(metrics{`fixedip_wakeups_total{cause="annotation"}`: 1})
+	s.awaitMetrics(metrics{`fixedip_requeues_total{reason="annotation"}`: 1})
 }
 
 // Without the CRD of the FixedIPs the scheduler starts, says that it is not ready and what it waits
@@ -189,7 +189,7 @@ func TestReadiness(t *testing.T) {
 		return status == http.StatusInternalServerError && strings.Contains(body, "[-]sched-handler-sync failed")
 	}
 	s.await("the scheduler to say that it is not ready", "/readyz", "", notReady)
-	s.awaitMetrics(metrics{`fixedip_watch_synced{resource="ciliumnodes"}`: 1, `fixedip_watch_synced{resource="fixedips"}`: 0})
+	s.awaitMetrics(metrics{`fixedip_informer_synced{resource="ciliumnodes"}`: 1, `fixedip_informer_synced{resource="fixedips"}`: 0})
 	if status, body, err := s.get(within(t), "/readyz", ""); err != nil || !notReady(status, body) {
 		t.Errorf("without FixedIPs it says: %d, %v: %s", status, err, body)
 	}
@@ -202,5 +202,5 @@ func TestReadiness(t *testing.T) {
 	if !strings.Contains(body, "[+]sched-handler-sync ok") {
 		t.Errorf("it is ready and says: %s", body)
 	}
-	s.awaitMetrics(metrics{`fixedip_watch_synced{resource="fixedips"}`: 1})
+	s.awaitMetrics(metrics{`fixedip_informer_synced{resource="fixedips"}`: 1})
 }

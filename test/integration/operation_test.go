@@ -74,7 +74,7 @@ func TestG17ControllerMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})
 	e.startNode("node-1")
-	args := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/22", "--cluster-pool-ipv4-mask-size=24", "--ip-rate-num=5"}
+	args := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/22", "--cluster-pool-ipv4-mask-size=24", "--min-free-ips=5"}
 	leader := e.startReplica("leader", args...)
 	leader.awaitServed(leader.health, "/readyz")
 	leader.awaitServed(leader.metrics, "/metrics", `leader_election_master_status{name="cilium-ipam-leader"} 1`)
@@ -87,15 +87,15 @@ func TestG17ControllerMetrics(t *testing.T) {
 	e.awaitRunning(nil, names("web", 2)...)
 	both := []string{
 		`fixedip_reservations{phase="InUse"} 2`,
-		`fixedip_unrecorded_claims 0`,
+		`fixedip_claims_without_fixedip 0`,
 		`fixedip_pool_addresses{family="IPv4",node="node-1",state="fixed"} 2`,
 		`fixedip_pool_addresses{family="IPv4",node="node-1",state="free"} 5`,
 		`fixedip_cluster_pool_free_subnets{cidr="10.240.0.0/22"} 3`,
-		`fixedip_disputed_nodes 0`,
-		`fixedip_watch_synced{resource="ciliumnodes"} 1`,
-		`fixedip_watch_synced{resource="fixedips"} 1`,
-		`fixedip_watch_synced{resource="pods"} 1`,
-		`fixedip_watch_synced{resource="statefulsets"} 1`,
+		`fixedip_overlapping_subnet_nodes 0`,
+		`fixedip_informer_synced{resource="ciliumnodes"} 1`,
+		`fixedip_informer_synced{resource="fixedips"} 1`,
+		`fixedip_informer_synced{resource="pods"} 1`,
+		`fixedip_informer_synced{resource="statefulsets"} 1`,
 	}
 	leader.awaitServed(leader.metrics, "/metrics", both...)
 	standby.awaitServed(standby.metrics, "/metrics", append(both, `leader_election_master_status{name="cilium-ipam-leader"} 0`)...)
@@ -103,7 +103,7 @@ func TestG17ControllerMetrics(t *testing.T) {
 	e.must(e.Process("leader").Kill())
 	standby.awaitServed(standby.metrics, "/metrics", `leader_election_master_status{name="cilium-ipam-leader"} 1`)
 	e.delete(statefulSet("web", 2))
-	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="record-deleted"} 2`, `fixedip_reservations{phase="InUse"} 0`)
+	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="fixedip-deleted"} 2`, `fixedip_reservations{phase="InUse"} 0`)
 }
 
 // A dry run tells each write that would be made, and makes none: no object changes, no event and no

@@ -27,7 +27,7 @@ func TestG24Rotation(t *testing.T) {
 	// A node with room for three fixed addresses. Its agent is slow to report, so that it still lists an
 	// address when that is given back: one that it never listed is nobody's until it has cooled down.
 	e := start(t, options{controllerArgs: []string{
-		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=2", "--max-allocated-ip=3", "--cool-down=1h",
+		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1h",
 	}})
 	e.startNode("node-1", "--update-rate=4s")
 	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
@@ -77,7 +77,7 @@ func TestG24Rotation(t *testing.T) {
 	gone("c")
 	gone("d")
 	e.must(e.controller.Terminate(within(t)))
-	e.startController("cooled", "--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=2", "--max-allocated-ip=3", "--cool-down=1s")
+	e.startController("cooled", "--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1s")
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Used == 2+running }))
 	free := []string{"10.240.0.4", resting[0]}
 	slices.Sort(free)
@@ -88,7 +88,7 @@ func TestG24Rotation(t *testing.T) {
 func TestScoreWeight(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, noScheduler: true, controllerArgs: []string{
-		"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--ip-rate-num=2", "--max-allocated-ip=4", "--cool-down=2s",
+		"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--min-free-ips=2", "--max-dynamic-ips=4", "--address-cooldown=2s",
 	}})
 	// Many addresses of node-1 are kept, and most of the CPU of node-2 is taken.
 	var cn ciliumv2.CiliumNode

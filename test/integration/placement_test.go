@@ -152,7 +152,7 @@ func (e *env) restored(node string, pods map[string]witness.Row) {
 func TestSubnetFull(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{
-		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--ip-rate-num=2", "--max-allocated-ip=3", "--cool-down=1s",
+		"--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1s",
 	}})
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic == 3 }))
 	e.create(statefulSet("web", 3))
@@ -227,7 +227,7 @@ func TestStranger(t *testing.T) {
 // First placements go where most of the subnet is free.
 func TestSubnetsFillEvenly(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{nodes: threeNodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--cool-down=2s"}})
+	e := start(t, options{nodes: threeNodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--address-cooldown=2s"}})
 	e.create(statefulSet("web", 12))
 	perNode := map[string]int{}
 	for _, r := range e.awaitRunning(nil, names("web", 12)...) {

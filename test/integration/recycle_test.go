@@ -145,7 +145,7 @@ func TestG3Recycle(t *testing.T) {
 	var err error
 	// Not the race detector's build, which takes ten times the time.
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
-		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1h", "--enable-leader-election=false"},
+		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1h", "--enable-leader-election=false"},
 	})
 	e.must(err)
 	f := e.fakeNodes(nodes, func(pod string) string {

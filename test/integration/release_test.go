@@ -92,7 +92,7 @@ func TestScaleDownAndUp(t *testing.T) {
 // successor gets another.
 func TestFixedIPDeletedByHand(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--cool-down=1h"}})
+	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-cooldown=1h"}})
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
@@ -132,10 +132,10 @@ func TestG22RetentionTTL(t *testing.T) {
 		return statefulSet(name, 2, annotated(map[string]map[string]string{
 			"kept":    {"fixedip.io/when-deleted": "Retain"},
 			"shrinks": {"fixedip.io/when-scaled": "Delete"},
-			"returns": {"fixedip.io/ttl": "1h"},
-			"naps":    {"fixedip.io/ttl": "1h", "fixedip.io/when-scaled": "Delete"},
-			"leaves":  {"fixedip.io/ttl": "2s", "fixedip.io/when-scaled": "Delete"},
-			"expires": {"fixedip.io/ttl": "2s"},
+			"returns": {"fixedip.io/retention-ttl": "1h"},
+			"naps":    {"fixedip.io/retention-ttl": "1h", "fixedip.io/when-scaled": "Delete"},
+			"leaves":  {"fixedip.io/retention-ttl": "2s", "fixedip.io/when-scaled": "Delete"},
+			"expires": {"fixedip.io/retention-ttl": "2s"},
 			"wrong":   {"fixedip.io/when-deleted": "Never"},
 		}[name]))
 	}

@@ -45,7 +45,7 @@ func TestRightsAreUsed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--audit-log=" + log}})
-	e.startController("controller", append([]string{"--workload-kind=Deployment.apps=Slot", "--sweep-interval=5s"}, defaultPool...)...)
+	e.startController("controller", append([]string{"--workload-kind=Deployment.apps=Slot", "--resync-period=5s"}, defaultPool...)...)
 	e.startScheduler("scheduler", product.SchedulerOptions{Workloads: "[{apiGroup: apps, kind: Deployment, identity: Slot}]"})
 	e.startNode("node-1")
 	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))

@@ -80,7 +80,7 @@ func TestG12Watermarks(t *testing.T) {
 	t.Parallel()
 	const perMinute, most = 20, 28
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{
-		"--ip-rate-num=4", "--max-above-watermark=4", fmt.Sprintf("--max-allocated-ip=%d", most), fmt.Sprintf("--node-writes-per-minute=%d", perMinute)}, defaultPool...)})
+		"--min-free-ips=4", "--max-surplus-ips=4", fmt.Sprintf("--max-dynamic-ips=%d", most), fmt.Sprintf("--node-writes-per-minute=%d", perMinute)}, defaultPool...)})
 	began, first := time.Now(), e.witness.Generations()["node-1"]
 	// Two more are the node's own.
 	settled := func(used int) func(*ciliumv2.CiliumNode) bool {
@@ -167,7 +167,7 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
 	e.startNode("node-1", "--update-rate=1h")
-	e.startController("controller", append([]string{"--ip-rate-num=4"}, defaultPool...)...)
+	e.startController("controller", append([]string{"--min-free-ips=4"}, defaultPool...)...)
 	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))
 	var pods []string
 	for _, more := range []int{20, 15} {
@@ -183,7 +183,7 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 // A controller that comes and goes in the middle of it all brings the handshake to its end.
 func TestShrinkAcrossRestarts(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--ip-rate-num=20", "--max-above-watermark=2"}, defaultPool...)})
+	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})
 	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
 	e.must(e.controller.Kill())
 	// One answered and not taken out, one taken out and not told, one that nobody answered, one that

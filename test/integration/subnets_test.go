@@ -108,7 +108,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	t.Parallel()
 	o := options{
 		controlPlaneArgs: []string{"--node-cidrs=10.60.0.0/22,fd00:60::/118", "--node-cidr-mask-sizes=24,120"},
-		controllerArgs:   []string{"--subnet-source=Node", "--cool-down=2s"},
+		controllerArgs:   []string{"--subnet-source=Node", "--address-cooldown=2s"},
 		families:         []string{"IPv4", "IPv6"},
 	}
 	e := startOn(t, o, map[string][]string{"node-1": {"--ipv6"}, "node-2": {"--ipv6"}})

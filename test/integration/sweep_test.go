@@ -21,7 +21,7 @@ func left(rows []witness.Row, workload string) []witness.Row {
 // anything.
 func TestG4EventsAndSweep(t *testing.T) {
 	t.Parallel()
-	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--sweep-interval=1h"}, defaultPool...)})
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--resync-period=1h"}, defaultPool...)})
 	e.create(statefulSet("told", 2), statefulSet("untold", 2), statefulSet("shrinks", 2, annotatedWith("fixedip.io/when-scaled", "Delete")), statefulSet("stays", 2))
 	all := slices.Concat(names("told", 2), names("untold", 2), names("shrinks", 2), names("stays", 2))
 	before := e.awaitRunning(nil, all...)
@@ -43,7 +43,7 @@ func TestG4EventsAndSweep(t *testing.T) {
 		}
 	}
 	port := freePort(t)
-	e.startController("controller", append([]string{"--sweep-interval=1s", "--enable-leader-election=false", fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)...)
+	e.startController("controller", append([]string{"--resync-period=1s", "--enable-leader-election=false", fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)...)
 	e.await("wait for what nobody heard of to leave nothing behind", func(rows []witness.Row) bool { return len(rows) == len(left(rows, "stays")) })
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Resting == 0 && p.Dynamic == 10 && p.Used == 2+p.Fixed }))
 

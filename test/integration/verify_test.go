@@ -172,7 +172,7 @@ func TestFirstPlacementAdopted(t *testing.T) {
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
-	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--restart-after=6s", "--max-restarts=1"}, defaultPool...)})
+	e := startLate(t, options{controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port), "--mismatch-grace-period=6s", "--max-concurrent-restarts=1"}, defaultPool...)})
 	all := append(names("many", 3), "left-0", "guarded-0")
 	want := map[string]string{}
 	for i, name := range all {
@@ -186,7 +186,7 @@ func TestMismatch(t *testing.T) {
 	}
 	e.create(budget)
 	e.create(statefulSet("guarded", 1), statefulSet("many", 3), statefulSet("left", 1, func(s *appsv1.StatefulSet) {
-		s.Annotations = map[string]string{"fixedip.io/on-mismatch": "Report"}
+		s.Annotations = map[string]string{"fixedip.io/mismatch-policy": "Report"}
 	}))
 	before := e.awaitRunning(nil, all...)
 	for _, name := range all {
@@ -237,7 +237,7 @@ func TestMismatch(t *testing.T) {
 
 	// The budget is gone, and the other workload has changed its mind.
 	e.delete(budget)
-	e.annotate(statefulSet("left", 1), "fixedip.io/on-mismatch", "Restart")
+	e.annotate(statefulSet("left", 1), "fixedip.io/mismatch-policy", "Restart")
 	e.deletePods("many-0")
 	for name, r := range e.awaitRunning(before, "left-0", "guarded-0", "many-0") {
 		if r.Address != want[name] {

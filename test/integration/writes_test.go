@@ -98,7 +98,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 	controller, err := product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
 		Kubeconfig: gate.kubeconfig,
 		// Whoever waits for a lease is not stopped at a write.
-		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--cool-down=1s", "--enable-leader-election=false"},
+		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1s", "--enable-leader-election=false"},
 	})
 	e.must(err)
 	f := e.fakeNodes(1, onFake(0))

@@ -262,7 +262,7 @@ func (c *checks) excused(m *machine, uid types.UID, ip string) bool {
 		_, listed = cn.Status.IPAM.Used[ip]
 	}
 	// A second is what times of the API are rounded to.
-	return !listed && time.Since(at) > agentSilence-time.Second
+	return !listed && time.Since(at) > agentReportTimeout-time.Second
 }
 
 // checkRecord is invariant 1 for FixedIPs, and invariant 5: none goes but for a reason.

@@ -54,7 +54,7 @@ func controllerConfig() ipamcontroller.Config {
 		WritesPerMinute:    30,
 		StripManagedFields: true,
 		CoolDown:           coolDown,
-		AgentSilence:       agentSilence,
+		AgentSilence:       agentReportTimeout,
 		Failover:           v1alpha1.Wait,
 		FinalizerDeadline:  10 * time.Minute,
 		SweepInterval:      ipamcontroller.DefaultSweepInterval,

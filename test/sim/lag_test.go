@@ -8,10 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// lag is how long an agent owes what the product counts on: that it sees within agentSilence whose an address has become that
+// lag is how long an agent owes what the product counts on: that it sees within agentReportTimeout whose an address has become that
 // was for anybody, and reports within as much again who else has it. Time in which nothing passes between the machine and
 // the API server does not count here, unless it is so long that the node is no longer ready: then all begins anew.
-// What is left of agentSilence for that is muteFor.
+// What is left of agentReportTimeout for that is muteFor.
 //
 // Whoever says that a node is no longer ready does so in time. While nobody does, nothing that a node says can be counted on.
 type lag struct {

@@ -27,8 +27,8 @@ import (
 // usedBy finds the pod in what the scheduler says of an address that another one has.
 var usedBy = regexp.MustCompile(`use(?:d)? by (\S+)[;,] `)
 
-// agentSilence is how long the product takes an agent to be silent at most.
-const agentSilence = time.Minute
+// agentReportTimeout is how long the product takes an agent to be silent at most.
+const agentReportTimeout = time.Minute
 
 // flushInterval is when a pod is tried again that nothing has woken.
 const flushInterval = 5 * time.Minute
@@ -88,7 +88,7 @@ func (w *world) startScheduler() *scheduler {
 		ClaimBurst:       200,
 		Failover:         "Wait",
 		MovableAddresses: true,
-		AgentSilence:     metav1.Duration{Duration: agentSilence},
+		AgentSilence:     metav1.Duration{Duration: agentReportTimeout},
 	}
 	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)
 	if err != nil {

@@ -370,7 +370,7 @@ func (w *world) machineDeeds() []deed {
 			if _, exists := one[*corev1.Node](w.server, nodes, m.name); !exists {
 				add("replacement: of "+m.name, func() {
 					next := w.newMachine()
-					change(w.server, nodes, next.name, "user", func(n *corev1.Node) { n.Labels = map[string]string{"fixedip.io/successor-of": m.name} })
+					change(w.server, nodes, next.name, "user", func(n *corev1.Node) { n.Labels = map[string]string{"fixedip.io/replaces-node": m.name} })
 				})
 			}
 		}

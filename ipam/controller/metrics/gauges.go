@@ -13,17 +13,17 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// World is what the gauges are read from, each time that they are asked for.
+// World is the state that the gauges are read from whenever metrics are served.
 type World struct {
 	Ledger *ledger.Ledger
-	// ClusterPools are what subnets are cut from.
+	// ClusterPools are the CIDRs from which subnets of nodes are taken.
 	ClusterPools []address.ClusterPool
 	// Phases counts the FixedIPs by phase.
 	Phases func() map[v1alpha1.Phase]int
 	// Subnets returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets.
 	Subnets func() (orphaned int, claimed []netip.Prefix)
-	// Synced tells of each watch whether all that stood at the start has been seen. Key: the
-	// plural name of the resource.
+	// Synced reports for each informer whether it has seen every object that existed at the start.
+	// Key: the plural name of the resource.
 	Synced func() map[string]bool
 }
 
@@ -32,54 +32,54 @@ const (
 	stateFree    = "free"
 	stateUsed    = "used"
 	stateFixed   = "fixed"
-	stateResting = "resting"
+	stateResting = "cooldown"
 	stateNode    = "node"
 	stateOther   = "other"
 )
 
 var (
 	poolAddresses = prometheus.NewDesc("fixedip_pool_addresses",
-		"Entries in the pool of a node: free and used (of any pod, by what its agent last said), fixed (name a pod), resting (released, cooling down), node (the node's own), other.",
+		"Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod), cooldown (released recently), node (owned by the node itself), other.",
 		[]string{"node", "family", "state"}, nil)
 	subnetFree = prometheus.NewDesc("fixedip_subnet_free_addresses",
-		"Addresses of a node's subnets that a new reservation can choose from.",
+		"Addresses in the subnets of a node that a new claim can take.",
 		[]string{"node", "family"}, nil)
-	disputedNodes = prometheus.NewDesc("fixedip_disputed_nodes",
-		"Nodes whose subnets overlap those of another node. Nothing in them is handed out.",
+	disputedNodes = prometheus.NewDesc("fixedip_overlapping_subnet_nodes",
+		"Nodes whose subnets overlap subnets of another node. No address in them is claimed.",
 		nil, nil)
 	freeSubnets = prometheus.NewDesc("fixedip_cluster_pool_free_subnets",
-		"Subnets that a cluster pool has left for nodes.",
+		"Subnets of a cluster pool that are free for new nodes.",
 		[]string{"cidr"}, nil)
 	orphanedSubnets = prometheus.NewDesc("fixedip_orphaned_subnets",
 		"Subnets whose node is gone and in which addresses are kept.",
 		nil, nil)
 	lackingNodes = prometheus.NewDesc("fixedip_nodes_without_subnet",
-		"Nodes that have no subnet in a family that the cluster has pools for. Where it stays above 0 the pools are used up.",
+		"Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.",
 		[]string{"family"}, nil)
 	reservations = prometheus.NewDesc("fixedip_reservations",
-		"FixedIPs by phase; None is one that was not looked at yet.",
+		"FixedIPs by phase. None: the FixedIP has not been reconciled yet.",
 		[]string{"phase"}, nil)
-	unrecorded = prometheus.NewDesc("fixedip_unrecorded_claims",
-		"Pods that a pool gives an address to and that have no FixedIP: claimed a moment ago, or written by hand.",
+	unrecorded = prometheus.NewDesc("fixedip_claims_without_fixedip",
+		"Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.",
 		nil, nil)
-	watchSynced = prometheus.NewDesc("fixedip_watch_synced",
-		"1 when all objects of the resource that stood at the start have been seen, else 0. The controller is not ready before.",
+	watchSynced = prometheus.NewDesc("fixedip_informer_synced",
+		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready before.",
 		[]string{"resource"}, nil)
 )
 
-// worldCollector reads the gauges.
+// worldCollector collects the gauges.
 type worldCollector struct{ world atomic.Pointer[World] }
 
 var gauges = &worldCollector{}
 
-// Describe names all gauges.
+// Describe sends the descriptions of all gauges.
 func (c *worldCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{poolAddresses, subnetFree, disputedNodes, freeSubnets, orphanedSubnets, lackingNodes, reservations, unrecorded, watchSynced} {
 		ch <- d
 	}
 }
 
-// Collect reads all gauges.
+// Collect sends the values of all gauges.
 func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 	w := c.world.Load()
 	if w == nil {
@@ -90,7 +90,7 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	disputed := 0
 	orphaned, claimed := w.Subnets()
-	// lacking counts nodes, by the family that they lack.
+	// lacking counts nodes without a subnet. Key: the family.
 	lacking := map[address.Family]int{}
 	for _, p := range w.ClusterPools {
 		lacking[p.Family()] = 0
@@ -143,8 +143,8 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// count counts the entries of a pool by family and state. The states that alerts are made of are
-// there even where they are 0.
+// count counts the entries of a pool by family and state. The states that alerts use are present
+// even if they are 0.
 func count(n pool.Node) map[address.Family]map[string]int {
 	states := map[address.Family]map[string]int{}
 	for _, f := range address.Families {

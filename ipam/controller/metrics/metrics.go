@@ -1,9 +1,3 @@
-// Package metrics holds the metrics of the controller. It counts and nothing else: nothing may be
-// decided from what it holds. What can be read from the ledger and the caches is read when somebody
-// asks, so that it costs no event anything.
-//
-// Unlike the scheduler's, some of these are labelled with the node: how full the pool of each is, is
-// what alerts are made of.
 package metrics
 
 import (
@@ -18,16 +12,16 @@ import (
 
 const namespace = "fixedip"
 
-// Cause is why an address was taken from the pod that had it.
+// Cause is the reason for a release.
 type Cause string
 
 const (
-	// Deleted: the record of the address is being deleted.
-	Deleted Cause = "record-deleted"
-	// Beside: the record names another address, or another node. Two claims were made, and the bind
-	// decided.
+	// Deleted: the FixedIP of the address is being deleted.
+	Deleted Cause = "fixedip-deleted"
+	// Beside: the FixedIP names another address or another node. Two claims were written, and the
+	// bind decided between them.
 	Beside Cause = "superseded"
-	// Unrecorded: a claim whose pod and whose workload are gone before it was recorded.
+	// Unrecorded: the pod and its workload were deleted before the claim had a FixedIP.
 	Unrecorded Cause = "unrecorded"
 )
 
@@ -35,23 +29,23 @@ var (
 	poolWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "pool_writes_total",
-		Help:      "Patches of CiliumNodes by the controller, by result: applied, or conflict (the pool had changed meanwhile, and it was decided anew).",
+		Help:      "Patches of CiliumNodes by the controller, by result: applied, or conflict (the pool had changed, and the patch was decided again).",
 	}, []string{"result"})
 	poolWriteRequests = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: namespace,
 		Name:      "pool_write_requests",
-		Help:      "Requests that one patch of a CiliumNode by the controller fulfilled.",
+		Help:      "Number of requests in one patch of a CiliumNode by the controller.",
 		Buckets:   prometheus.ExponentialBuckets(1, 2, 9),
 	})
 	releases = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "releases_total",
-		Help:      "Addresses that were taken from an identity, by cause: record-deleted, superseded (a second claim, or one beside the record), unrecorded (pod and workload gone before there was a record).",
+		Help:      "Released addresses, by cause: fixedip-deleted, superseded (a second claim, or a claim that the FixedIP does not name), unrecorded (pod and workload were deleted before the claim had a FixedIP).",
 	}, []string{"cause"})
 	adoptions = prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "adoptions_total",
-		Help:      "Pods of other schedulers that were given the address that they ran with.",
+		Help:      "Pods whose running address became their fixed address (adoption).",
 	})
 	subnetAssignments = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
@@ -61,14 +55,14 @@ var (
 	lastReconcile = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace,
 		Name:      "last_reconcile_timestamp_seconds",
-		Help:      "When the controller named was last done with an object, without an error. Every reservation is looked at again within five minutes.",
+		Help:      "Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.",
 	}, []string{"controller"})
 )
 
 var register sync.Once
 
-// Register adds the metrics to those that the manager serves, the gauges read from w. A later world
-// takes the place of an earlier one.
+// Register adds the metrics to those that the manager serves. Gauges are read from w; a later call
+// replaces it.
 func Register(w World) {
 	gauges.world.Store(&w)
 	register.Do(func() {
@@ -85,26 +79,26 @@ func Register(w World) {
 	})
 }
 
-// Collectors are all metrics of the controller's own.
+// Collectors returns all metrics of the controller.
 func Collectors() []prometheus.Collector {
-	return append(verifyCollectors(), poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges)
+	return append(append(verifyCollectors(), barrierCollectors()...), poolWrites, poolWriteRequests, releases, adoptions, subnetAssignments, lastReconcile, gauges)
 }
 
-// Released counts addresses that were taken from an identity.
+// Released counts released addresses.
 func Released(c Cause, addresses int) { releases.WithLabelValues(string(c)).Add(float64(addresses)) }
 
-// Adopted counts a pod that was adopted.
+// Adopted counts an adoption.
 func Adopted() { adoptions.Inc() }
 
-// SubnetsAssigned counts that a node was given subnets.
+// SubnetsAssigned counts an assignment of subnets to a node.
 func SubnetsAssigned(o subnetplan.Origin) { subnetAssignments.WithLabelValues(string(o)).Inc() }
 
-// Reconciled notes that a controller was done with an object.
+// Reconciled records the time at which a controller reconciled an object without an error.
 func Reconciled(controller string, at time.Time) {
 	lastReconcile.WithLabelValues(controller).Set(float64(at.Unix()))
 }
 
-// PoolWrites counts what the writer of pools does: it is a ciliumpool.Observer.
+// PoolWrites is a ciliumpool.Observer that counts the patches of the pool writer.
 type PoolWrites struct{}
 
 // Wrote counts a patch that was applied.

@@ -26,8 +26,8 @@ func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) 
 	return n
 }
 
-// All metrics as they are served, after one of each thing that they count. The second registration
-// is that of a second world, which the gauges then speak of.
+// TestMetrics compares all metrics as they are served, after one event of each kind. The second
+// registration replaces the source of the gauges.
 func TestMetrics(t *testing.T) {
 	Register(World{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }})
 	l := ledger.New()
@@ -64,47 +64,72 @@ func TestMetrics(t *testing.T) {
 	EndpointRemoved("Stale")
 	EndpointReowned()
 	EndpointMissing()
+	Barriers(func() (pending, overdue int) { return 3, 1 })
+	BarrierAnswered(3 * time.Second)
 
 	want := `
-# HELP fixedip_adoptions_total Pods of other schedulers that were given the address that they ran with.
+# HELP fixedip_adoptions_total Pods whose running address became their fixed address (adoption).
 # TYPE fixedip_adoptions_total counter
 fixedip_adoptions_total 1
-# HELP fixedip_ciliumendpoints_missing_total Running pods without a CiliumEndpoint whose agent did not make one in time.
+# HELP fixedip_agent_barrier_duration_seconds Time from the first question about a node to the answer of its Cilium agent.
+# TYPE fixedip_agent_barrier_duration_seconds histogram
+fixedip_agent_barrier_duration_seconds_bucket{le="0.25"} 0
+fixedip_agent_barrier_duration_seconds_bucket{le="0.5"} 0
+fixedip_agent_barrier_duration_seconds_bucket{le="1"} 0
+fixedip_agent_barrier_duration_seconds_bucket{le="2"} 0
+fixedip_agent_barrier_duration_seconds_bucket{le="4"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="8"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="16"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="32"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="64"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="128"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="256"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="512"} 1
+fixedip_agent_barrier_duration_seconds_bucket{le="+Inf"} 1
+fixedip_agent_barrier_duration_seconds_sum 3
+fixedip_agent_barrier_duration_seconds_count 1
+# HELP fixedip_agent_barriers_overdue Nodes whose Cilium agents have not answered for more than two minutes. Addresses of these nodes are not released or taken over.
+# TYPE fixedip_agent_barriers_overdue gauge
+fixedip_agent_barriers_overdue 1
+# HELP fixedip_agent_barriers_pending Nodes whose Cilium agents have been asked, or are about to be, and have not answered.
+# TYPE fixedip_agent_barriers_pending gauge
+fixedip_agent_barriers_pending 3
+# HELP fixedip_ciliumendpoints_missing_total Running pods whose agent did not create a CiliumEndpoint in time.
 # TYPE fixedip_ciliumendpoints_missing_total counter
 fixedip_ciliumendpoints_missing_total 1
-# HELP fixedip_ciliumendpoints_removed_total CiliumEndpoints that were deleted, or let go of where finalizers held them, by cause.
+# HELP fixedip_ciliumendpoints_removed_total CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.
 # TYPE fixedip_ciliumendpoints_removed_total counter
 fixedip_ciliumendpoints_removed_total{cause="Stale"} 1
-# HELP fixedip_ciliumendpoints_reowned_total CiliumEndpoints of running pods whose owner reference named a former pod and was put right.
-# TYPE fixedip_ciliumendpoints_reowned_total counter
-fixedip_ciliumendpoints_reowned_total 1
-# HELP fixedip_cluster_pool_free_subnets Subnets that a cluster pool has left for nodes.
+# HELP fixedip_ciliumendpoint_ownerref_fixes_total Owner references of CiliumEndpoints that named a previous pod and were corrected.
+# TYPE fixedip_ciliumendpoint_ownerref_fixes_total counter
+fixedip_ciliumendpoint_ownerref_fixes_total 1
+# HELP fixedip_cluster_pool_free_subnets Subnets of a cluster pool that are free for new nodes.
 # TYPE fixedip_cluster_pool_free_subnets gauge
 fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 60
 # HELP fixedip_conflicting_addresses Addresses that more than one has, holds or offers, by kind: pods, fixedips, pools, stranger (a pod runs with what is kept for another).
 # TYPE fixedip_conflicting_addresses gauge
 fixedip_conflicting_addresses{kind="pods"} 1
-# HELP fixedip_disputed_nodes Nodes whose subnets overlap those of another node. Nothing in them is handed out.
-# TYPE fixedip_disputed_nodes gauge
-fixedip_disputed_nodes 2
-# HELP fixedip_last_reconcile_timestamp_seconds When the controller named was last done with an object, without an error. Every reservation is looked at again within five minutes.
+# HELP fixedip_overlapping_subnet_nodes Nodes whose subnets overlap subnets of another node. No address in them is claimed.
+# TYPE fixedip_overlapping_subnet_nodes gauge
+fixedip_overlapping_subnet_nodes 2
+# HELP fixedip_last_reconcile_timestamp_seconds Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.
 # TYPE fixedip_last_reconcile_timestamp_seconds gauge
 fixedip_last_reconcile_timestamp_seconds{controller="record"} 1.795e+09
-# HELP fixedip_mismatches_total Pods that were found not to run as is kept for them, by reason; Adopted are first placements whose address was kept.
+# HELP fixedip_mismatches_total Pods found with other addresses than their FixedIP names, by reason.
 # TYPE fixedip_mismatches_total counter
 fixedip_mismatches_total{reason="WrongAddress"} 1
-# HELP fixedip_nodes_without_subnet Nodes that have no subnet in a family that the cluster has pools for. Where it stays above 0 the pools are used up.
+# HELP fixedip_nodes_without_subnet Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.
 # TYPE fixedip_nodes_without_subnet gauge
 fixedip_nodes_without_subnet{family="IPv4"} 1
 # HELP fixedip_orphaned_subnets Subnets whose node is gone and in which addresses are kept.
 # TYPE fixedip_orphaned_subnets gauge
 fixedip_orphaned_subnets 1
-# HELP fixedip_pool_addresses Entries in the pool of a node: free and used (of any pod, by what its agent last said), fixed (name a pod), resting (released, cooling down), node (the node's own), other.
+# HELP fixedip_pool_addresses Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod), cooldown (released recently), node (owned by the node itself), other.
 # TYPE fixedip_pool_addresses gauge
 fixedip_pool_addresses{family="IPv4",node="node-1",state="fixed"} 1
 fixedip_pool_addresses{family="IPv4",node="node-1",state="free"} 1
 fixedip_pool_addresses{family="IPv4",node="node-1",state="node"} 1
-fixedip_pool_addresses{family="IPv4",node="node-1",state="resting"} 1
+fixedip_pool_addresses{family="IPv4",node="node-1",state="cooldown"} 1
 fixedip_pool_addresses{family="IPv4",node="node-1",state="used"} 1
 fixedip_pool_addresses{family="IPv4",node="node-2",state="fixed"} 1
 fixedip_pool_addresses{family="IPv4",node="node-2",state="free"} 0
@@ -113,7 +138,7 @@ fixedip_pool_addresses{family="IPv4",node="node-2",state="used"} 0
 fixedip_pool_addresses{family="IPv4",node="node-3",state="fixed"} 0
 fixedip_pool_addresses{family="IPv4",node="node-3",state="free"} 0
 fixedip_pool_addresses{family="IPv4",node="node-3",state="used"} 0
-# HELP fixedip_pool_write_requests Requests that one patch of a CiliumNode by the controller fulfilled.
+# HELP fixedip_pool_write_requests Number of requests in one patch of a CiliumNode by the controller.
 # TYPE fixedip_pool_write_requests histogram
 fixedip_pool_write_requests_bucket{le="1"} 0
 fixedip_pool_write_requests_bucket{le="2"} 0
@@ -127,22 +152,22 @@ fixedip_pool_write_requests_bucket{le="256"} 1
 fixedip_pool_write_requests_bucket{le="+Inf"} 1
 fixedip_pool_write_requests_sum 3
 fixedip_pool_write_requests_count 1
-# HELP fixedip_pool_writes_total Patches of CiliumNodes by the controller, by result: applied, or conflict (the pool had changed meanwhile, and it was decided anew).
+# HELP fixedip_pool_writes_total Patches of CiliumNodes by the controller, by result: applied, or conflict (the pool had changed, and the patch was decided again).
 # TYPE fixedip_pool_writes_total counter
 fixedip_pool_writes_total{result="applied"} 1
 fixedip_pool_writes_total{result="conflict"} 1
-# HELP fixedip_releases_total Addresses that were taken from an identity, by cause: record-deleted, superseded (a second claim, or one beside the record), unrecorded (pod and workload gone before there was a record).
+# HELP fixedip_releases_total Released addresses, by cause: fixedip-deleted, superseded (a second claim, or a claim that the FixedIP does not name), unrecorded (pod and workload were deleted before the claim had a FixedIP).
 # TYPE fixedip_releases_total counter
-fixedip_releases_total{cause="record-deleted"} 2
+fixedip_releases_total{cause="fixedip-deleted"} 2
 fixedip_releases_total{cause="superseded"} 0
 fixedip_releases_total{cause="unrecorded"} 0
-# HELP fixedip_reservations FixedIPs by phase; None is one that was not looked at yet.
+# HELP fixedip_reservations FixedIPs by phase. None: the FixedIP has not been reconciled yet.
 # TYPE fixedip_reservations gauge
 fixedip_reservations{phase="InUse"} 1
 fixedip_reservations{phase="None"} 1
 fixedip_reservations{phase="Releasing"} 0
 fixedip_reservations{phase="Reserved"} 1
-# HELP fixedip_restarts_total Restarts of pods because of a mismatch, by result: evicted, blocked (a PodDisruptionBudget refused it), deferred (as many as allowed were restarting already).
+# HELP fixedip_restarts_total Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).
 # TYPE fixedip_restarts_total counter
 fixedip_restarts_total{result="evicted"} 1
 # HELP fixedip_subnet_assignments_total Times that a node was given subnets, by origin: carved (from the cluster pools), brought (by the node itself), returned (to the node that had them before), inherited (by a node that joined), adopted (by one that had others).
@@ -152,18 +177,18 @@ fixedip_subnet_assignments_total{origin="brought"} 0
 fixedip_subnet_assignments_total{origin="carved"} 0
 fixedip_subnet_assignments_total{origin="inherited"} 1
 fixedip_subnet_assignments_total{origin="returned"} 0
-# HELP fixedip_subnet_free_addresses Addresses of a node's subnets that a new reservation can choose from.
+# HELP fixedip_subnet_free_addresses Addresses in the subnets of a node that a new claim can take.
 # TYPE fixedip_subnet_free_addresses gauge
 fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 2
 fixedip_subnet_free_addresses{family="IPv4",node="node-2"} 0
 fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
-# HELP fixedip_unrecorded_claims Pods that a pool gives an address to and that have no FixedIP: claimed a moment ago, or written by hand.
-# TYPE fixedip_unrecorded_claims gauge
-fixedip_unrecorded_claims 1
-# HELP fixedip_watch_synced 1 when all objects of the resource that stood at the start have been seen, else 0. The controller is not ready before.
-# TYPE fixedip_watch_synced gauge
-fixedip_watch_synced{resource="fixedips"} 0
-fixedip_watch_synced{resource="pods"} 1
+# HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.
+# TYPE fixedip_claims_without_fixedip gauge
+fixedip_claims_without_fixedip 1
+# HELP fixedip_informer_synced 1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready before.
+# TYPE fixedip_informer_synced gauge
+fixedip_informer_synced{resource="fixedips"} 0
+fixedip_informer_synced{resource="pods"} 1
 `
 	var names []string
 	for name := range own(t) {

@@ -15,18 +15,19 @@ import (
 var (
 	fqName = regexp.MustCompile(`fqName: "([^"]+)"`)
 	quoted = regexp.MustCompile(`"[^"]*"`)
-	// word is a name in an expression, with what follows it: a function and a label are no metrics.
+	// word matches a name in an expression with the character after it, which tells metrics from
+	// functions and labels.
 	word = regexp.MustCompile(`\b([a-z_]+_[a-z_]+)\b\s*([({=]?)`)
 )
 
-// foreign are the metrics of libraries that the rules name: the integration test of metrics finds
-// them served.
+// foreign are metrics of libraries that the rules use. The integration test of metrics checks that
+// they are served.
 var foreign = []string{"leader_election_master_status"}
 
-// ofScheduler are those of the scheduler; the test of its metrics lists them.
+// ofScheduler are metrics of the scheduler that the rules use. The test of its metrics lists them.
 var ofScheduler = []string{"fixedip_claims_total"}
 
-// own are the names of our metrics.
+// own returns the names of the metrics of this package.
 func own(t *testing.T) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
@@ -45,8 +46,8 @@ func own(t *testing.T) map[string]bool {
 	return found
 }
 
-// Every metric that an alert is made of exists: an alert on a name that nobody serves never fires,
-// and nobody finds out.
+// TestAlerts checks that every metric in an alert exists. An alert on a metric that is not served
+// never fires.
 func TestAlerts(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "manifests", "prometheus", "rules.yaml"))
 	if err != nil {
@@ -83,7 +84,7 @@ func TestAlerts(t *testing.T) {
 	for _, g := range manifest.Spec.Groups {
 		for _, r := range g.Rules {
 			if alerts[r.Alert] {
-				t.Errorf("alert %s is there twice", r.Alert)
+				t.Errorf("alert %s exists twice", r.Alert)
 			}
 			alerts[r.Alert] = true
 			if _, err := time.ParseDuration(r.For); err != nil {
@@ -93,7 +94,7 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("alert %s: severity %q", r.Alert, s)
 			}
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-				t.Errorf("alert %s does not say what it means and what would help", r.Alert)
+				t.Errorf("alert %s has no summary or no description", r.Alert)
 			}
 			metrics := 0
 			for _, match := range word.FindAllStringSubmatch(quoted.ReplaceAllString(r.Expr, ""), -1) {
@@ -103,17 +104,17 @@ func TestAlerts(t *testing.T) {
 				metrics++
 				used[match[1]] = true
 				if !known[match[1]] {
-					t.Errorf("alert %s is made of %s, which nobody serves", r.Alert, match[1])
+					t.Errorf("alert %s uses %s, which is not served", r.Alert, match[1])
 				}
 			}
 			if metrics == 0 {
-				t.Errorf("alert %s is made of no metric: %s", r.Alert, r.Expr)
+				t.Errorf("alert %s uses no metric: %s", r.Alert, r.Expr)
 			}
 		}
 	}
 	for _, name := range []string{"fixedip_pool_addresses", "leader_election_master_status"} {
 		if !used[name] {
-			t.Errorf("no alert is made of %s", name)
+			t.Errorf("no alert uses %s", name)
 		}
 	}
 }

@@ -2,17 +2,17 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// The metrics of what was found wrong. The values of their labels are named in package plan.
+// The metrics of conformance: differences between what runs and what is recorded.
 var (
 	mismatches = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "mismatches_total",
-		Help:      "Pods that were found not to run as is kept for them, by reason; Adopted are first placements whose address was kept.",
+		Help:      "Pods found with other addresses than their FixedIP names, by reason.",
 	}, []string{"reason"})
 	restarts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "restarts_total",
-		Help:      "Restarts of pods because of a mismatch, by result: evicted, blocked (a PodDisruptionBudget refused it), deferred (as many as allowed were restarting already).",
+		Help:      "Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).",
 	}, []string{"result"})
 	conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace,
@@ -22,17 +22,17 @@ var (
 	endpointsRemoved = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "ciliumendpoints_removed_total",
-		Help:      "CiliumEndpoints that were deleted, or let go of where finalizers held them, by cause.",
+		Help:      "CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.",
 	}, []string{"cause"})
 	endpointsReowned = prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: namespace,
-		Name:      "ciliumendpoints_reowned_total",
-		Help:      "CiliumEndpoints of running pods whose owner reference named a former pod and was put right.",
+		Name:      "ciliumendpoint_ownerref_fixes_total",
+		Help:      "Owner references of CiliumEndpoints that named a previous pod and were corrected.",
 	})
 	endpointsMissing = prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "ciliumendpoints_missing_total",
-		Help:      "Running pods without a CiliumEndpoint whose agent did not make one in time.",
+		Help:      "Running pods whose agent did not create a CiliumEndpoint in time.",
 	})
 )
 
@@ -40,24 +40,24 @@ func verifyCollectors() []prometheus.Collector {
 	return []prometheus.Collector{mismatches, restarts, conflicts, endpointsRemoved, endpointsReowned, endpointsMissing}
 }
 
-// Mismatch counts a pod that does not run as is kept for it.
+// Mismatch counts a pod with other addresses than its FixedIP names.
 func Mismatch(reason string) { mismatches.WithLabelValues(reason).Inc() }
 
-// Restart counts a restart by its result.
+// Restart counts a restart, by result.
 func Restart(result string) { restarts.WithLabelValues(result).Inc() }
 
-// Conflicting sets how many addresses are in conflict. Key: the kind.
+// Conflicting sets the number of addresses in conflict. Key: the kind of conflict.
 func Conflicting(addresses map[string]int) {
 	for kind, n := range addresses {
 		conflicts.WithLabelValues(kind).Set(float64(n))
 	}
 }
 
-// EndpointRemoved counts a CiliumEndpoint that was removed.
+// EndpointRemoved counts a removed CiliumEndpoint.
 func EndpointRemoved(cause string) { endpointsRemoved.WithLabelValues(cause).Inc() }
 
-// EndpointReowned counts a CiliumEndpoint whose owner reference was put right.
+// EndpointReowned counts a corrected owner reference of a CiliumEndpoint.
 func EndpointReowned() { endpointsReowned.Inc() }
 
-// EndpointMissing counts a pod that has none.
+// EndpointMissing counts a running pod without a CiliumEndpoint.
 func EndpointMissing() { endpointsMissing.Inc() }

@@ -19,10 +19,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
@@ -32,7 +33,7 @@ import (
 )
 
 // successorLabel on a Node names the node that it replaces.
-const successorLabel = "fixedip.io/successor-of"
+const successorLabel = "fixedip.io/replaces-node"
 
 // errOverlap: a claim of the node overlaps another one.
 var errOverlap = errors.New("its subnet overlaps another NodeSubnet")
@@ -193,7 +194,7 @@ func (a *Assigner) present(ctx context.Context, from client.Reader, name string)
 		if _, ok := a.Ledger.Node(name); ok {
 			return true, nil
 		}
-		node, err := nodeutil.Get(ctx, from, name)
+		node, err := index.Node(ctx, from, name)
 		return node != nil, err
 	}
 	for _, obj := range []client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}} {
@@ -271,7 +272,7 @@ func (a *Assigner) lost(ctx context.Context, ns *v1alpha1.NodeSubnet) (bool, err
 	if err != nil || !present || !a.FromNode {
 		return err == nil && !present, err
 	}
-	node, err := nodeutil.Get(ctx, a.API, name)
+	node, err := index.Node(ctx, a.API, name)
 	if err != nil || node == nil || node.UID == ns.Spec.NodeUID || slices.Contains(node.Spec.PodCIDRs, ns.Spec.CIDR) {
 		return false, err
 	}

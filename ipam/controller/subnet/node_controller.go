@@ -18,7 +18,6 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -27,8 +26,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/nodeutil"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	queues "fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -56,8 +57,6 @@ type Controller struct {
 	Synced func() bool
 	// AddNodes asks for nodes by name.
 	AddNodes func(nodes ...string)
-	// Workers returns the options of a controller with so many workers.
-	Workers func(n int) controller.Options
 
 	// started: the subnets that nodes had before this process led are claimed. No new one is claimed before.
 	started atomic.Bool
@@ -90,7 +89,7 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, nodes, all 
 		WatchesRawSource(nodes).
 		Watches(&corev1.Node{}, of, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, of).
-		WithOptions(c.Workers(joinWorkers)).
+		WithOptions(queues.Workers(joinWorkers)).
 		Complete(reconcile.Func(c.reconcileNode))
 	if err != nil {
 		return fmt.Errorf("set up the controller of the subnets of nodes: %w", err)
@@ -104,7 +103,7 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, nodes, all 
 		Watches(&corev1.Node{}, once, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, once).
 		Watches(&v1alpha1.FixedIP{}, once, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(c.Workers(1)).
+		WithOptions(queues.Workers(1)).
 		Complete(&orphanReconciler{Controller: c})
 	if err != nil {
 		return fmt.Errorf("set up the controller of orphaned subnets: %w", err)
@@ -129,9 +128,9 @@ func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (
 	if !ok {
 		return reconcile.Result{}, nil
 	}
-	node, err := nodeutil.Get(ctx, c.Cached, n.Name)
+	node, err := index.Node(ctx, c.Cached, n.Name)
 	if err == nil && node == nil {
-		node, err = nodeutil.Get(ctx, c.API, n.Name)
+		node, err = index.Node(ctx, c.API, n.Name)
 	}
 	if err != nil {
 		return reconcile.Result{}, err

@@ -229,7 +229,7 @@ func (r *orphanReconciler) giveUp(ctx context.Context, o subnetplan.Orphan, kept
 		case err != nil:
 			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
 		default:
-			r.Events.Eventf(record, nil, corev1.EventTypeNormal, "GivenUp", "DeleteRecord", "Node %s is gone for %v, and --subnet-policy is %s: address %v is released, and the pod gets another", o.Node, r.Rules.Hold, subnetplan.Free, record.Spec.IPs)
+			r.Events.Eventf(record, nil, corev1.EventTypeNormal, "GivenUp", "DeleteRecord", "Node %s is gone for %v, and --orphaned-subnet-policy is %s: address %v is released, and the pod gets another", o.Node, r.Rules.Hold, subnetplan.Free, record.Spec.IPs)
 		}
 	}
 	return nil

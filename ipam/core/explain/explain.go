@@ -8,7 +8,6 @@ package explain
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -162,7 +163,7 @@ func (e *explanation) facts() {
 		if p.Spec.NodeName != "" {
 			is += " on node " + p.Spec.NodeName
 		}
-		if has := podAddresses(p); len(has) > 0 {
+		if has := podutil.IPs(p); len(has) > 0 {
 			is += " with " + address.Join(has)
 		}
 		e.fact("Pod", "%s/%s, %s", p.Namespace, p.Name, is)
@@ -214,7 +215,7 @@ func NodeState(node *corev1.Node) string {
 	switch {
 	case node == nil:
 		return "does not exist"
-	case !ready(node):
+	case !nodeutil.IsReady(node):
 		return "not ready"
 	case node.Spec.Unschedulable:
 		return "cordoned"
@@ -267,19 +268,3 @@ func (e *explanation) leader() {
 }
 
 func (e *explanation) since(at time.Time) string { return duration.HumanDuration(e.Now.Sub(at)) }
-
-func podAddresses(pod *corev1.Pod) []netip.Addr {
-	var addrs []netip.Addr
-	for _, ip := range pod.Status.PodIPs {
-		if a, err := address.Parse(ip.IP); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
-}
-
-func ready(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-}

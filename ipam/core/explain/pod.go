@@ -12,6 +12,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -55,7 +57,7 @@ func (e *explanation) unfixed() {
 
 // bound says whether a pod on a node has what is reserved for it.
 func (e *explanation) bound() {
-	node, has := e.Pod.Spec.NodeName, podAddresses(e.Pod)
+	node, has := e.Pod.Spec.NodeName, podutil.IPs(e.Pod)
 	switch {
 	case len(e.reserved) == 0 && e.Pod.Spec.SchedulerName != schedulerName:
 		e.wrong("schedulerName: "+schedulerName+" in the pod template, or labels that the controller's --label-selector matches, or the annotation "+identity.AnnotationEnabled+": \"true\"",
@@ -150,7 +152,7 @@ func (e *explanation) ownerCan() {
 	switch {
 	case node == nil:
 		help = "it waits for that node to come back under its name"
-	case !ready(node):
+	case !nodeutil.IsReady(node):
 		help = "bring that node back"
 	case node.Spec.Unschedulable:
 		help = "kubectl uncordon " + e.owner

@@ -4,7 +4,7 @@ import "fmt"
 
 // AnnotationOnMismatch on a workload or on its pods says what is done about a pod that runs with
 // another address than the one that is kept for it: "Restart" or "Report".
-const AnnotationOnMismatch = "fixedip.io/on-mismatch"
+const AnnotationOnMismatch = "fixedip.io/mismatch-policy"
 
 // OnMismatch is what is done about such a pod.
 type OnMismatch string

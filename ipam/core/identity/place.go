@@ -29,8 +29,3 @@ func Place(pod *corev1.Pod) string {
 	}
 	return ""
 }
-
-// Ended tells whether a pod has ended for good: its object may stay, its addresses are given back.
-func Ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}

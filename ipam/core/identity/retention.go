@@ -18,7 +18,7 @@ const (
 	// AnnotationWhenScaled: "Retain" (the default) or "Delete".
 	AnnotationWhenScaled = "fixedip.io/when-scaled"
 	// AnnotationTTL: a duration such as "30m" for which an address that is to go back is kept.
-	AnnotationTTL = "fixedip.io/ttl"
+	AnnotationTTL = "fixedip.io/retention-ttl"
 )
 
 // DefaultReclaim is the policy of a workload that says nothing.

@@ -19,13 +19,13 @@ func TestReclaim(t *testing.T) {
 		wantErr            string
 	}{
 		"nothing said":         {want: identity.DefaultReclaim()},
-		"all said":             {workload: annotations{"fixedip.io/when-deleted": "Retain", "fixedip.io/when-scaled": "Delete", "fixedip.io/ttl": "30m"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Retain", WhenScaled: "Delete", TTL: metav1.Duration{Duration: 30 * time.Minute}}},
-		"said in the template": {template: annotations{"fixedip.io/ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: time.Hour}}},
-		"said in both":         {workload: annotations{"fixedip.io/ttl": "2h"}, template: annotations{"fixedip.io/ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: 2 * time.Hour}}},
+		"all said":             {workload: annotations{"fixedip.io/when-deleted": "Retain", "fixedip.io/when-scaled": "Delete", "fixedip.io/retention-ttl": "30m"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Retain", WhenScaled: "Delete", TTL: metav1.Duration{Duration: 30 * time.Minute}}},
+		"said in the template": {template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: time.Hour}}},
+		"said in both":         {workload: annotations{"fixedip.io/retention-ttl": "2h"}, template: annotations{"fixedip.io/retention-ttl": "1h"}, want: v1alpha1.ReclaimPolicy{WhenDeleted: "Delete", WhenScaled: "Retain", TTL: metav1.Duration{Duration: 2 * time.Hour}}},
 		"no such word":         {workload: annotations{"fixedip.io/when-deleted": "Keep"}, wantErr: `annotation fixedip.io/when-deleted is "Keep"; write Delete or Retain`},
 		"another's case":       {workload: annotations{"fixedip.io/when-scaled": "retain"}, wantErr: `annotation fixedip.io/when-scaled is "retain"; write Delete or Retain`},
-		"no duration":          {workload: annotations{"fixedip.io/ttl": "1 day"}, wantErr: `annotation fixedip.io/ttl is "1 day"; write a duration such as 30m or 24h`},
-		"a negative one":       {workload: annotations{"fixedip.io/ttl": "-1h"}, wantErr: `annotation fixedip.io/ttl is "-1h"; write a duration such as 30m or 24h`},
+		"no duration":          {workload: annotations{"fixedip.io/retention-ttl": "1 day"}, wantErr: `annotation fixedip.io/retention-ttl is "1 day"; write a duration such as 30m or 24h`},
+		"a negative one":       {workload: annotations{"fixedip.io/retention-ttl": "-1h"}, wantErr: `annotation fixedip.io/retention-ttl is "-1h"; write a duration such as 30m or 24h`},
 	} {
 		got, err := identity.Reclaim(c.workload, c.template)
 		message := ""

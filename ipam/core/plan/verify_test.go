@@ -48,7 +48,7 @@ func TestVerify(t *testing.T) {
 		instead = wrong + ", which it can't have beside what the pool has for it, and has once it is made again"
 		mute    = "Pod db/mysql-0 runs with 10.0.1.6 on node node-1 and has no CiliumEndpoint, so that other nodes know nothing of it"
 		alone   = "; nobody would make it again, so that it is not restarted. Delete it and make it again"
-		hands   = "; it is not restarted, by its policy. Restart it, or set fixedip.io/on-mismatch to Restart"
+		hands   = "; it is not restarted, by its policy. Restart it, or set fixedip.io/mismatch-policy to Restart"
 	)
 	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
 	both := []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}

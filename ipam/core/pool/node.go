@@ -37,6 +37,8 @@ type Node struct {
 	Handshakes map[netip.Addr]Handshake
 	// HasHandshakes tells an empty map of them from none, as HasPool does for the pool.
 	HasHandshakes bool
+	// Probes are the probes that status.ipam.used lists, sorted: questions that the agent has not answered yet.
+	Probes []netip.Addr
 	// Tracked tells whether the API server keeps field tracking (managedFields) with the CiliumNode,
 	// which names each entry once more.
 	Tracked bool

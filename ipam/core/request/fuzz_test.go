@@ -149,7 +149,7 @@ func FuzzAsked(f *testing.F) {
 	}{
 		{ips: "10.0.1.10-10.0.1.19", pod: "web-3"},
 		{ips: "10.0.1.10,fd00::/64", pod: "web-3", onPod: true, first: 2},
-		{ips: "10.0.1.10", by: "set", pod: "web-x"},
+		{ips: "10.0.1.10", by: "any", pod: "web-x"},
 		{ips: "10.0.1.0/30", by: "ordinal", pod: "web-2147483647", first: -2147483648},
 		{ips: "::/64", pod: "web-2147483647", first: -2147483648},
 		{ips: "10.0.1.10", by: "Set", pod: "web-0"},
@@ -213,7 +213,7 @@ func FuzzAsked(f *testing.F) {
 			t.Fatalf("%q was read, and can't be: %v", whole, err)
 		}
 		ordinal, numbered := identity.Ordinal(name, "web")
-		bySet := unnumbered || by == "set" || by == "" && ips == ""
+		bySet := unnumbered || by == "any" || by == "" && ips == ""
 		if bySet {
 			if text(got.Addresses) != text(all) {
 				t.Errorf("of %s it asks for %s", all, got)

@@ -18,7 +18,7 @@ const (
 	// AnnotationIPs on a pod, or on its workload, lists addresses, ranges and CIDRs.
 	AnnotationIPs = identity.AnnotationIPs
 	// AnnotationBy says how the pods share the list: ordinal or set.
-	AnnotationBy = "fixedip.io/ips-by"
+	AnnotationBy = "fixedip.io/ips-assignment"
 	// AnnotationCalico on a pod is a JSON list of addresses. Calico documents it under "Use a
 	// specific IP address with a pod".
 	AnnotationCalico = identity.AnnotationCalico
@@ -31,7 +31,7 @@ const (
 	byOrdinal = "ordinal"
 	// bySet lets each pod take any free address of the list. It is what Calico's annotation means
 	// by default: there the list is for the pod that carries it, whatever its ordinal.
-	bySet = "set"
+	bySet = "any"
 )
 
 // Asked is what one pod asks for. In a family that has no addresses here any will do.

@@ -52,10 +52,15 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		n.Entries[a] = pool.Spelled(e.Owner, e.Resource)
 	}
 	for key, e := range cn.Status.IPAM.Used {
-		if a, err := address.Parse(key); err == nil {
+		switch a, err := address.Parse(key); {
+		case err != nil:
+		case pool.IsProbe(a):
+			n.Probes = append(n.Probes, a)
+		default:
 			n.Used[a] = strings.TrimSuffix(e.Owner, restoredSuffix)
 		}
 	}
+	slices.SortFunc(n.Probes, netip.Addr.Compare)
 	return n
 }
 
@@ -106,6 +111,14 @@ func NodeAddresses(cn *ciliumv2.CiliumNode) map[string][]netip.Addr {
 	return own
 }
 
+// Reference returns a CiliumNode to record events on.
+func Reference(n pool.Node) *ciliumv2.CiliumNode {
+	return &ciliumv2.CiliumNode{
+		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},
+	}
+}
+
 // Trim is a cache transform: it keeps what FromCiliumNode reads and the identity of the object,
 // since a cluster has thousands of CiliumNodes and most of each is of no use here.
 func Trim(obj any) (any, error) {
@@ -136,15 +149,16 @@ func Trim(obj any) (any, error) {
 	return trimmed, nil
 }
 
-// Reference returns a CiliumNode to record events on.
-func Reference(n pool.Node) *ciliumv2.CiliumNode {
-	return &ciliumv2.CiliumNode{
-		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},
+// Allocations returns entries as a CiliumNode spells them.
+func Allocations(entries map[netip.Addr]pool.Entry) ipamtypes.AllocationMap {
+	spelled := ipamtypes.AllocationMap{}
+	for a, e := range entries {
+		spelled[a.String()] = allocation(e)
 	}
+	return spelled
 }
 
-// allocation is an entry as the CiliumNode spells it.
+// allocation returns one entry as a CiliumNode spells it.
 func allocation(e pool.Entry) ipamtypes.AllocationIP {
 	return ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Spelling()}
 }

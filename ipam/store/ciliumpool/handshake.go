@@ -24,13 +24,13 @@ var spelling = map[pool.Handshake]ipamtypes.IPReleaseStatus{
 	pool.Refused:  ipamoption.IPAMDoNotRelease,
 }
 
-// handshakes reads release-ips; nil where there are none. Keys that are not addresses are somebody
-// else's mistake, and no entry is taken out because of them.
+// handshakes returns the release handshakes in release-ips; nil if there are none. Keys that are not addresses and
+// probes are left out: no entry leaves the pool because of them.
 func handshakes(keys map[string]ipamtypes.IPReleaseStatus) map[netip.Addr]pool.Handshake {
 	var states map[netip.Addr]pool.Handshake
 	for key, status := range keys {
 		a, err := address.Parse(key)
-		if err != nil {
+		if err != nil || pool.IsProbe(a) {
 			continue
 		}
 		state := pool.OtherState

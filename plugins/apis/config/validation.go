@@ -34,7 +34,7 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 		errs = append(errs, field.Invalid(path.Child("claimTimeout"), d.String(), "must be more than 0s and at most "+maxClaimTimeout.String()))
 	}
 	if d := args.AgentSilence.Duration; d <= 0 {
-		errs = append(errs, field.Invalid(path.Child("agentSilence"), d.String(), "must be more than 0s, and longer than agents take to report"))
+		errs = append(errs, field.Invalid(path.Child("agentReportTimeout"), d.String(), "must be more than 0s, and longer than agents take to report"))
 	}
 	if args.ClaimQPS <= 0 {
 		errs = append(errs, field.Invalid(path.Child("claimQPS"), args.ClaimQPS, "must be more than 0"))
@@ -46,7 +46,7 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	case err != nil:
 		errs = append(errs, field.NotSupported(path.Child("failover"), args.Failover, []string{"Wait", "Migrate", "Reassign"}))
 	case policy == v1alpha1.Migrate && !args.MovableAddresses:
-		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses can't migrate while movableAddresses is false; set that where the cluster's routing carries single addresses"))
+		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses can't migrate while allowAddressMigration is false; set that where the cluster's routing carries single addresses"))
 	}
 	if args.StrictNodes != "" {
 		if _, err := identity.ParseLabels(args.StrictNodes); err != nil {

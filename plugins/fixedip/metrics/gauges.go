@@ -8,27 +8,27 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-// World is what the gauges are read from, each time that they are asked for.
+// World is the state that the gauges are read from whenever metrics are served.
 type World interface {
-	// Size is that of the ledger.
+	// Size returns the size of the ledger.
 	Size() ledger.Size
-	// Synced tells of each watch whether all that stood at the start has been seen. Key: the
-	// plural name of the resource.
+	// Synced reports for each informer whether it has seen every object that existed at the start.
+	// Key: the plural name of the resource.
 	Synced() map[string]bool
 }
 
 var (
-	ledgerNodes = k8smetrics.NewDesc("fixedip_ledger_nodes",
+	ledgerNodes = k8smetrics.NewDesc("fixedip_cache_nodes",
 		"Nodes whose pool the scheduler knows.", nil, nil, k8smetrics.ALPHA, "")
-	ledgerEntries = k8smetrics.NewDesc("fixedip_ledger_entries",
+	ledgerEntries = k8smetrics.NewDesc("fixedip_cache_entries",
 		"Pool entries, of all nodes, that name a pod as their owner.", nil, nil, k8smetrics.ALPHA, "")
 	claimsInFlight = k8smetrics.NewDesc("fixedip_claims_in_flight",
-		"Pods whose address is decided and that are not bound yet, those among them that wait at Permit.", nil, nil, k8smetrics.ALPHA, "")
-	watchSynced = k8smetrics.NewDesc("fixedip_watch_synced",
-		"1 when all objects of the resource that stood at the start have been seen, else 0. The scheduler is not ready before.", []string{"resource"}, nil, k8smetrics.ALPHA, "")
+		"Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, nil, k8smetrics.ALPHA, "")
+	watchSynced = k8smetrics.NewDesc("fixedip_informer_synced",
+		"1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready before.", []string{"resource"}, nil, k8smetrics.ALPHA, "")
 )
 
-// worldCollector reads the gauges.
+// worldCollector collects the gauges.
 type worldCollector struct {
 	k8smetrics.BaseStableCollector
 	world atomic.Pointer[World]
@@ -36,14 +36,14 @@ type worldCollector struct {
 
 var gauges = &worldCollector{}
 
-// DescribeWithStability names all gauges.
+// DescribeWithStability sends the descriptions of all gauges.
 func (c *worldCollector) DescribeWithStability(ch chan<- *k8smetrics.Desc) {
 	for _, d := range []*k8smetrics.Desc{ledgerNodes, ledgerEntries, claimsInFlight, watchSynced} {
 		ch <- d
 	}
 }
 
-// CollectWithStability reads all gauges.
+// CollectWithStability sends the values of all gauges.
 func (c *worldCollector) CollectWithStability(ch chan<- k8smetrics.Metric) {
 	world := c.world.Load()
 	if world == nil {

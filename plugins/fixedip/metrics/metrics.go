@@ -1,6 +1,7 @@
-// Package metrics holds the metrics of the plugin FixedIP, which the scheduler serves among its own.
-// It counts and nothing else: nothing may be decided from what it holds. A label has few values, all
-// of which are written down here: never the name of a pod or a node.
+// Package metrics defines the metrics of the FixedIP plugin, which the scheduler serves among its own.
+//
+// It only counts: no decision may depend on it. Every label has a small, fixed set of values, and
+// none of them is the name of a pod or a node.
 package metrics
 
 import (
@@ -13,43 +14,43 @@ import (
 
 const namespace = "fixedip"
 
-// Result is how the claim of a pod ended.
+// Result is the outcome of a claim.
 type Result string
 
 const (
-	// Written: it was written into the pool of the node, and the plugin's own watch has shown it.
+	// Written: the claim was written into the pool of the node, and the watch has shown it.
 	Written Result = "written"
-	// Standing: the pool gave the pod its addresses already, and nothing was written.
-	Standing Result = "standing"
-	// Taken: somebody else has the address.
-	Taken Result = "taken"
-	// Gone: the CiliumNode is not there any more.
-	Gone Result = "gone"
-	// TimedOut: not done within claimTimeout. It may be written nevertheless.
+	// Standing: the pool already had the entries of the pod, and nothing was written.
+	Standing Result = "existing"
+	// Taken: another pod has the address.
+	Taken Result = "conflict"
+	// Gone: the CiliumNode does not exist.
+	Gone Result = "node_gone"
+	// TimedOut: the claim was not confirmed within claimTimeout. It may have been written.
 	TimedOut Result = "timeout"
-	// Moved: the addresses were moved to the pod's new node, and the plugin's own watch has shown it.
-	Moved Result = "moved"
-	// Unfenced: the pod that had the addresses may still run.
-	Unfenced Result = "unfenced"
-	// Failed: any other error. It may be written nevertheless.
+	// Moved: the addresses were moved to the pool of the pod's new node, and the watch has shown it.
+	Moved Result = "migrated"
+	// Unfenced: the previous pod with these addresses may still run.
+	Unfenced Result = "old_pod_running"
+	// Failed: any other error. The claim may have been written.
 	Failed Result = "error"
 )
 
-// Cause is what woke a pod that the plugin had refused.
+// Cause is the reason why a waiting pod was put back into the scheduling queue.
 type Cause string
 
 const (
-	// Owner: something about the pod's reservation.
+	// Owner: the pod's reservation changed.
 	Owner Cause = "owner"
-	// Node: the node that owns the pod's address, or its pool.
+	// Node: the home node of the pod's address, or its pool, changed.
 	Node Cause = "node"
-	// Room: a node with more room than before.
+	// Room: an address became free.
 	Room Cause = "room"
-	// Annotation: the pod's annotations were changed.
+	// Annotation: the annotations of the pod or its workload changed.
 	Annotation Cause = "annotation"
-	// Failover: the pod's node could not take it, and it is tried on others.
+	// Failover: the home node cannot take the pod, and other nodes are tried.
 	Failover Cause = "failover"
-	// Missed: something changed while the pod was still being refused.
+	// Missed: a relevant change arrived while the pod was being refused.
 	Missed Cause = "missed"
 )
 
@@ -57,53 +58,53 @@ var (
 	claims = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
 		Name:           "claims_total",
-		Help:           "Claims of addresses for pods that were about to be bound, by result: written, standing (it stood already, nothing was written), taken, gone (the CiliumNode), timeout, error.",
+		Help:           "Claims of addresses for pods about to be bound, by result: written, existing (the pool already had the entry, nothing was written), conflict (another pod has the address), node_gone (the CiliumNode does not exist), timeout, error.",
 		StabilityLevel: k8smetrics.ALPHA,
 	}, []string{"result"})
 	claimDuration = k8smetrics.NewHistogram(&k8smetrics.HistogramOpts{
 		Namespace:      namespace,
 		Name:           "claim_duration_seconds",
-		Help:           "How long the claims took that were written: from PreBind until the scheduler's own watch showed the entry.",
+		Help:           "Duration of written claims, from PreBind until the scheduler has seen its entry.",
 		Buckets:        k8smetrics.ExponentialBuckets(0.001, 2, 15),
 		StabilityLevel: k8smetrics.ALPHA,
 	})
 	batchSize = k8smetrics.NewHistogram(&k8smetrics.HistogramOpts{
 		Namespace:      namespace,
 		Name:           "claim_batch_size",
-		Help:           "Claims that went together in one patch of a CiliumNode. Its count is that of the patches.",
+		Help:           "Number of claims in one patch of a CiliumNode. The count is the number of patches.",
 		Buckets:        k8smetrics.ExponentialBuckets(1, 2, 9),
 		StabilityLevel: k8smetrics.ALPHA,
 	})
 	moves = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
-		Name:           "moves_total",
-		Help:           "Moves of a pod's addresses to another node than the one that had them, by result: moved, unfenced (the pod that had them may still run), taken (another has the address, or its home says otherwise), gone (a CiliumNode), timeout, error.",
+		Name:           "migrations_total",
+		Help:           "Migrations of addresses to another node, by result: migrated, old_pod_running (the previous pod may still run), conflict (another pod has the address, or the home node disagrees), node_gone (a CiliumNode does not exist), timeout, error.",
 		StabilityLevel: k8smetrics.ALPHA,
 	}, []string{"result"})
 	conflicts = k8smetrics.NewCounter(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
 		Name:           "pool_write_conflicts_total",
-		Help:           "Patches of CiliumNodes that were refused, since the pool had changed meanwhile, and were decided anew.",
+		Help:           "Patches of CiliumNodes that were refused because the pool had changed, and were decided again.",
 		StabilityLevel: k8smetrics.ALPHA,
 	})
 	cycles = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
-		Name:           "scheduling_cycles_total",
-		Help:           "Scheduling cycles of pods with a fixed address that passed PreFilter, by whether they were steered to the node that owns the address.",
+		Name:           "prefilter_total",
+		Help:           "Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.",
 		StabilityLevel: k8smetrics.ALPHA,
-	}, []string{"steered"})
+	}, []string{"narrowed"})
 	wakeups = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
-		Name:           "wakeups_total",
-		Help:           "Pods put back into the queue after the plugin had refused them, by cause: owner (their reservation), node (the owner node), room, annotation, failover (their node could not take them, and others are tried), missed (a change while they were being refused).",
+		Name:           "requeues_total",
+		Help:           "Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).",
 		StabilityLevel: k8smetrics.ALPHA,
-	}, []string{"cause"})
+	}, []string{"reason"})
 )
 
 var register sync.Once
 
-// Register adds the metrics to those that the scheduler serves, the gauges read from w. Profiles
-// share one world, so that it counts once for all; a later world takes the place of an earlier one.
+// Register adds the metrics to those that the scheduler serves. Gauges are read from w. All profiles
+// share one w; a later call replaces it.
 func Register(w World) {
 	gauges.world.Store(&w)
 	register.Do(func() {
@@ -112,7 +113,7 @@ func Register(w World) {
 	})
 }
 
-// ClaimEnded counts a claim, and how long it took where it was written.
+// ClaimEnded counts a claim, and observes its duration if it was written.
 func ClaimEnded(r Result, took time.Duration) {
 	claims.WithLabelValues(string(r)).Inc()
 	if r == Written {
@@ -120,22 +121,22 @@ func ClaimEnded(r Result, took time.Duration) {
 	}
 }
 
-// MoveEnded counts a move.
+// MoveEnded counts a migration.
 func MoveEnded(r Result) { moves.WithLabelValues(string(r)).Inc() }
 
-// Cycle counts a scheduling cycle.
-func Cycle(steered bool) {
-	if steered {
+// Cycle counts a scheduling cycle that passed PreFilter.
+func Cycle(narrowed bool) {
+	if narrowed {
 		cycles.WithLabelValues("true").Inc()
 	} else {
 		cycles.WithLabelValues("false").Inc()
 	}
 }
 
-// Woken counts a pod that was woken.
+// Woken counts a pod that was put back into the scheduling queue.
 func Woken(c Cause) { wakeups.WithLabelValues(string(c)).Inc() }
 
-// PoolWrites counts what the writer of pools does: it is a ciliumpool.Observer.
+// PoolWrites is a ciliumpool.Observer that counts the patches of the pool writer.
 type PoolWrites struct{}
 
 // Wrote counts a patch that was applied.

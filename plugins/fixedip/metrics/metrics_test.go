@@ -19,8 +19,8 @@ type someWorld struct {
 func (w someWorld) Size() ledger.Size       { return w.size }
 func (w someWorld) Synced() map[string]bool { return w.synced }
 
-// All metrics as they are served, after one of each thing that they count. The second registration
-// is that of a second world, which the gauges then speak of; the counters go on.
+// TestMetrics compares all metrics as they are served, after one event of each kind. The second
+// registration replaces the source of the gauges; counters continue.
 func TestMetrics(t *testing.T) {
 	Register(someWorld{size: ledger.Size{Nodes: 99}})
 	Register(someWorld{
@@ -42,7 +42,13 @@ func TestMetrics(t *testing.T) {
 	PoolWrites{}.Conflicted()
 
 	want := `
-# HELP fixedip_claim_batch_size [ALPHA] Claims that went together in one patch of a CiliumNode. Its count is that of the patches.
+# HELP fixedip_cache_entries [ALPHA] Pool entries, of all nodes, that name a pod as their owner.
+# TYPE fixedip_cache_entries gauge
+fixedip_cache_entries 20
+# HELP fixedip_cache_nodes [ALPHA] Nodes whose pool the scheduler knows.
+# TYPE fixedip_cache_nodes gauge
+fixedip_cache_nodes 3
+# HELP fixedip_claim_batch_size [ALPHA] Number of claims in one patch of a CiliumNode. The count is the number of patches.
 # TYPE fixedip_claim_batch_size histogram
 fixedip_claim_batch_size_bucket{le="1"} 1
 fixedip_claim_batch_size_bucket{le="2"} 1
@@ -56,45 +62,39 @@ fixedip_claim_batch_size_bucket{le="256"} 2
 fixedip_claim_batch_size_bucket{le="+Inf"} 2
 fixedip_claim_batch_size_sum 8
 fixedip_claim_batch_size_count 2
-# HELP fixedip_claims_in_flight [ALPHA] Pods whose address is decided and that are not bound yet, those among them that wait at Permit.
+# HELP fixedip_claims_in_flight [ALPHA] Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.
 # TYPE fixedip_claims_in_flight gauge
 fixedip_claims_in_flight 2
-# HELP fixedip_claims_total [ALPHA] Claims of addresses for pods that were about to be bound, by result: written, standing (it stood already, nothing was written), taken, gone (the CiliumNode), timeout, error.
+# HELP fixedip_claims_total [ALPHA] Claims of addresses for pods about to be bound, by result: written, existing (the pool already had the entry, nothing was written), conflict (another pod has the address), node_gone (the CiliumNode does not exist), timeout, error.
 # TYPE fixedip_claims_total counter
+fixedip_claims_total{result="conflict"} 1
 fixedip_claims_total{result="error"} 1
-fixedip_claims_total{result="gone"} 1
-fixedip_claims_total{result="standing"} 1
-fixedip_claims_total{result="taken"} 1
+fixedip_claims_total{result="existing"} 1
+fixedip_claims_total{result="node_gone"} 1
 fixedip_claims_total{result="timeout"} 1
 fixedip_claims_total{result="written"} 2
-# HELP fixedip_ledger_entries [ALPHA] Pool entries, of all nodes, that name a pod as their owner.
-# TYPE fixedip_ledger_entries gauge
-fixedip_ledger_entries 20
-# HELP fixedip_ledger_nodes [ALPHA] Nodes whose pool the scheduler knows.
-# TYPE fixedip_ledger_nodes gauge
-fixedip_ledger_nodes 3
-# HELP fixedip_pool_write_conflicts_total [ALPHA] Patches of CiliumNodes that were refused, since the pool had changed meanwhile, and were decided anew.
+# HELP fixedip_informer_synced [ALPHA] 1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready before.
+# TYPE fixedip_informer_synced gauge
+fixedip_informer_synced{resource="ciliumnodes"} 1
+fixedip_informer_synced{resource="fixedips"} 0
+# HELP fixedip_pool_write_conflicts_total [ALPHA] Patches of CiliumNodes that were refused because the pool had changed, and were decided again.
 # TYPE fixedip_pool_write_conflicts_total counter
 fixedip_pool_write_conflicts_total 1
-# HELP fixedip_scheduling_cycles_total [ALPHA] Scheduling cycles of pods with a fixed address that passed PreFilter, by whether they were steered to the node that owns the address.
-# TYPE fixedip_scheduling_cycles_total counter
-fixedip_scheduling_cycles_total{steered="false"} 1
-fixedip_scheduling_cycles_total{steered="true"} 2
-# HELP fixedip_wakeups_total [ALPHA] Pods put back into the queue after the plugin had refused them, by cause: owner (their reservation), node (the owner node), room, annotation, failover (their node could not take them, and others are tried), missed (a change while they were being refused).
-# TYPE fixedip_wakeups_total counter
-fixedip_wakeups_total{cause="annotation"} 1
-fixedip_wakeups_total{cause="missed"} 1
-fixedip_wakeups_total{cause="node"} 1
-fixedip_wakeups_total{cause="owner"} 1
-fixedip_wakeups_total{cause="room"} 1
-# HELP fixedip_watch_synced [ALPHA] 1 when all objects of the resource that stood at the start have been seen, else 0. The scheduler is not ready before.
-# TYPE fixedip_watch_synced gauge
-fixedip_watch_synced{resource="ciliumnodes"} 1
-fixedip_watch_synced{resource="fixedips"} 0
+# HELP fixedip_prefilter_total [ALPHA] Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.
+# TYPE fixedip_prefilter_total counter
+fixedip_prefilter_total{narrowed="false"} 1
+fixedip_prefilter_total{narrowed="true"} 2
+# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
+# TYPE fixedip_requeues_total counter
+fixedip_requeues_total{reason="annotation"} 1
+fixedip_requeues_total{reason="missed"} 1
+fixedip_requeues_total{reason="node"} 1
+fixedip_requeues_total{reason="owner"} 1
+fixedip_requeues_total{reason="room"} 1
 `
 	err := testutil.GatherAndCompare(legacyregistry.DefaultGatherer, strings.NewReader(want),
-		"fixedip_claim_batch_size", "fixedip_claims_in_flight", "fixedip_claims_total", "fixedip_ledger_entries", "fixedip_ledger_nodes",
-		"fixedip_pool_write_conflicts_total", "fixedip_scheduling_cycles_total", "fixedip_wakeups_total", "fixedip_watch_synced")
+		"fixedip_claim_batch_size", "fixedip_claims_in_flight", "fixedip_claims_total", "fixedip_cache_entries", "fixedip_cache_nodes",
+		"fixedip_pool_write_conflicts_total", "fixedip_prefilter_total", "fixedip_requeues_total", "fixedip_informer_synced")
 	if err != nil {
 		t.Error(err)
 	}

@@ -98,7 +98,7 @@ func scaledDownAndUp(ctx context.Context, s *scene) error {
 }
 
 func recreatedWithinTTL(ctx context.Context, s *scene) error {
-	w := workload{name: "web", replicas: 2, annotations: map[string]string{"fixedip.io/ttl": "30m"}}
+	w := workload{name: "web", replicas: 2, annotations: map[string]string{"fixedip.io/retention-ttl": "30m"}}
 	before, err := s.placed(ctx, w)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func recreatedWithinTTL(ctx context.Context, s *scene) error {
 }
 
 func recreatedAfterTTL(ctx context.Context, s *scene) error {
-	w := workload{name: "web", replicas: 2, annotations: map[string]string{"fixedip.io/ttl": "2s"}}
+	w := workload{name: "web", replicas: 2, annotations: map[string]string{"fixedip.io/retention-ttl": "2s"}}
 	before, err := s.placed(ctx, w)
 	if err != nil {
 		return err

@@ -50,8 +50,8 @@ cluster-pool-ipv4-cidr: [` + layout.PodCIDR(layout.IPv4) + `]
 cluster-pool-ipv6-cidr: ["` + layout.PodCIDR(layout.IPv6) + `"]
 workload-kind: [Deployment.apps=Slot]
 label-selector: {matchLabels: {fixed: by-label}}
-cool-down: ` + coolDown.String() + `
-subnet-hold-time: 15s
+address-cooldown: ` + coolDown.String() + `
+orphaned-subnet-grace-period: 15s
 leader-election-lease-duration: 4s
 leader-election-renew-deadline: 3s
 leader-election-retry-period: 500ms
@@ -77,7 +77,7 @@ profiles:
   - name: FixedIP
     args:
       ipFamilies: [IPv4, IPv6]
-      movableAddresses: true
+      allowAddressMigration: true
       workloads:
       - {apiGroup: apps, kind: Deployment, identity: Slot}
 `

@@ -23,7 +23,7 @@ import (
 func FuzzFixedIPArgs(f *testing.F) {
 	for _, seed := range []string{
 		"{}", "ipFamilies: [IPv4, IPv6]", "ipFamilies: []", "ipFamilies: [IPv5, IPv4, IPv4]", "claimTimeout: 0s", "claimTimeout: 1h", "claimTimeout: soon", "claimQPS: -1", "claimQPS: 1e39", "claimQPS: .nan", "claimBurst: 4294967296",
-		"failover: Migrate", "failover: Migrate\nmovableAddresses: true", "strictNodes: ''", "strictNodes: ' '", "strictNodes: \"\\0\"", "strictNodes: a in", "workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]",
+		"failover: Migrate", "failover: Migrate\nallowAddressMigration: true", "strictNodes: ''", "strictNodes: ' '", "strictNodes: \"\\0\"", "strictNodes: a in", "workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]",
 		"workloads: [{kind: Pod, identity: PodName}, {apiGroup: foo, kind: StatefulSet, identity: PodName}]", "workloads: [null]", "workloads: {}", "ipFamily: IPv4", "kind: Other", "a: *b", "\t", "- x",
 	} {
 		f.Add([]byte(seed))

@@ -31,18 +31,18 @@ type FixedIPArgs struct {
 	// Wait, Migrate (to another node, with its addresses) or Reassign (to another node, with others).
 	// Default: Wait. The controller's flag of the same name has to say the same.
 	Failover string `json:"failover,omitempty"`
-	// movableAddresses tells that an address may live on another node than the one whose subnet it is
+	// allowAddressMigration tells that an address may live on another node than the one whose subnet it is
 	// in. True where Cilium runs in tunnel mode, or where addresses are advertised one by one; false
 	// under native routing by subnets, where an address that moved could not be reached. Default:
 	// false, and then nothing migrates.
-	MovableAddresses *bool `json:"movableAddresses,omitempty"`
-	// agentSilence is how long the agent of a ready node may be silent about an address that it has given
+	MovableAddresses *bool `json:"allowAddressMigration,omitempty"`
+	// agentReportTimeout is how long the agent of a ready node may be silent about an address that it has given
 	// to a pod: until then a pod that was deleted by force may run on without anybody saying so, and its
 	// address goes to no other node, nor to the next pod of its workload. The next pod of a name waits twice as
 	// long at most for an agent that has not reported since an address that was for anybody became that of the name.
 	// It has to be longer than the agents' --ipam-cilium-node-update-rate, and than it takes until a node that
 	// is not heard of counts as not ready. Default: 1m.
-	AgentSilence *metav1.Duration `json:"agentSilence,omitempty"`
+	AgentSilence *metav1.Duration `json:"agentReportTimeout,omitempty"`
 	// strictNodes is a label selector. On the nodes that it chooses every pod that this scheduler
 	// places gets an address of its own, fixed or not; empty: there are none. It has to say what the
 	// controller's --strict-nodes says. Default: fixedip.io/strict=true.

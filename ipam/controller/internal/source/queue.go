@@ -1,4 +1,7 @@
-package controller
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package source
 
 import (
 	"sync"
@@ -10,14 +13,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// workers are the options of a controller that reconciles n requests at once.
-func workers(n int) controller.Options {
+// Queue is the queue of a controller.
+type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// Workers returns the options of a controller that reconciles up to n requests at once.
+func Workers(n int) controller.Options {
 	return controller.Options{MaxConcurrentReconciles: n, NewQueue: newQueue}
 }
 
-// requestQueue is a priority queue that lets its workers go when it is shut down. That of controller-runtime, up to v0.24, may
-// hand an item to a worker that has left by then: it waits for good, with locks held that the other workers need, and
-// the process ends after 30 seconds with an error, and keeps its lease until then (controller-runtime#3538).
+// requestQueue is a priority queue that releases its workers when it is shut down. The queue of controller-runtime, up
+// to v0.24, may hand an item to a worker that has left: it then blocks for ever with locks held that the other workers
+// need, the process ends after 30 seconds with an error, and keeps its lease until then (controller-runtime#3538).
 type requestQueue struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	shutDown sync.Once
@@ -25,7 +31,7 @@ type requestQueue struct {
 	down chan struct{}
 }
 
-func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) Queue {
 	inner := priorityqueue.New(name, func(o *priorityqueue.Opts[reconcile.Request]) {
 		o.Log = ctrllog.Log.WithValues("controller", name)
 		o.RateLimiter = limiter
@@ -33,6 +39,7 @@ func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]
 	return &requestQueue{PriorityQueue: inner, down: make(chan struct{})}
 }
 
+// GetWithPriority returns the next request. It returns at once when the queue is shut down.
 func (q *requestQueue) GetWithPriority() (r reconcile.Request, priority int, shutdown bool) {
 	type handed struct {
 		request  reconcile.Request
@@ -53,11 +60,13 @@ func (q *requestQueue) GetWithPriority() (r reconcile.Request, priority int, shu
 	}
 }
 
+// Get is GetWithPriority without the priority.
 func (q *requestQueue) Get() (r reconcile.Request, shutdown bool) {
 	r, _, shutdown = q.GetWithPriority()
 	return r, shutdown
 }
 
+// Done marks a request as processed. It returns at once when the queue is shut down.
 func (q *requestQueue) Done(r reconcile.Request) {
 	done := make(chan struct{})
 	go func() {
@@ -70,6 +79,7 @@ func (q *requestQueue) Done(r reconcile.Request) {
 	}
 }
 
+// ShutDown releases all workers. Requests that wait are dropped.
 func (q *requestQueue) ShutDown() {
 	q.shutDown.Do(func() {
 		close(q.down)
@@ -77,5 +87,5 @@ func (q *requestQueue) ShutDown() {
 	})
 }
 
-// ShutDownWithDrain drains nothing, as that of the priority queue does not either.
+// ShutDownWithDrain is ShutDown: the priority queue does not drain either.
 func (q *requestQueue) ShutDownWithDrain() { q.ShutDown() }

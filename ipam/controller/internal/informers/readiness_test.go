@@ -1,18 +1,21 @@
-package controller
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package informers
 
 import "testing"
 
-// Readiness names each watch that is behind, and nothing else.
+// The readiness check names exactly the informers that are not synced.
 func TestReadiness(t *testing.T) {
 	synced := map[string]bool{}
-	w := watches{}
+	w := Synced{}
 	for _, resource := range []string{"pods", "fixedips", "ciliumnodes"} {
 		w[resource] = func() bool { return synced[resource] }
 	}
 	for _, step := range []struct{ synced, want string }{
-		{"", "not all objects have been seen yet: ciliumnodes, fixedips, pods"},
-		{"fixedips", "not all objects have been seen yet: ciliumnodes, pods"},
-		{"pods", "not all objects have been seen yet: ciliumnodes"},
+		{"", "informers not synced yet: ciliumnodes, fixedips, pods"},
+		{"fixedips", "informers not synced yet: ciliumnodes, pods"},
+		{"pods", "informers not synced yet: ciliumnodes"},
 		{"ciliumnodes", ""},
 	} {
 		synced[step.synced] = true

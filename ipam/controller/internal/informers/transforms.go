@@ -1,4 +1,7 @@
-package controller
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package informers
 
 import (
 	"slices"
@@ -7,38 +10,16 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/store/ciliumpool"
-	"fixedip.io/fixedip/ipam/store/packed"
 )
 
-// CacheOptions trims what the controller watches to the fields that it uses.
-func CacheOptions(cfg Config) cache.Options {
-	trimPod := podTrimmer(cfg.Adoption)
-	o := cache.Options{
-		NewInformer:      packed.NewInformer,
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
-			&corev1.Node{}:         {Transform: trimNode},
-			&corev1.Pod{}:          {Transform: trimPod},
-		},
-	}
-	if cfg.Verify.Endpoints {
-		o.ByObject[&ciliumv2.CiliumEndpoint{}] = cache.ByObject{Transform: trimEndpoint}
-	}
-	return o
-}
-
-// annotationDomains are those whose annotations of pods are read.
+// annotationDomains are the prefixes of the pod annotations that the controller reads.
 var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.cilium.io/"}
 
-// podTrimmer keeps of a pod what identity.Of and plan read, and of its labels and its scheduler what
-// adoption looks at.
-func podTrimmer(adoption identity.Adoption) func(obj any) (any, error) {
+// podTransform returns a transform that keeps the fields of a pod that identity.Of and the decisions read, and
+// its labels and scheduler name only if the adoption rules read them.
+func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 	return func(obj any) (any, error) {
 		pod, ok := obj.(*corev1.Pod)
 		if !ok {
@@ -62,14 +43,10 @@ func trimPod(pod *corev1.Pod) *corev1.Pod {
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, HostIP: pod.Status.HostIP, StartTime: pod.Status.StartTime},
 	}
-	trimmed.Annotations = map[string]string{}
 	for key, value := range pod.Annotations {
 		if slices.ContainsFunc(annotationDomains, func(d string) bool { return strings.HasPrefix(key, d) }) {
-			trimmed.Annotations[key] = value
+			metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
 		}
-	}
-	if len(trimmed.Annotations) == 0 {
-		trimmed.Annotations = nil
 	}
 	if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
 		trimmed.Spec.Affinity = pod.Spec.Affinity
@@ -77,14 +54,14 @@ func trimPod(pod *corev1.Pod) *corev1.Pod {
 	return trimmed
 }
 
-// trimNode keeps of a Node what its subnets and its pool depend on.
-func trimNode(obj any) (any, error) {
+// nodeTransform keeps the fields of a Node that its subnets and its pool depend on.
+func nodeTransform(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return obj, nil
 	}
 	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
-	trimmed.CreationTimestamp, trimmed.Labels, trimmed.Annotations = node.CreationTimestamp, node.Labels, nil
+	trimmed.Labels = node.Labels
 	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable, trimmed.Spec.Taints = node.Spec.PodCIDRs, node.Spec.Unschedulable, node.Spec.Taints
 	if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
 		trimmed.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: pods}
@@ -97,6 +74,28 @@ func trimNode(obj any) (any, error) {
 	return trimmed, nil
 }
 
+// endpointTransform keeps the owner, the addresses and the node of a CiliumEndpoint. A cluster has one for each
+// pod.
+func endpointTransform(obj any) (any, error) {
+	e, ok := obj.(*ciliumv2.CiliumEndpoint)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &ciliumv2.CiliumEndpoint{TypeMeta: e.TypeMeta, ObjectMeta: trimMeta(e.ObjectMeta)}
+	for _, o := range e.OwnerReferences {
+		if o.Kind == "Pod" && o.Name == e.Name {
+			// Constants and the name of the endpoint share their memory between all endpoints.
+			o.APIVersion, o.Kind, o.Name = "v1", "Pod", e.Name
+		}
+		trimmed.OwnerReferences = append(trimmed.OwnerReferences, o)
+	}
+	if n := e.Status.Networking; n != nil {
+		trimmed.Status.Networking = &ciliumv2.EndpointNetworking{Addressing: n.Addressing, NodeIP: n.NodeIP}
+	}
+	return trimmed, nil
+}
+
+// trimMeta keeps the identity of an object. Annotations and labels are up to the transform of its kind.
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace:         m.Namespace,
@@ -106,7 +105,6 @@ func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 		Generation:        m.Generation,
 		CreationTimestamp: m.CreationTimestamp,
 		DeletionTimestamp: m.DeletionTimestamp,
-		Annotations:       m.Annotations,
 		OwnerReferences:   m.OwnerReferences,
 	}
 }

@@ -1,4 +1,7 @@
-package controller
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package source
 
 import (
 	"context"
@@ -22,12 +25,11 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// A sweep begins when all is known, asks for each identity once an interval, and never for more than a few
-// that nobody has looked at.
-func TestSweep(t *testing.T) {
+// A resync begins when the caches are filled, queues each identity once per period, and keeps the queue short.
+func TestResync(t *testing.T) {
 	for name, newQueue := range map[string]func() workqueue.TypedRateLimitingInterface[reconcile.Request]{
 		"a queue with priorities": func() workqueue.TypedRateLimitingInterface[reconcile.Request] {
-			return priorityqueue.New[reconcile.Request]("swept")
+			return priorityqueue.New[reconcile.Request]("resync")
 		},
 		"a queue without": func() workqueue.TypedRateLimitingInterface[reconcile.Request] {
 			return workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
@@ -42,27 +44,27 @@ func TestSweep(t *testing.T) {
 					queue.ShutDown()
 					synctest.Wait()
 				}()
-				const many = 10*sweepPortion + 3
+				const many = 10*resyncBatch + 3
 				var ready atomic.Bool
-				// mu guards seen, how often each was asked for, and waiting, the most that ever waited.
+				// mu guards seen, how often each was queued, and waiting, the longest that the queue ever was.
 				var mu sync.Mutex
 				seen, waiting := map[string]int{}, 0
-				f := &feed{}
-				s := sweep{clock: clock.RealClock{}, interval: time.Minute, ready: []toolscache.InformerSynced{ready.Load}, all: func() []string {
+				f := &Feed{}
+				s := Resync{Clock: clock.RealClock{}, Period: time.Minute, Ready: []toolscache.InformerSynced{ready.Load}, All: func() []string {
 					var all []string
 					for i := range many {
 						all = append(all, fmt.Sprintf("db/mysql-%d", i))
 					}
 					return all
 				}}
-				go f.swept(s).Start(ctx, queue)
+				go f.Resynced(s).Start(ctx, queue)
 				time.Sleep(time.Second)
 				if queue.Len() > 0 {
-					t.Errorf("%d are asked for before all is known", queue.Len())
+					t.Errorf("%d are queued before the caches are filled", queue.Len())
 				}
 				ready.Store(true)
 				time.Sleep(time.Second)
-				f.add(identityRequest("db/new-0")...)
+				f.Add(Request("db/new-0")...)
 				go func() {
 					for {
 						r, down := queue.Get()
@@ -87,26 +89,26 @@ func TestSweep(t *testing.T) {
 					}
 					return counts
 				}
-				// By a minute after its begin the first sweep is long done, and half a minute later half of the second.
+				// Within the first minute the first resync is done, and half a minute later half of the second.
 				if diff := cmp.Diff(map[int]int{1: many + 1}, count(50*time.Second)); diff != "" {
-					t.Errorf("how many were asked for how often (-want +got): %s", diff)
+					t.Errorf("identities by how often they were queued (-want +got): %s", diff)
 				}
 				half := count(40 * time.Second)
 				if half[2] < many/3 || half[2] > 2*many/3 || half[1]+half[2] != many+1 {
-					t.Errorf("how many were asked for how often in the midst of the second sweep: %v", half)
+					t.Errorf("identities by how often they were queued, halfway through the second resync: %v", half)
 				}
 				if diff := cmp.Diff(map[int]int{1: 1, 2: many}, count(28*time.Second)); diff != "" {
-					t.Errorf("how many were asked for how often after the second sweep (-want +got): %s", diff)
+					t.Errorf("identities by how often they were queued after the second resync (-want +got): %s", diff)
 				}
-				if waiting > 2*sweepPortion {
-					t.Errorf("%d waited at once", waiting)
+				if waiting > 2*resyncBatch {
+					t.Errorf("%d requests waited at once", waiting)
 				}
 			})
 		})
 	}
 }
 
-// All that anything is kept for is swept, once.
+// Every identity with a FixedIP, an entry or a marker is resynced, once.
 func TestIdentities(t *testing.T) {
 	l := ledger.New()
 	at := netip.MustParseAddr
@@ -117,7 +119,7 @@ func TestIdentities(t *testing.T) {
 	l.SetRecord(ledger.Keeping{Record: "db/held-0", Owner: "db/held-0"})
 	l.SetRecord(ledger.Keeping{Record: "db/web-slot-0a000109", Owner: "db/web-x7k"})
 	want := []string{"db/arriving-0", "db/away-0", "db/held-0", "db/web-slot-0a000109", "db/web-x7k"}
-	if got := identities(l); !slices.Equal(got, want) {
+	if got := Identities(l); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -1,4 +1,7 @@
-package controller
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package source
 
 import (
 	"fmt"
@@ -11,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Workers that are busy when the queue is shut down come to their end.
-func TestQueueLetsWorkersGo(t *testing.T) {
+// Busy workers end when the queue is shut down.
+func TestQueueReleasesWorkers(t *testing.T) {
 	for round := range 200 {
 		limiter := workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()
 		q := newQueue("test", limiter).(priorityqueue.PriorityQueue[reconcile.Request])
@@ -20,7 +23,7 @@ func TestQueueLetsWorkersGo(t *testing.T) {
 		for worker := range 20 {
 			busy.Go(func() {
 				for i := 0; ; i++ {
-					q.Add(nodeRequest(fmt.Sprintf("node-%d-%d", worker, i)))
+					q.Add(Request(fmt.Sprintf("db/node-%d-%d", worker, i))[0])
 					r, _, shutdown := q.GetWithPriority()
 					if shutdown {
 						return
@@ -39,16 +42,16 @@ func TestQueueLetsWorkersGo(t *testing.T) {
 		select {
 		case <-gone:
 		case <-time.After(time.Minute):
-			t.Fatalf("round %d: workers are still there a minute after the queue was shut down", round)
+			t.Fatalf("round %d: workers still run a minute after the queue was shut down", round)
 		}
 	}
 }
 
-// What waits is handed out in the order of its priority, once at a time, and again when it was asked for meanwhile.
-func TestQueueHandsOut(t *testing.T) {
+// The queue returns requests by priority, each to one worker at a time, and again if it was added meanwhile.
+func TestQueueOrder(t *testing.T) {
 	q := newQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()).(priorityqueue.PriorityQueue[reconcile.Request])
 	defer q.ShutDownWithDrain()
-	low, high := nodeRequest("low"), nodeRequest("high")
+	low, high := Request("db/low")[0], Request("db/high")[0]
 	prior := 1
 	q.Add(low)
 	q.AddWithOpts(priorityqueue.AddOpts{Priority: &prior}, high)
@@ -65,7 +68,7 @@ func TestQueueHandsOut(t *testing.T) {
 	want(high, 0)
 	q.ShutDown()
 	if _, shutdown := q.Get(); !shutdown {
-		t.Fatal("a queue that was shut down handed something out")
+		t.Fatal("a queue that was shut down returned a request")
 	}
 	q.Done(high)
 }

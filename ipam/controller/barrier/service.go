@@ -1,0 +1,184 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package barrier
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+const (
+	// overdue is how long an agent may take before it is reported. An agent answers within one report interval, 15 s
+	// by default, and within two if another write of the CiliumNode comes between.
+	overdue = 2 * time.Minute
+	// uncollected is how long an answer waits for the controller that asked. One that lost interest asks again later.
+	uncollected = 10 * time.Minute
+)
+
+// Pools reads and writes CiliumNodes. Get reads from the API server.
+type Pools interface {
+	Get(ctx context.Context, node string) (pool.Node, error)
+	Ask(ctx context.Context, n pool.Node, probe netip.Addr) (pool.Node, error)
+	// Delay is how long the next write for the node has to wait.
+	Delay(node string) time.Duration
+}
+
+// Service has at most one barrier under way for each node.
+type Service struct {
+	pools  Pools
+	clock  clock.PassiveClock
+	events events.EventRecorder
+
+	mu sync.Mutex
+	// queue is nil until the controller starts, which is when this replica leads.
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// nodes have the questions about each node. Key: the node. A key exists while there is a question or an answer.
+	nodes map[string]*node
+}
+
+// node is what is asked about one node. It is guarded by the mutex of the Service.
+type node struct {
+	// waiting are the questions for which no probe has been written yet, asked are those that the barrier under way
+	// serves. Key: the question. A question is in one of waiting, asked and answers.
+	waiting, asked map[string]question
+	answers        map[string]answer
+	// barrier is the one under way; nil: none.
+	barrier *agentview.Barrier
+	// began is when the oldest question was asked that has no answer yet, and reported means that this has been
+	// reported as overdue.
+	began    time.Time
+	reported bool
+	// last says what the barrier under way waits for.
+	last agentview.Answer
+}
+
+// question is one that has no answer yet.
+type question struct {
+	// notify is called when there is one.
+	notify func()
+}
+
+// answer waits for the controller that asked.
+type answer struct {
+	evidence agentview.Evidence
+	at       time.Time
+}
+
+// New returns a Service without questions.
+func New(pools Pools, recorder events.EventRecorder, c clock.PassiveClock) *Service {
+	return &Service{pools: pools, events: recorder, clock: c, nodes: map[string]*node{}}
+}
+
+// Setup adds the controller that writes probes and reads answers to a manager.
+func (s *Service) Setup(mgr manager.Manager, o controller.Options) error {
+	start := source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.queue = q
+		for name := range s.nodes {
+			s.queue.Add(request(name))
+		}
+		return nil
+	})
+	if err := builder.ControllerManagedBy(mgr).Named("agent-barrier").WatchesRawSource(start).WithOptions(o).Complete(s); err != nil {
+		return fmt.Errorf("set up the controller of agent barriers: %w", err)
+	}
+	return nil
+}
+
+// Ask returns the answer of a node's agent to a question, or asks and returns false. It returns at once. When there is
+// an answer, notify is called, which is to have the caller ask again; it must not block. An answer is returned once.
+//
+// key identifies the question and has to contain all that it depends on, for example the address, the pool entry that
+// the agent has to know, and the UID of the pod that has gone: an answer to the question about an earlier entry proves
+// nothing about the one that stands now.
+func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[nodeName]
+	if n == nil {
+		n = &node{waiting: map[string]question{}, asked: map[string]question{}, answers: map[string]answer{}}
+		s.nodes[nodeName] = n
+	}
+	if a, ok := n.answers[key]; ok {
+		delete(n.answers, key)
+		s.drop(nodeName)
+		return a.evidence, true
+	}
+	if _, asked := n.asked[key]; asked {
+		n.asked[key] = question{notify}
+		return agentview.Evidence{}, false
+	}
+	if n.open() == 0 {
+		n.began = s.clock.Now()
+	}
+	n.waiting[key] = question{notify}
+	s.enqueue(nodeName)
+	return agentview.Evidence{}, false
+}
+
+// Changed tells the Service that the watch has shown another version of a CiliumNode, or that it is gone.
+func (s *Service) Changed(nodeName string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[nodeName]; n != nil && n.open() > 0 {
+		s.enqueue(nodeName)
+	}
+}
+
+// Wait says for people what the questions about a node wait for; empty: there are none.
+func (s *Service) Wait(nodeName string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[nodeName]
+	if n == nil || n.open() == 0 {
+		return ""
+	}
+	return n.why(nodeName)
+}
+
+// open is the number of questions without an answer.
+func (n *node) open() int { return len(n.waiting) + len(n.asked) }
+
+func (n *node) why(name string) string {
+	since := n.began.UTC().Format(time.RFC3339)
+	switch {
+	case n.barrier == nil:
+		return fmt.Sprintf("waiting since %s to ask the Cilium agent on node %s", since, name)
+	case n.last == agentview.Incomplete:
+		return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to restore its endpoints", since, name)
+	case n.last == agentview.NoPool:
+		return fmt.Sprintf("waiting since %s for the Cilium agent on node %s, whose CiliumNode has no pool", since, name)
+	}
+	return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to answer", since, name)
+}
+
+// enqueue asks for a Reconcile of the node, if this replica leads. Called under the mutex.
+func (s *Service) enqueue(nodeName string) {
+	if s.queue != nil {
+		s.queue.Add(request(nodeName))
+	}
+}
+
+// drop removes a node without questions and answers. Called under the mutex.
+func (s *Service) drop(nodeName string) {
+	if n := s.nodes[nodeName]; n != nil && n.open() == 0 && len(n.answers) == 0 {
+		delete(s.nodes, nodeName)
+	}
+}

@@ -1,0 +1,320 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package barrier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/events"
+	testingclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// world is a CiliumNode, and the Service that asks its agent.
+type world struct {
+	*testing.T
+	clock  *testingclock.FakePassiveClock
+	events *events.FakeRecorder
+	s      *Service
+	// node is the CiliumNode; nil: there is none.
+	node *pool.Node
+	// probes is how many probes were written.
+	probes int
+	delay  time.Duration
+	fail   error
+	// during runs while a probe is written.
+	during func()
+	// notified are the keys of the questions whose callers were notified.
+	notified []string
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{T: t, clock: testingclock.NewFakePassiveClock(time.Unix(1_000_000, 0)), events: events.NewFakeRecorder(10)}
+	w.node = &pool.Node{Name: "n", UID: "uid", Generation: 3, HasPool: true, HasUsed: true, Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.1"): "router"}}
+	w.restart()
+	return w
+}
+
+// restart replaces the controller process.
+func (w *world) restart() {
+	w.s = New(w, w.events, w.clock)
+}
+
+func (w *world) Get(context.Context, string) (pool.Node, error) {
+	if w.node == nil {
+		return pool.Node{}, ciliumpool.ErrGone
+	}
+	n := *w.node
+	n.Probes = slices.Clone(n.Probes)
+	return n, nil
+}
+
+func (w *world) Ask(_ context.Context, n pool.Node, probe netip.Addr) (pool.Node, error) {
+	if w.during != nil {
+		w.during()
+	}
+	if w.fail != nil {
+		return pool.Node{}, w.fail
+	}
+	w.probes++
+	w.node.Probes = []netip.Addr{probe}
+	w.node.ResourceVersion = fmt.Sprint("after probe ", w.probes)
+	return w.Get(nil, n.Name)
+}
+
+func (w *world) Delay(string) time.Duration { return w.delay }
+
+func (w *world) ask(key string) bool {
+	evidence, ok := w.s.Ask("n", key, func() { w.notified = append(w.notified, key) })
+	if ok && evidence.Node != "n" {
+		w.Errorf("question %s got %+v", key, evidence)
+	}
+	return ok
+}
+
+func (w *world) reconcile() reconcile.Result {
+	w.Helper()
+	result, err := w.s.Reconcile(w.Context(), request("n"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return result
+}
+
+// answer has the agent remove all probes.
+func (w *world) answer() { w.node.Probes = nil }
+
+func (w *world) want(key string, answered bool) {
+	w.Helper()
+	if got := w.ask(key); got != answered {
+		w.Errorf("question %s: answered is %t", key, got)
+	}
+}
+
+// wantWrites checks how many probes were written.
+func (w *world) wantWrites(n int) {
+	w.Helper()
+	if w.probes != n {
+		w.Errorf("%d probes were written, want %d", w.probes, n)
+	}
+}
+
+func (w *world) wantNotified(keys ...string) {
+	w.Helper()
+	slices.Sort(w.notified)
+	if !slices.Equal(w.notified, keys) {
+		w.Errorf("notified are %v, want %v", w.notified, keys)
+	}
+	w.notified = nil
+}
+
+func TestService(t *testing.T) {
+	for name, run := range map[string]func(w *world){
+		"one barrier serves all questions that were asked before its probe": func(w *world) {
+			w.want("a", false)
+			w.want("b", false)
+			w.want("a", false)
+			w.reconcile()
+			w.want("a", false)
+			w.reconcile()
+			w.wantWrites(1)
+			w.wantNotified()
+			w.answer()
+			w.reconcile()
+			w.wantNotified("a", "b")
+			w.want("a", true)
+			w.want("b", true)
+			w.wantWrites(1)
+			if len(w.s.nodes) != 0 {
+				w.Errorf("%d nodes are remembered", len(w.s.nodes))
+			}
+		},
+		"a question that comes later waits for the next barrier": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			w.want("b", false)
+			w.answer()
+			w.reconcile()
+			w.wantNotified("a")
+			w.want("b", false)
+			w.wantWrites(2)
+			w.answer()
+			w.reconcile()
+			w.want("b", true)
+		},
+		"a question that comes while the probe is written does so too": func(w *world) {
+			w.want("a", false)
+			w.during = func() { w.want("b", false) }
+			w.reconcile()
+			w.during = nil
+			w.answer()
+			w.reconcile()
+			w.wantNotified("a")
+			w.want("b", false)
+		},
+		"an answer is given once": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			w.answer()
+			w.reconcile()
+			w.want("a", true)
+			w.want("a", false)
+		},
+		"an agent that restores endpoints is waited for": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			used := w.node.Used
+			w.answer()
+			w.node.Used = nil
+			w.reconcile()
+			w.want("a", false)
+			if why := w.s.Wait("n"); !strings.Contains(why, "restore its endpoints") {
+				w.Errorf("the reason is %q", why)
+			}
+			w.node.Used = used
+			w.reconcile()
+			w.want("a", true)
+			w.wantWrites(1)
+		},
+		"a CiliumNode that was made again is asked again": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			w.answer()
+			w.node.UID = "other"
+			w.reconcile()
+			w.wantNotified()
+			w.wantWrites(2)
+			w.answer()
+			w.reconcile()
+			w.want("a", true)
+		},
+		"a node that is gone is forgotten": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			w.want("b", false)
+			w.node = nil
+			w.reconcile()
+			w.wantNotified("a", "b")
+			if len(w.s.nodes) != 0 {
+				w.Errorf("%d nodes are remembered", len(w.s.nodes))
+			}
+		},
+		"an agent that has never reported is not asked": func(w *world) {
+			w.node.HasUsed = false
+			w.want("a", false)
+			w.reconcile()
+			w.wantWrites(0)
+			w.node.HasUsed = true
+			w.reconcile()
+			w.wantWrites(1)
+		},
+		"a write that has to wait for the rate limit is made later": func(w *world) {
+			w.delay = 7 * time.Second
+			w.want("a", false)
+			if got := w.reconcile(); got.RequeueAfter != 7*time.Second {
+				w.Errorf("looked at again after %s", got.RequeueAfter)
+			}
+			w.wantWrites(0)
+			w.delay = 0
+			w.reconcile()
+			w.wantWrites(1)
+		},
+		"a write that fails is made again": func(w *world) {
+			w.want("a", false)
+			w.fail = errors.New("connection reset")
+			if _, err := w.s.Reconcile(w.Context(), request("n")); err == nil {
+				w.Error("no error")
+			}
+			w.fail = nil
+			w.reconcile()
+			w.answer()
+			w.reconcile()
+			w.want("a", true)
+		},
+		"after a restart of the controller the question is asked again": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			w.restart()
+			w.answer()
+			w.want("a", false)
+			w.reconcile()
+			w.want("a", false)
+			w.answer()
+			w.reconcile()
+			w.want("a", true)
+			w.wantWrites(2)
+		},
+		"an agent that does not answer is reported once, and waited for": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			for range 3 {
+				w.clock.SetTime(w.clock.Now().Add(overdue))
+				w.reconcile()
+			}
+			if pending, late := w.s.Overdue(); pending != 1 || late != 1 {
+				w.Errorf("%d pending, %d overdue", pending, late)
+			}
+			if n := len(w.events.Events); n != 1 {
+				w.Errorf("%d events", n)
+			} else if e := <-w.events.Events; !strings.Contains(e, "AgentNotAnswering") {
+				w.Errorf("event %q", e)
+			}
+			w.wantWrites(1)
+			w.answer()
+			w.reconcile()
+			w.want("a", true)
+			if pending, late := w.s.Overdue(); pending != 0 || late != 0 {
+				w.Errorf("%d pending, %d overdue", pending, late)
+			}
+		},
+		"an answer that is not collected is dropped": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			w.answer()
+			result := w.reconcile()
+			w.clock.SetTime(w.clock.Now().Add(result.RequeueAfter))
+			w.reconcile()
+			if len(w.s.nodes) != 0 {
+				w.Errorf("%d nodes are remembered", len(w.s.nodes))
+			}
+		},
+		"the evidence is about the pool that stood when the question was written": func(w *world) {
+			a := netip.MustParseAddr("10.0.1.7")
+			w.node.Entries = map[netip.Addr]pool.Entry{a: {}}
+			w.want("a", false)
+			w.reconcile()
+			w.answer()
+			w.node.Generation, w.node.Entries = 4, map[netip.Addr]pool.Entry{a: {Owner: "db/mysql-0"}}
+			w.reconcile()
+			evidence, _ := w.s.Ask("n", "a", func() {})
+			if want := (map[netip.Addr]pool.Entry{a: {}}); evidence.Generation != 3 || !reflect.DeepEqual(evidence.Entries, want) {
+				w.Errorf("the evidence is %+v", evidence)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { run(newWorld(t)) })
+	}
+}
+
+// Nothing is remembered about nodes that are not asked, and a change of theirs costs nothing.
+func TestChanged(t *testing.T) {
+	w := newWorld(t)
+	for i := range 1000 {
+		w.s.Changed(fmt.Sprint("node-", i))
+	}
+	if len(w.s.nodes) != 0 {
+		t.Errorf("%d nodes are remembered", len(w.s.nodes))
+	}
+}

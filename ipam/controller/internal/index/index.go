@@ -1,0 +1,155 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package index finds pods and FixedIPs by IP, node and workload, and reads Nodes.
+//
+// It returns objects of the cache: callers may not change them.
+package index
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
+)
+
+const (
+	// Pods and FixedIPs are indexed by blocks of eight IPs. An index by IP would hold a set of one for each pod of the
+	// cluster, which needs more memory than everything else that is cached of the pod.
+	podIPBlock     = "podIPBlock"
+	fixedIPBlock   = "ipBlock"
+	podNode        = "place"
+	fixedIPOwner   = "workload"
+	hostBitsOfAnIP = 3
+)
+
+// indexes are the indexes of this package.
+var indexes = []struct {
+	of   client.Object
+	name string
+	fn   client.IndexerFunc
+}{
+	{&corev1.Pod{}, podIPBlock, func(obj client.Object) []string {
+		pod := obj.(*corev1.Pod)
+		if !podutil.HoldsIPs(pod) {
+			return nil
+		}
+		return blocks(podutil.IPs(pod))
+	}},
+	{&corev1.Pod{}, podNode, func(obj client.Object) []string {
+		if node := identity.Place(obj.(*corev1.Pod)); node != "" {
+			return []string{node}
+		}
+		return nil
+	}},
+	{&v1alpha1.FixedIP{}, fixedIPBlock, func(obj client.Object) []string {
+		var ips []netip.Addr
+		for _, ip := range obj.(*v1alpha1.FixedIP).Spec.IPs {
+			if a, err := address.Parse(ip); err == nil {
+				ips = append(ips, a)
+			}
+		}
+		return blocks(ips)
+	}},
+	{&v1alpha1.FixedIP{}, fixedIPOwner, func(obj client.Object) []string {
+		o := identity.OwnerOf(obj.(*v1alpha1.FixedIP))
+		return []string{identity.Resource(obj.GetNamespace(), o.GroupKind(), o.Name)}
+	}},
+}
+
+// Setup adds the indexes to a cache. It must be called before the cache starts.
+func Setup(ctx context.Context, indexer client.FieldIndexer) error {
+	return Each(func(of client.Object, name string, fn client.IndexerFunc) error {
+		if err := indexer.IndexField(ctx, of, name, fn); err != nil {
+			return fmt.Errorf("index %T by %s: %w", of, name, err)
+		}
+		return nil
+	})
+}
+
+// Each calls add for each index, such as to add the indexes to a fake client.
+func Each(add func(of client.Object, name string, fn client.IndexerFunc) error) error {
+	for _, i := range indexes {
+		if err := add(i.of, i.name, i.fn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PodsWithIP returns the pods of any node that have the IP.
+func PodsWithIP(ctx context.Context, cached client.Reader, a netip.Addr) ([]*corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := cached.List(ctx, &pods, client.MatchingFields{podIPBlock: block(a)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the pods with IP %s from the cache: %w", a, err)
+	}
+	var found []*corev1.Pod
+	for i := range pods.Items {
+		if podutil.RunsWith(&pods.Items[i], a) {
+			found = append(found, &pods.Items[i])
+		}
+	}
+	return found, nil
+}
+
+// PodsOnNode returns the pods of a node, including pods that a DaemonSet made for the node and that are not bound yet.
+func PodsOnNode(ctx context.Context, cached client.Reader, node string) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := cached.List(ctx, &pods, client.MatchingFields{podNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s from the cache: %w", node, err)
+	}
+	return pods.Items, nil
+}
+
+// FixedIPsWithIP returns the FixedIPs that reserve the IP.
+func FixedIPsWithIP(ctx context.Context, cached client.Reader, a netip.Addr) ([]*v1alpha1.FixedIP, error) {
+	var records v1alpha1.FixedIPList
+	if err := cached.List(ctx, &records, client.MatchingFields{fixedIPBlock: block(a)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the FixedIPs with IP %s from the cache: %w", a, err)
+	}
+	var found []*v1alpha1.FixedIP
+	for i := range records.Items {
+		if slices.Contains(records.Items[i].Spec.IPs, a.String()) {
+			found = append(found, &records.Items[i])
+		}
+	}
+	return found, nil
+}
+
+// OfWorkload selects the FixedIPs of a workload, named as in pool entries, in a list from the cache.
+func OfWorkload(resource string) client.ListOption {
+	return client.MatchingFields{fixedIPOwner: resource}
+}
+
+// Node reads a Node from the cache or the API server. It returns nil if there is none.
+func Node(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
+	var node corev1.Node
+	switch err := from.Get(ctx, client.ObjectKey{Name: name}, &node); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read node %s: %w", name, err)
+	}
+	return &node, nil
+}
+
+func block(a netip.Addr) string {
+	return netip.PrefixFrom(a, address.Of(a).Bits()-hostBitsOfAnIP).Masked().String()
+}
+
+func blocks(ips []netip.Addr) []string {
+	var all []string
+	for _, a := range ips {
+		all = append(all, block(a))
+	}
+	return all
+}

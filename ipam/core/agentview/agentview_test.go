@@ -1,0 +1,130 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agentview_test
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// node is a CiliumNode with a pool and a report.
+func node(uid string, used map[netip.Addr]string, probes ...netip.Addr) pool.Node {
+	return pool.Node{
+		Name: "node-1", UID: uid, Generation: 9, HasPool: true, HasUsed: true, Used: used, Probes: probes,
+		Entries: map[netip.Addr]pool.Entry{address: {Owner: "default/later"}},
+	}
+}
+
+func TestAnswer(t *testing.T) {
+	asked := node("uid", map[netip.Addr]string{router: "router"}, probe)
+	asked.Generation, asked.Entries = 4, map[netip.Addr]pool.Entry{address: {Owner: "default/web-0"}}
+	noPool := node("uid", nil, probe)
+	noPool.HasPool = false
+	used := map[netip.Addr]string{router: "router", address: "default/web-0"}
+	for name, row := range map[string]struct {
+		read     pool.Node
+		evidence agentview.Evidence
+		answer   agentview.Answer
+	}{
+		"the probe stands":                        {read: node("uid", used, probe), answer: agentview.Pending},
+		"the probe stands beside another":         {read: node("uid", used, pool.Probe(0), probe), answer: agentview.Pending},
+		"the agent has no pool":                   {read: noPool, answer: agentview.NoPool},
+		"another CiliumNode of the name":          {read: node("other", used), answer: agentview.Void},
+		"the CiliumNode is gone":                  {answer: agentview.Void},
+		"the agent has not restored endpoints":    {read: node("uid", nil), answer: agentview.Incomplete},
+		"the agent restores endpoints":            {read: node("uid", map[netip.Addr]string{address: "default/web-0"}), answer: agentview.Incomplete},
+		"a pod called router is not the router":   {read: node("uid", map[netip.Addr]string{address: "default/router"}), answer: agentview.Incomplete},
+		"the health endpoint is enough":           {read: node("uid", map[netip.Addr]string{router: "health"}), answer: agentview.Complete, evidence: agentview.Evidence{Node: "node-1", UID: "uid", Generation: 4, Entries: asked.Entries, Used: map[netip.Addr]string{router: "health"}}},
+		"answered, and only another probe stands": {read: node("uid", used, pool.Probe(2)), answer: agentview.Complete, evidence: agentview.Evidence{Node: "node-1", UID: "uid", Generation: 4, Entries: asked.Entries, Used: used}},
+		"the pool is that of the question":        {read: node("uid", used), answer: agentview.Complete, evidence: agentview.Evidence{Node: "node-1", UID: "uid", Generation: 4, Entries: asked.Entries, Used: used}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			evidence, answer := agentview.Barrier{Asked: asked, Probe: probe}.Answer(row.read)
+			if answer != row.answer || !reflect.DeepEqual(evidence, row.evidence) {
+				t.Errorf("%s with %+v, want %s with %+v", answer, evidence, row.answer, row.evidence)
+			}
+		})
+	}
+}
+
+// Each version of each CiliumNode has a probe of its own.
+func TestNewProbe(t *testing.T) {
+	seen := map[netip.Addr]pool.Node{}
+	for _, n := range []pool.Node{{UID: "a", ResourceVersion: "1"}, {UID: "a", ResourceVersion: "11"}, {UID: "a1", ResourceVersion: "1"}, {UID: "b", ResourceVersion: "1"}} {
+		p := agentview.NewProbe(n)
+		if other, ok := seen[p]; ok || !pool.IsProbe(p) || p != agentview.NewProbe(n) {
+			t.Errorf("the probe for %s/%s is %s, and that for %s/%s", n.UID, n.ResourceVersion, p, other.UID, other.ResourceVersion)
+		}
+		seen[p] = n
+	}
+}
+
+func TestCanAsk(t *testing.T) {
+	for name, row := range map[string]struct {
+		node pool.Node
+		want bool
+	}{
+		"an agent that has reported":       {pool.Node{HasUsed: true, HasPool: true}, true},
+		"an agent that has never reported": {pool.Node{HasPool: true}, false},
+		"an agent without a pool":          {pool.Node{HasUsed: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := agentview.CanAsk(row.node); got != row.want {
+				t.Errorf("%t, want %t", got, row.want)
+			}
+		})
+	}
+}
+
+func TestJudge(t *testing.T) {
+	const owner = "default/web-0"
+	entry := func(e pool.Entry) map[netip.Addr]pool.Entry { return map[netip.Addr]pool.Entry{address: e} }
+	owned := entry(pool.Entry{Owner: owner})
+	for name, row := range map[string]struct {
+		entries map[netip.Addr]pool.Entry
+		used    map[netip.Addr]string
+		owner   string
+		pods    []agentview.Pod
+		want    agentview.Verdict
+	}{
+		"nothing uses it":              {entries: owned, want: agentview.Verdict{State: agentview.Clear}},
+		"no entry":                     {want: agentview.Verdict{State: agentview.Clear}},
+		"the asker uses it":            {entries: owned, owner: owner, used: map[netip.Addr]string{address: owner}, want: agentview.Verdict{State: agentview.Clear}},
+		"the owner's last pod uses it": {entries: owned, used: map[netip.Addr]string{address: owner}, want: agentview.Verdict{State: agentview.InUse, By: owner, Why: "the agent of node node-1 lists 10.240.1.7 as used by default/web-0"}},
+		"an agent that does not name the user": {
+			entries: owned, used: map[netip.Addr]string{address: ""},
+			want: agentview.Verdict{State: agentview.InUse, Why: "the agent of node node-1 lists 10.240.1.7 as used by an unknown owner"},
+		},
+		"another pod uses it": {
+			entries: owned, owner: owner, used: map[netip.Addr]string{address: "default/other"},
+			want: agentview.Verdict{State: agentview.InUse, By: "default/other", Why: "the agent of node node-1 lists 10.240.1.7 as used by default/other"},
+		},
+		"a pod runs with it that the agent does not list": {
+			entries: owned, owner: owner, pods: []agentview.Pod{{Owner: "default/other", Addrs: []netip.Addr{router, address}}},
+			want: agentview.Verdict{State: agentview.InUse, By: "default/other", Why: "pod default/other runs with 10.240.1.7 on node node-1"},
+		},
+		"a pod that ran with it has stopped": {
+			entries: owned, pods: []agentview.Pod{{Owner: "default/other", Addrs: []netip.Addr{address}, Stopped: true}},
+			want: agentview.Verdict{State: agentview.Clear},
+		},
+		"a pod of the owner was bound a moment ago": {
+			entries: owned, pods: []agentview.Pod{{Owner: owner}},
+			want: agentview.Verdict{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has 10.240.1.7 for it"},
+		},
+		"the pool offers it": {
+			entries: entry(pool.Entry{}), want: agentview.Verdict{Why: "the pool of node node-1 offers 10.240.1.7 to any pod"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := agentview.Evidence{Node: "node-1", Entries: row.entries, Used: row.used}
+			if got := e.Judge(address, row.owner, row.pods); got != row.want {
+				t.Errorf("%+v, want %+v", got, row.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,84 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agentview
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Evidence is what the answer of one agent proves.
+type Evidence struct {
+	// Node is the name of the node, UID is that of its CiliumNode.
+	Node, UID string
+	// Generation is that of the newest spec that the agent is known to have seen, and Entries is the pool in it.
+	Generation int64
+	Entries    map[netip.Addr]pool.Entry
+	// Used are the addresses that the agent had allocated when it answered. Value: the owner.
+	Used map[netip.Addr]string
+}
+
+// Pod is a pod that is bound to the node, as the API server shows it.
+type Pod struct {
+	// Owner is "namespace/name", as in a pool entry.
+	Owner string
+	// Addrs are those in the status of the pod.
+	Addrs []netip.Addr
+	// Stopped means that no container of the pod runs or will run: it has succeeded or failed.
+	Stopped bool
+}
+
+// State is what is known about the use of an address.
+type State uint8
+
+const (
+	// Unknown means that another pod may get the address at any time.
+	Unknown State = iota
+	// InUse means that a pod, or the node itself, has the address.
+	InUse
+	// Clear means that no pod has the address, and that the agent gives it only to the pod that the entry names, if it
+	// names one, while the entry stands.
+	Clear
+)
+
+func (s State) String() string { return [...]string{"unknown", "in use", "clear"}[s] }
+
+// Verdict is the answer to the question whether a pod may still use an address.
+type Verdict struct {
+	State State
+	// By is the owner that has the address, if it is InUse; empty: the agent does not name it.
+	By string
+	// Why is a sentence for people, if the address is not Clear.
+	Why string
+}
+
+// Judge decides whether an address of the node can be taken by the pod owner. owner may be empty: then the address is
+// Clear only if no pod at all uses it. pods are the pods that are bound to the node, read after the answer.
+//
+// A pod counts as a user if the agent lists the address for it, if its status has the address (the agent may have lost
+// it, Cilium fact 13), or if the entry names it: a pod that was bound a moment ago gets the address from the agent
+// without another write.
+func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
+	if user, used := e.Used[a]; used && (user != owner || owner == "") {
+		return Verdict{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
+	}
+	entry, exists := e.Entries[a]
+	for _, p := range pods {
+		switch {
+		case p.Stopped || p.Owner == owner:
+		case slices.Contains(p.Addrs, a):
+			return Verdict{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s runs with %s on node %s", p.Owner, a, e.Node)}
+		case exists && entry.Owner == p.Owner:
+			return Verdict{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has %s for it", p.Owner, e.Node, a)}
+		}
+	}
+	if exists && entry.Dynamic() {
+		return Verdict{Why: fmt.Sprintf("the pool of node %s offers %s to any pod", e.Node, a)}
+	}
+	return Verdict{State: Clear}
+}

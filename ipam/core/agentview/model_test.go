@@ -1,0 +1,376 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agentview_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// The model explores every interleaving of one barrier with one agent, as pkg/ipam/crd.go has it: an agent that lags,
+// restarts, reports in three steps, conflicts with changes of labels, and gives the address to pods that come and go.
+
+const (
+	maxVersions = 6
+	maxLabels   = 1
+	maxRestarts = 1
+)
+
+// version is one version of the CiliumNode. The pool has one entry, for the address that the question is about.
+type version struct {
+	// withheld means that the entry is offered to no pod; otherwise it is dynamic.
+	withheld bool
+	noPool   bool
+	// listsPod, listsRouter and probe are keys of status.ipam.used, key is that of the probe in release-ips.
+	listsPod, listsRouter, probe, key bool
+	// metadata differs from that of the version before.
+	metadata bool
+}
+
+// sameContent is CiliumNode.DeepEqual, which does not look at the metadata.
+func (v version) sameContent(w version) bool {
+	v.metadata, w.metadata = false, false
+	return v == w
+}
+
+// report is a status update of the agent that is under way.
+type report struct {
+	step int8 // 1: the node is copied, 2: the allocators are copied, too
+	ver  int8
+	key  bool // release-ips has the probe
+	pod  bool
+	rtr  bool
+}
+
+// state is one state of the model.
+type state struct {
+	versions [maxVersions]version
+	last     int8 // index of the newest version
+
+	// The agent. seen is the version that it has processed, -1: none; answered means that it has removed the key from
+	// its copy, and not written that yet.
+	up, restored, answered, trigger, allocated bool
+	seen                                       int8
+	report                                     report
+	// endpoint is the network of a pod with the address. It outlives the agent.
+	endpoint bool
+
+	labels, restarts int8
+	poolGone         bool
+
+	// The controller. asked is the index of the version with the probe; 0: not asked yet.
+	withheld bool
+	asked    int8
+	complete bool
+	cleared  bool
+}
+
+var (
+	address = netip.MustParseAddr("10.240.1.7")
+	router  = netip.MustParseAddr("10.240.1.1")
+	probe   = pool.Probe(1)
+)
+
+// node is a version as the controller reads it.
+func (s state) node(i int8) pool.Node {
+	v := s.versions[i]
+	n := pool.Node{Name: "node-1", UID: "uid", HasPool: !v.noPool, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+	if !v.noPool {
+		n.Entries[address] = pool.Entry{}
+		if v.withheld {
+			n.Entries[address] = pool.Entry{Owner: "fixedip.io/withheld"}
+		}
+	}
+	if v.listsPod {
+		n.Used[address] = "default/other"
+	}
+	if v.listsRouter {
+		n.Used[router] = "router"
+	}
+	if v.probe {
+		n.Probes = []netip.Addr{probe}
+	}
+	n.HasUsed = len(n.Used) > 0 || v.probe
+	return n
+}
+
+// write adds a version.
+func (s state) write(change func(*version)) state {
+	v := s.versions[s.last]
+	v.metadata = false
+	change(&v)
+	if v == s.versions[s.last] {
+		return s // The API server makes no version of a write that changes nothing.
+	}
+	s.last++
+	s.versions[s.last] = v
+	return s
+}
+
+// protocol is how the controller uses barriers; the zero value is the right way.
+type protocol struct {
+	// incomplete takes an answer without the node's own addresses for complete.
+	incomplete bool
+	// cached judges versions that a cache may show instead of the newest one.
+	cached bool
+	// shared asks before the entry is withheld, and uses the answer all the same.
+	shared bool
+	// marked uses marked-for-release, which the agent answers with do-not-release, without a probe in used. The
+	// model's probe and key are then the question in release-ips.
+	marked bool
+}
+
+// next visits all states that may follow. disturbed means that the step may also never happen.
+func (p protocol) next(s state, visit func(t state, disturbed bool)) {
+	room := s.last < maxVersions-1
+	add := func(t state) { visit(t, false) }
+	disturb := func(t state) { visit(t, true) }
+
+	// The watch shows the agent the next version.
+	if s.up && s.seen < s.last {
+		t := s
+		t.seen++
+		t.answered = false
+		if v := s.versions[t.seen]; !v.sameContent(s.versions[s.seen]) && v.key && !v.noPool {
+			t.answered, t.trigger = true, true
+		}
+		add(t)
+	}
+	// The agent reports.
+	switch {
+	case s.up && s.trigger && s.report.step == 0:
+		t := s
+		t.trigger = false
+		t.report = report{step: 1, ver: s.seen, key: s.versions[s.seen].key && !s.answered}
+		add(t)
+	case s.report.step == 1 && s.up:
+		t := s
+		t.report.step, t.report.pod, t.report.rtr = 2, s.allocated, s.restored
+		add(t)
+	case s.report.step == 2 && (room || s.report.ver != s.last):
+		t := s
+		t.report = report{}
+		if s.report.ver == s.last {
+			t = t.write(func(v *version) {
+				v.key, v.probe, v.listsPod, v.listsRouter = s.report.key, false, s.report.pod, s.report.rtr
+				if p.marked {
+					v.probe = s.report.key
+				}
+			})
+		} else if s.up {
+			t.trigger = true // retry after error
+		}
+		add(t)
+	}
+	// A pod comes and gets the address, or one that has it goes.
+	if s.up && s.restored && !s.allocated && !s.endpoint && !s.versions[s.seen].withheld && !s.versions[s.seen].noPool {
+		t := s
+		t.allocated, t.trigger = true, true
+		disturb(t)
+	}
+	if s.up && s.allocated && !s.endpoint {
+		t := s
+		t.endpoint = true
+		add(t)
+	}
+	if s.up && s.restored && s.endpoint {
+		t := s
+		t.endpoint, t.allocated, t.trigger = false, false, true
+		disturb(t)
+	}
+	// The agent is killed, starts, and restores what ran. A report that is on its way may still arrive.
+	if s.up && s.restarts < maxRestarts {
+		t := s
+		t.restarts++
+		t.up, t.restored, t.answered, t.trigger, t.allocated, t.seen = false, false, false, false, false, -1
+		if t.report.step == 1 {
+			t.report = report{}
+		}
+		disturb(t)
+	}
+	if !s.up {
+		t := s
+		t.up, t.seen = true, s.last
+		if v := s.versions[s.last]; v.key && !v.noPool {
+			t.answered, t.trigger = true, true
+		}
+		add(t)
+	}
+	if s.up && !s.restored && (s.allocated || !s.endpoint) {
+		t := s
+		t.restored, t.trigger = true, true
+		add(t)
+	}
+	if s.up && !s.restored && s.endpoint && !s.allocated {
+		t := s
+		t.allocated = true
+		add(t)
+	}
+	// Labels change.
+	if s.labels < maxLabels && room {
+		t := s.write(func(v *version) { v.metadata = true })
+		t.labels++
+		disturb(t)
+	}
+	// The pool disappears and comes back.
+	if !s.poolGone && s.asked > 0 && room {
+		t := s.write(func(v *version) { v.noPool = true })
+		t.poolGone = true
+		disturb(t)
+	}
+	if s.versions[s.last].noPool && room {
+		add(s.write(func(v *version) { v.noPool = false }))
+	}
+	// The controller withholds the address, asks, and reads the answer.
+	if !s.withheld && room && (!p.shared || s.asked > 0) {
+		t := s.write(func(v *version) { v.withheld = true })
+		t.withheld = true
+		add(t)
+	}
+	if s.asked == 0 && (s.withheld || p.shared) && room && agentview.CanAsk(s.node(s.last)) {
+		t := s.write(func(v *version) { v.probe, v.key = true, true })
+		t.asked = t.last
+		add(t)
+	}
+	if s.asked > 0 && s.withheld && !s.complete {
+		reads := []int8{s.last}
+		if p.cached {
+			reads = []int8{s.asked - 1, s.last}
+		}
+		for _, i := range reads {
+			if t, done := p.judge(s, i); done {
+				add(t)
+			}
+		}
+	}
+}
+
+// judge reads a version and judges the address.
+func (p protocol) judge(s state, read int8) (state, bool) {
+	b := agentview.Barrier{Asked: s.node(s.asked), Probe: probe}
+	if p.shared {
+		b.Asked = s.node(s.last)
+		b.Asked.Probes = []netip.Addr{probe}
+	}
+	n := s.node(read)
+	evidence, answer := b.Answer(n)
+	if answer == agentview.Incomplete && p.incomplete {
+		evidence, answer = agentview.Evidence{Entries: b.Asked.Entries, Used: n.Used}, agentview.Complete
+	}
+	if answer != agentview.Complete {
+		return s, false
+	}
+	s.complete = true
+	s.cleared = evidence.Judge(address, "", nil).State == agentview.Clear
+	return s, true
+}
+
+// explored is what the model found.
+type explored struct {
+	states int
+	// broken is a state in which an address was clear and a pod has it.
+	broken *state
+	// stuck is a state from which no answer is reached if nothing happens to the agent any more.
+	stuck *state
+}
+
+func (p protocol) explore(until func(explored) bool) explored {
+	// The agent runs, and has reported; a pod may have the address.
+	var starts []state
+	for _, used := range []bool{false, true} {
+		s := state{up: true, restored: true, allocated: used, endpoint: used}
+		s.versions[0] = version{listsRouter: true, listsPod: used}
+		starts = append(starts, s)
+	}
+	seen := map[state]int{}
+	var order []state
+	var before [][]int
+	visit := func(s state, from int, disturbed bool) {
+		i, known := seen[s]
+		if !known {
+			i = len(order)
+			seen[s] = i
+			order, before = append(order, s), append(before, nil)
+		}
+		if from >= 0 && !disturbed {
+			before[i] = append(before[i], from)
+		}
+	}
+	for _, s := range starts {
+		visit(s, -1, false)
+	}
+	var found explored
+	for i := 0; i < len(order); i++ {
+		s := order[i]
+		if s.cleared && (s.allocated || s.endpoint) && found.broken == nil {
+			found.broken = &s
+			if until(found) {
+				return found
+			}
+		}
+		p.next(s, func(t state, disturbed bool) { visit(t, i, disturbed) })
+	}
+	found.states = len(order)
+	// Which states lead to an answer?
+	leads := make([]bool, len(order))
+	var work []int
+	for i, s := range order {
+		if s.complete || s.last == maxVersions-1 { // The bound of the model is no fault of the protocol.
+			leads[i] = true
+			work = append(work, i)
+		}
+	}
+	for len(work) > 0 {
+		i := work[len(work)-1]
+		work = work[:len(work)-1]
+		for _, j := range before[i] {
+			if !leads[j] {
+				leads[j] = true
+				work = append(work, j)
+			}
+		}
+	}
+	if i := slices.Index(leads, false); i >= 0 {
+		found.stuck = &order[i]
+	}
+	return found
+}
+
+// In every interleaving a clear address stays unused, and an answer comes as soon as the agent is left alone.
+func TestModel(t *testing.T) {
+	found := protocol{}.explore(func(explored) bool { return false })
+	t.Logf("%d states", found.states)
+	if found.broken != nil {
+		t.Errorf("a clear address is used: %+v", *found.broken)
+	}
+	if found.stuck != nil {
+		t.Errorf("no answer comes any more: %+v", *found.stuck)
+	}
+}
+
+// The model notices each mistake that the protocol avoids.
+func TestModelNotices(t *testing.T) {
+	for name, p := range map[string]protocol{
+		"an answer from before the endpoints are restored counts": {incomplete: true},
+		"a cached version is judged":                              {cached: true},
+		"a barrier serves a question that was asked later":        {shared: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if found := p.explore(func(f explored) bool { return f.broken != nil }); found.broken == nil {
+				t.Errorf("not noticed in %d states", found.states)
+			}
+		})
+	}
+	// A change of labels makes the agent forget an answer that it has not written yet, see package agentview. The key
+	// in used disappears all the same.
+	t.Run("an agent that is asked with marked-for-release may never answer", func(t *testing.T) {
+		if found := (protocol{marked: true}).explore(func(explored) bool { return false }); found.broken != nil || found.stuck == nil {
+			t.Errorf("not noticed in %d states", found.states)
+		}
+	})
+}

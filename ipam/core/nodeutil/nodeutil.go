@@ -1,0 +1,60 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodeutil answers questions about one Node that every part of the product asks.
+//
+// It reads a Node as a value. It may not read a cache or call an API.
+package nodeutil
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// IsReady reports whether the kubelet of the node reports and says that it works.
+func IsReady(node *corev1.Node) bool {
+	c := readyCondition(node)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// IsSchedulable reports whether the node is ready and takes new pods: it is neither cordoned nor being deleted.
+func IsSchedulable(node *corev1.Node) bool {
+	return node.DeletionTimestamp == nil && !node.Spec.Unschedulable && IsReady(node)
+}
+
+// ReadySince returns when the node became ready; zero: the node does not say when. ok is false if the node is not
+// ready. A node without the condition has never run a pod, and counts as ready.
+func ReadySince(node *corev1.Node) (since time.Time, ok bool) {
+	c := readyCondition(node)
+	if c == nil {
+		return time.Time{}, true
+	}
+	return c.LastTransitionTime.Time, c.Status == corev1.ConditionTrue
+}
+
+func readyCondition(node *corev1.Node) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == corev1.NodeReady {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// PodCIDRs returns the subnets that Kubernetes gave the node.
+func PodCIDRs(node *corev1.Node) ([]netip.Prefix, error) {
+	var own []netip.Prefix
+	for _, s := range node.Spec.PodCIDRs {
+		subnet, err := address.ParseSubnet(s)
+		if err != nil {
+			return nil, fmt.Errorf("spec.podCIDRs of node %s: %w", node.Name, err)
+		}
+		own = append(own, subnet)
+	}
+	return own, nil
+}

@@ -1,0 +1,62 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package podutil answers questions about one pod that every part of the product asks: whether it has ended, which IPs
+// it has, and whether they are its own.
+//
+// It reads a pod as a value. It may not read a cache, call an API or decide about an address.
+package podutil
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// IsTerminal reports whether the pod has ended for good. Its object may remain; its IPs are no longer its own.
+func IsTerminal(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// IPs returns the IPs in the status of the pod. Text that is not an IP is left out.
+func IPs(pod *corev1.Pod) []netip.Addr {
+	var ips []netip.Addr
+	for _, ip := range pod.Status.PodIPs {
+		if a, err := address.Parse(ip.IP); err == nil {
+			ips = append(ips, a)
+		}
+	}
+	return ips
+}
+
+// HoldsIPs reports whether the IPs in the status of the pod, if there are any, are in use by the pod: it is in the pod
+// network and has not ended. A pod that is being deleted still holds its IPs.
+func HoldsIPs(pod *corev1.Pod) bool { return !pod.Spec.HostNetwork && !IsTerminal(pod) }
+
+// AwaitsIP reports whether the pod is bound and its node has yet to give it an IP.
+func AwaitsIP(pod *corev1.Pod) bool {
+	return isActive(pod) && len(pod.Status.PodIPs) == 0
+}
+
+// Runs reports whether the pod has IPs of the pod network and will have them for a while: it has not ended and is not
+// being deleted. A nil pod does not run.
+func Runs(pod *corev1.Pod) bool {
+	return pod != nil && isActive(pod) && len(pod.Status.PodIPs) > 0
+}
+
+// RunsWith reports whether a is among the IPs in the status of the pod.
+func RunsWith(pod *corev1.Pod, a netip.Addr) bool {
+	return slices.Contains(IPs(pod), a)
+}
+
+// HasFamily reports whether the pod has an IP of the family.
+func HasFamily(pod *corev1.Pod, f address.Family) bool {
+	return slices.ContainsFunc(IPs(pod), func(a netip.Addr) bool { return address.Of(a) == f })
+}
+
+func isActive(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && HoldsIPs(pod)
+}

@@ -1,0 +1,77 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ciliumpool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	ipamoption "github.com/cilium/cilium/pkg/ipam/option"
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// probeOwner is the owner of a probe in status.ipam.used. It has a dot before the slash, which no namespace has.
+const probeOwner = "fixedip.io/agent-barrier"
+
+// Ask writes a probe into the status of a CiliumNode, in one patch, and returns the node as it is with the probe: the
+// agent answers by removing it (see package agentview). Probes of earlier questions that n still lists are removed by
+// the same patch. The agent must have reported before (n.HasUsed).
+//
+// ErrChanged, ErrGone and ErrRefused mean that nothing was written; after any other error the probe may stand.
+func (p *Pools) Ask(ctx context.Context, n pool.Node, probe netip.Addr) (pool.Node, error) {
+	data, err := encodeProbe(n, probe)
+	if err != nil {
+		return pool.Node{}, err
+	}
+	return p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
+		return p.api.Status().Patch(ctx, obj, patch)
+	})
+}
+
+// Ask is Pools.Ask, and counts as a write of the node: ask when Delay is 0.
+func (w *Writer) Ask(ctx context.Context, n pool.Node, probe netip.Addr) (pool.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	w.spend(n.Name)
+	after, err := w.pools.Ask(ctx, n, probe)
+	w.observe(1, err)
+	return after, err
+}
+
+// Get is Pools.Get.
+func (w *Writer) Get(ctx context.Context, node string) (pool.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return w.pools.Get(ctx, node)
+}
+
+// encodeProbe makes the patch for a probe. It has two keys. The one in release-ips, an address that is released and
+// not in the pool, makes the agent write its status (Cilium fact 24). The one in used disappears with that write, since
+// the agent builds used from its allocators, and also if a change of the node's labels has made the agent forget what
+// it was about to do about the first key.
+func encodeProbe(n pool.Node, probe netip.Addr) ([]byte, error) {
+	ops := []operation{{"test", "/metadata/uid", n.UID}}
+	if !n.HasHandshakes {
+		ops = append(ops,
+			operation{"test", releaseIPsPath, nil},
+			operation{"add", releaseIPsPath, map[string]ipamtypes.IPReleaseStatus{}})
+	}
+	for _, old := range n.Probes {
+		path := usedPath + "/" + old.String()
+		ops = append(ops, operation{"test", path + "/owner", probeOwner}, operation{"remove", path, nil})
+	}
+	ops = append(ops,
+		operation{"add", releaseIPsPath + "/" + probe.String(), ipamoption.IPAMReleased},
+		operation{"add", usedPath + "/" + probe.String(), ipamtypes.AllocationIP{Owner: probeOwner}})
+	data, err := json.Marshal(ops)
+	if err != nil {
+		return nil, fmt.Errorf("encode the probe for CiliumNode %s: %w", n.Name, err)
+	}
+	return data, nil
+}

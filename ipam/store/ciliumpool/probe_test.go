@@ -1,0 +1,83 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ciliumpool
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func TestAsk(t *testing.T) {
+	const probe, old = "100::2", "100::1"
+	reported := func(change ...func(*ciliumv2.CiliumNode)) *ciliumv2.CiliumNode {
+		cn := ciliumNode(change...)
+		if cn.Status.IPAM.Used == nil {
+			cn.Status.IPAM.Used = ipamtypes.AllocationMap{}
+		}
+		cn.Status.IPAM.Used["10.0.1.1"] = ipamtypes.AllocationIP{Owner: "router"}
+		return cn
+	}
+	withOld := func(cn *ciliumv2.CiliumNode) {
+		cn.Status.IPAM.ReleaseIPs = keys{old: "released"}
+		cn.Status.IPAM.Used = ipamtypes.AllocationMap{old: {Owner: probeOwner}}
+	}
+	for name, row := range map[string]struct {
+		// now is the CiliumNode, seen is what was read before; nil: the same.
+		now, seen *ciliumv2.CiliumNode
+		release   keys
+		err       error
+	}{
+		"the first question":                   {now: reported(), release: keys{probe: "released"}},
+		"beside a release handshake":           {now: reported(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.ReleaseIPs = keys{"10.0.1.2": "do-not-release"} }), release: keys{"10.0.1.2": "do-not-release", probe: "released"}},
+		"an earlier question is replaced":      {now: reported(withOld), release: keys{old: "released", probe: "released"}},
+		"the agent has answered it meanwhile":  {now: reported(), seen: reported(withOld), err: ErrChanged},
+		"another CiliumNode of the name":       {now: reported(func(cn *ciliumv2.CiliumNode) { cn.UID = "other" }), seen: reported(), err: ErrChanged},
+		"an agent that lists nothing any more": {now: ciliumNode(), seen: reported(), err: ErrChanged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if row.seen == nil {
+				row.seen = row.now
+			}
+			api := newAPI(t, row.now)
+			after, err := New(api).Ask(t.Context(), FromCiliumNode(row.seen), netip.MustParseAddr(probe))
+			if !errors.Is(err, row.err) || (row.err == nil) != (err == nil) {
+				t.Fatalf("error %v, want %v", err, row.err)
+			}
+			if err != nil {
+				return
+			}
+			var cn ciliumv2.CiliumNode
+			if err := api.Get(t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(row.release, cn.Status.IPAM.ReleaseIPs); diff != "" {
+				t.Errorf("release-ips (-want +got): %s", diff)
+			}
+			want := ipamtypes.AllocationMap{"10.0.1.1": {Owner: "router"}, probe: {Owner: probeOwner}}
+			if diff := cmp.Diff(want, cn.Status.IPAM.Used); diff != "" {
+				t.Errorf("used (-want +got): %s", diff)
+			}
+			if diff := cmp.Diff([]netip.Addr{netip.MustParseAddr(probe)}, after.Probes, compareAddrs); diff != "" {
+				t.Errorf("probes (-want +got): %s", diff)
+			}
+			// A probe is neither an address in use nor a release handshake.
+			if diff := cmp.Diff(map[netip.Addr]string{addr("10.0.1.1"): "router"}, after.Used, compareAddrs); diff != "" {
+				t.Errorf("addresses in use (-want +got): %s", diff)
+			}
+			for a := range after.Handshakes {
+				if pool.IsProbe(a) {
+					t.Errorf("%s is in a release handshake", a)
+				}
+			}
+		})
+	}
+}

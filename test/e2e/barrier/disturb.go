@@ -1,0 +1,172 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// disturbance is what happens to an agent while it is asked.
+type disturbance struct {
+	name string
+	// calm means that no pods come and go meanwhile.
+	calm bool
+	// run withholds, asks, and returns when the disturbance is over. Before impossible no answer can have been given;
+	// zero: one can have been given at any time.
+	run func(ctx context.Context, a *attempt) (impossible time.Time, err error)
+}
+
+var disturbances = []disturbance{
+	{name: "idle", calm: true, run: quiet},
+	{name: "pods", run: quiet},
+	{name: "restart", run: restart},
+	{name: "labels", run: labels},
+	{name: "stopped", run: stopped},
+	{name: "partitioned", run: partitioned},
+	{name: "no-pool", run: noPool},
+}
+
+// choose returns the disturbances with these names; none: all.
+func choose(names []string) ([]disturbance, error) {
+	if names == nil {
+		return disturbances, nil
+	}
+	var chosen []disturbance
+	for _, name := range names {
+		i := slices.IndexFunc(disturbances, func(d disturbance) bool { return d.name == strings.TrimSpace(name) })
+		if i < 0 {
+			return nil, fmt.Errorf("no disturbance is called %q", name)
+		}
+		chosen = append(chosen, disturbances[i])
+	}
+	return chosen, nil
+}
+
+// some is a time around one report interval.
+func (s *site) some() time.Duration {
+	return s.options.updateRate/4 + rand.N(s.options.updateRate+time.Second)
+}
+
+// quiet does nothing.
+func quiet(ctx context.Context, a *attempt) (time.Time, error) {
+	if err := a.withhold(ctx); err != nil {
+		return time.Time{}, err
+	}
+	return time.Time{}, a.ask(ctx)
+}
+
+// restart kills the agent and starts it again: before the write, between the write and the question, or after the
+// question.
+func restart(ctx context.Context, a *attempt) (impossible time.Time, err error) {
+	kill := rand.IntN(3)
+	for step, do := range []func(context.Context) error{a.withhold, a.ask, func(context.Context) error { return nil }} {
+		if step == 2 {
+			pause(ctx, rand.N(2*time.Second))
+		}
+		if step == kill {
+			if err := a.node.Kill(realcluster.Agent); err != nil {
+				return time.Time{}, err
+			}
+		}
+		if err := do(ctx); err != nil {
+			return time.Time{}, err
+		}
+	}
+	pause(ctx, rand.N(2*time.Second))
+	if kill < 2 {
+		impossible = time.Now()
+	}
+	return impossible, a.node.Start(ctx, realcluster.Agent)
+}
+
+// labels changes the labels of the node all the time, so that the agent writes its CiliumNode again and again.
+func labels(ctx context.Context, a *attempt) (time.Time, error) {
+	changing, end := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; changing.Err() == nil; i++ {
+			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"fixedip.test/turn":"%d"}}}`, i))
+			_ = a.api.Patch(changing, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.name}}, patch)
+			pause(changing, 200*time.Millisecond+rand.N(400*time.Millisecond))
+		}
+	}()
+	defer func() { end(); <-done }()
+	pause(ctx, time.Second)
+	if _, err := quiet(ctx, a); err != nil {
+		return time.Time{}, err
+	}
+	select {
+	case <-a.answered:
+	case <-time.After(3*a.options.updateRate + 30*time.Second):
+	case <-ctx.Done():
+	}
+	return time.Time{}, nil
+}
+
+// between stops the agent before the write, before the question or after it, and lets it go on after some time.
+func between(ctx context.Context, a *attempt, stop, resume func() error) (impossible time.Time, err error) {
+	when := rand.IntN(3)
+	for step, do := range []func(context.Context) error{a.withhold, a.ask, func(context.Context) error { return nil }} {
+		if step == when {
+			if err := stop(); err != nil {
+				return time.Time{}, err
+			}
+		}
+		if err := do(ctx); err != nil {
+			return time.Time{}, errors.Join(err, resume())
+		}
+	}
+	pause(ctx, a.some())
+	if when < 2 {
+		impossible = time.Now()
+	}
+	return impossible, resume()
+}
+
+// stopped stops the agent's process.
+func stopped(ctx context.Context, a *attempt) (time.Time, error) {
+	agent := a.node.Process(realcluster.Agent)
+	return between(ctx, a, func() error { return agent.Signal(syscall.SIGSTOP) }, func() error { return agent.Signal(syscall.SIGCONT) })
+}
+
+// partitioned cuts the node off from the API server.
+func partitioned(ctx context.Context, a *attempt) (time.Time, error) {
+	return between(ctx, a, a.node.Partition, a.node.Heal)
+}
+
+// noPool asks while the CiliumNode has no pool, and writes the pool again.
+func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
+	if err := a.withhold(ctx); err != nil {
+		return time.Time{}, err
+	}
+	n, err := a.get(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := a.patchSpec(ctx, map[string]any{"pool": nil}); err != nil {
+		return time.Time{}, err
+	}
+	err = a.ask(ctx)
+	if err == nil {
+		pause(ctx, a.some())
+	}
+	impossible = time.Now()
+	return impossible, errors.Join(err, a.patchSpec(ctx, map[string]any{"pool": ciliumpool.Allocations(n.Entries)}))
+}

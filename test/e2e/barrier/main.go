@@ -1,0 +1,142 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command barrier asks unmodified Cilium agents on real nodes the question of package agentview, again and again, while
+// pods come and go and the agents are disturbed, and compares each answer with the containers of the node:
+//
+//	barrier -cilium 1.19 -update-rate 15s -nodes 4 -barriers 70
+//
+// It prints one line for each disturbance: how many barriers were answered, how fast, with how many writes, and how many
+// answers were wrong. An answer is wrong if an address that it calls clear is used by a container, or if a container
+// gets an address after the answer although the pool did not offer it any more when the question was written.
+//
+// Exit code 1: an answer was wrong, or a barrier was not answered although its agent ran. Exit code 2: this machine
+// can't run such a cluster; the message says what it lacks.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
+	"fixedip.io/fixedip/hack/realcluster/preflight"
+)
+
+// options are those of the command line.
+type options struct {
+	bin, dir, source string
+	cilium           string
+	updateRate       time.Duration
+	nodes, barriers  int
+	only             string
+	out              string
+}
+
+func main() {
+	err := run()
+	if err == nil {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "barrier: %v\n", err)
+	if missing := (*preflight.Missing)(nil); errors.As(err, &missing) {
+		os.Exit(preflight.ExitCode)
+	}
+	os.Exit(1)
+}
+
+func run() error {
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin", "folder of the programs")
+	flag.StringVar(&o.dir, "dir", ".barrier", "work folder of the cluster")
+	flag.StringVar(&o.source, "source", ".", "folder of this repository")
+	flag.StringVar(&o.cilium, "cilium", "1.19", "line of Cilium: 1.18, 1.19 or 1.20")
+	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "how often an agent reports at most")
+	flag.IntVar(&o.nodes, "nodes", 4, "number of nodes; each is asked independently of the others")
+	flag.IntVar(&o.barriers, "barriers", 70, "number of barriers, spread over the disturbances and the nodes")
+	flag.StringVar(&o.only, "only", "", "run only these disturbances, separated by commas")
+	flag.StringVar(&o.out, "out", "", "file that gets each barrier as a line of JSON")
+	flag.Parse()
+	// Warnings of the API server and the logs of libraries would stand between the lines of the report.
+	klog.SetLogger(logr.Discard())
+	ctrllog.SetLogger(logr.Discard())
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+
+	var only []string
+	if o.only != "" {
+		only = strings.Split(o.only, ",")
+	}
+	chosen, err := choose(only)
+	if err != nil {
+		return err
+	}
+	lab, err := startLab(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer lab.stop()
+	per := max(1, (o.barriers+len(chosen)*o.nodes-1)/(len(chosen)*o.nodes))
+	fmt.Printf("Cilium %s, update rate %s, %d nodes, %d barriers for each disturbance and node\n", o.cilium, o.updateRate, o.nodes, per)
+	for _, d := range chosen {
+		if err := lab.runDisturbance(ctx, d, per); err != nil {
+			return fmt.Errorf("disturbance %s: %w", d.name, err)
+		}
+	}
+	if o.out != "" {
+		if err := appendResults(o, lab.results); err != nil {
+			return err
+		}
+	}
+	return report(lab.results)
+}
+
+// appendResults writes each barrier as a line of JSON.
+func appendResults(o options, results []result) error {
+	file, err := os.OpenFile(o.out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("write the results: %w", err)
+	}
+	defer file.Close()
+	for _, r := range results {
+		line, err := json.Marshal(struct {
+			Cilium string
+			Rate   string
+			result
+		}{o.cilium, o.updateRate.String(), r})
+		if err == nil {
+			_, err = fmt.Fprintf(file, "%s\n", line)
+		}
+		if err != nil {
+			return fmt.Errorf("write the results: %w", err)
+		}
+	}
+	return nil
+}
+
+// clusterOptions are those of the cluster. Nothing of fixedip runs on it: the pools are written by the lab.
+func (o options) clusterOptions(product func(context.Context, *realcluster.Cluster) error) (realcluster.Options, error) {
+	source, err := filepath.Abs(o.source)
+	if err != nil {
+		return realcluster.Options{}, fmt.Errorf("find the folder %q: %w", o.source, err)
+	}
+	c := realcluster.Options{Options: layout.Defaults(), Dir: o.dir, Bin: o.bin, Source: source, Product: product}
+	c.Cilium, c.Nodes, c.UpdateRate = o.cilium, o.nodes, o.updateRate
+	c.Log = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	return c, nil
+}

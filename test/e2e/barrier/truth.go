@@ -1,0 +1,173 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"fixedip.io/fixedip/hack/realcluster"
+)
+
+// truth records which container of a node has which address, from what the container runtime keeps of each CNI ADD that
+// succeeded. It does not depend on the agent.
+type truth struct {
+	cluster *realcluster.Cluster
+	node    string
+	// dir has a file for each sandbox with a network.
+	dir string
+
+	mu sync.Mutex
+	// boxes are all sandboxes that were ever seen. Key: the file.
+	boxes map[string]*sandbox
+}
+
+// sandbox is a pod's sandbox.
+type sandbox struct {
+	pod         string
+	addrs       []netip.Addr
+	first, last time.Time
+}
+
+func newTruth(c *realcluster.Cluster, node string) *truth {
+	return &truth{
+		cluster: c, node: node, boxes: map[string]*sandbox{},
+		dir: filepath.Join(c.Dir(), "nodes", node, "disk", "lib", "cni", "results"),
+	}
+}
+
+// run looks ten times a second.
+func (t *truth) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		t.look()
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func (t *truth) look() {
+	now := time.Now()
+	files, err := os.ReadDir(t.dir)
+	if err != nil {
+		return // No pod has had a network yet.
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range files {
+		if box := t.boxes[f.Name()]; box != nil {
+			box.last = now
+		} else if box := t.read(f.Name()); box != nil {
+			box.first, box.last = now, now
+			t.boxes[f.Name()] = box
+		}
+	}
+}
+
+// read reads one file; nil: it is gone, or not written yet, or the file of the loopback interface.
+func (t *truth) read(name string) *sandbox {
+	data, err := os.ReadFile(filepath.Join(t.dir, name))
+	if err != nil {
+		return nil
+	}
+	var file struct {
+		CNIArgs [][2]string `json:"cniArgs"`
+		Network string      `json:"networkName"`
+		Result  struct {
+			IPs []struct{ Address netip.Prefix }
+		} `json:"result"`
+	}
+	if err := json.Unmarshal(data, &file); err != nil || file.Network == "cni-loopback" {
+		return nil
+	}
+	args := map[string]string{}
+	for _, arg := range file.CNIArgs {
+		args[arg[0]] = arg[1]
+	}
+	box := &sandbox{pod: args["K8S_POD_NAMESPACE"] + "/" + args["K8S_POD_NAME"]}
+	for _, ip := range file.Result.IPs {
+		box.addrs = append(box.addrs, ip.Address.Addr())
+	}
+	return box
+}
+
+// seen returns the sandboxes that stood after a time, as they are now.
+func (t *truth) seen(after time.Time) []sandbox {
+	t.look()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var list []sandbox
+	for _, box := range t.boxes {
+		if box.last.After(after) {
+			list = append(list, *box)
+		}
+	}
+	return list
+}
+
+// count is how many sandboxes with an address there were.
+func (t *truth) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.boxes)
+}
+
+// endpoint reports whether the agent has an endpoint with the address. A sandbox whose network is being removed keeps
+// its file for a moment after the agent has let the address go. An agent that does not answer is asked until it does.
+func (t *truth) endpoint(ctx context.Context, a netip.Addr) bool {
+	for ctx.Err() == nil {
+		found, err := t.endpoints(ctx)
+		if err == nil {
+			return found[a]
+		}
+		pause(ctx, 200*time.Millisecond)
+	}
+	return false
+}
+
+func (t *truth) endpoints(ctx context.Context) (map[netip.Addr]bool, error) {
+	socket := fmt.Sprintf("/proc/%d/root/run/cilium/cilium.sock", t.cluster.Process(t.node).PID())
+	agent := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/v1/endpoint", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := agent.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent of node %s for its endpoints: %w", t.node, err)
+	}
+	defer answer.Body.Close()
+	var list []struct {
+		Status struct {
+			Networking struct {
+				Addressing []struct{ IPv4, IPv6 string }
+			}
+		}
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil {
+		return nil, fmt.Errorf("ask the agent of node %s for its endpoints: %w", t.node, err)
+	}
+	found := map[netip.Addr]bool{}
+	for _, e := range list {
+		for _, pair := range e.Status.Networking.Addressing {
+			for _, text := range []string{pair.IPv4, pair.IPv6} {
+				if a, err := netip.ParseAddr(text); err == nil {
+					found[a] = true
+				}
+			}
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,263 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+const (
+	// withheldOwner is the owner of an entry that no pod gets.
+	withheldOwner = "fixedip.io/withheld"
+	// hold is how long after an answer no container may get a withheld address.
+	hold = 2 * time.Second
+	// patience is how long an answer may take after the disturbance is over, beside three report intervals.
+	patience = 90 * time.Second
+)
+
+// result is what became of one barrier.
+type result struct {
+	Node, Disturbance string
+	// Latency is the time from the write of the probe to the answer, After is that from the end of the disturbance.
+	Latency, After time.Duration
+	// Writes are the writes of the lab that asked, Conflicts are those of them that were refused, and Versions are the
+	// versions of the CiliumNode that were read.
+	Writes, Conflicts, Versions int
+	Answered                    bool
+	// Last is the last answer but Complete. Incomplete and NoPool were seen on the way.
+	Last               string
+	Incomplete, NoPool bool
+	Clear, InUse       int
+	Wrong              []string
+}
+
+// attempt is a barrier that is under way.
+type attempt struct {
+	*site
+	result
+	// withheld are the addresses that the question is about.
+	withheld []netip.Addr
+	barrier  agentview.Barrier
+	asked    time.Time
+	// evidence is valid when answered is closed, unless the wait was given up.
+	evidence agentview.Evidence
+	at       time.Time
+	answered chan struct{}
+	giveUp   context.Context
+}
+
+// try withholds addresses, asks the agent while it is disturbed, and checks the answer.
+func (s *site) try(ctx context.Context, d disturbance) (result, error) {
+	giveUp, cancel := context.WithCancel(ctx)
+	defer cancel()
+	a := &attempt{site: s, result: result{Node: s.name, Disturbance: d.name}, answered: make(chan struct{}), giveUp: giveUp}
+	impossible, err := d.run(ctx, a)
+	if err != nil {
+		return a.result, err
+	}
+	over := time.Now()
+	select {
+	case <-a.answered:
+	case <-time.After(3*s.options.updateRate + patience):
+		cancel()
+		<-a.answered
+	case <-ctx.Done():
+		return a.result, context.Cause(ctx)
+	}
+	if a.Answered {
+		a.Latency = a.at.Sub(a.asked)
+		a.After = max(0, a.at.Sub(latest(over, a.asked)))
+		if !impossible.IsZero() && a.at.Before(impossible) {
+			a.Wrong = append(a.Wrong, "answered while the agent could not")
+		}
+		if err := a.check(ctx); err != nil {
+			return a.result, err
+		}
+	}
+	for _, w := range a.Wrong {
+		fmt.Printf("WRONG: %s, %s: %s\n", s.name, d.name, w)
+	}
+	return a.result, a.edit(ctx, func(n pool.Node, addr netip.Addr) pool.Edit { return n.Set(addr, pool.Entry{}) })
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// withhold writes an owner that no pod has on a free address and, if there is one, on an address in use.
+func (a *attempt) withhold(ctx context.Context) error {
+	n, err := a.get(ctx)
+	if err != nil {
+		return err
+	}
+	var free, used []netip.Addr
+	for addr, e := range n.Entries {
+		owner, inUse := n.Used[addr]
+		switch {
+		case !e.Dynamic() || slices.Contains(pool.NodeOwners[:], owner):
+		case inUse:
+			used = append(used, addr)
+		default:
+			free = append(free, addr)
+		}
+	}
+	for _, list := range [][]netip.Addr{free, used} {
+		if len(list) > 0 {
+			a.withheld = append(a.withheld, list[rand.IntN(len(list))])
+		}
+	}
+	return a.edit(ctx, func(n pool.Node, addr netip.Addr) pool.Edit { return n.Set(addr, pool.Entry{Owner: withheldOwner}) })
+}
+
+// edit changes the entries of the withheld addresses.
+func (a *attempt) edit(ctx context.Context, change func(pool.Node, netip.Addr) pool.Edit) error {
+	for {
+		n, err := a.get(ctx)
+		if err != nil {
+			return err
+		}
+		var edits []pool.Edit
+		for _, addr := range a.withheld {
+			edits = append(edits, change(n, addr))
+		}
+		if _, err = a.pools.Edit(ctx, n, edits); !errors.Is(err, ciliumpool.ErrChanged) {
+			return err
+		}
+	}
+}
+
+// ask writes the probe and starts to wait for the answer.
+func (a *attempt) ask(ctx context.Context) error {
+	for {
+		n, err := a.get(ctx)
+		if err != nil {
+			return err
+		}
+		if !n.HasUsed {
+			pause(ctx, 100*time.Millisecond)
+			continue
+		}
+		probe := agentview.NewProbe(n)
+		asked, err := a.pools.Ask(ctx, n, probe)
+		if errors.Is(err, ciliumpool.ErrChanged) {
+			a.Conflicts++
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		a.Writes++
+		a.asked = time.Now()
+		a.barrier = agentview.Barrier{Asked: asked, Probe: probe}
+		go a.await()
+		return nil
+	}
+}
+
+// await reads the CiliumNode after each change until the barrier is answered. The agent may answer before it is read
+// for the first time.
+func (a *attempt) await() {
+	defer close(a.answered)
+	for {
+		n, err := a.get(a.giveUp)
+		if err == nil {
+			a.Versions++
+			evidence, answer := a.barrier.Answer(n)
+			a.Incomplete = a.Incomplete || answer == agentview.Incomplete
+			a.NoPool = a.NoPool || answer == agentview.NoPool
+			if answer == agentview.Complete {
+				a.Answered, a.evidence, a.at = true, evidence, time.Now()
+				return
+			}
+			a.Last = answer.String()
+		}
+		select {
+		case <-a.changed:
+		case <-time.After(5 * time.Second):
+			// The watch of the lab may have been broken.
+		case <-a.giveUp.Done():
+			return
+		}
+	}
+}
+
+// check compares the answer with the containers of the node, at the answer and for some time after it.
+func (a *attempt) check(ctx context.Context) error {
+	pods, err := a.pods(ctx)
+	if err != nil {
+		return err
+	}
+	verdicts := map[netip.Addr]agentview.Verdict{}
+	for _, addr := range a.withheld {
+		v := a.evidence.Judge(addr, "", pods)
+		verdicts[addr] = v
+		switch v.State {
+		case agentview.Clear:
+			a.Clear++
+		case agentview.InUse:
+			a.InUse++
+		default:
+			a.Wrong = append(a.Wrong, fmt.Sprintf("%s was withheld before the question, and the answer is: %s", addr, v.Why))
+		}
+	}
+	pause(ctx, hold)
+	now := time.Now()
+	for _, box := range a.truth.seen(a.at) {
+		for _, addr := range box.addrs {
+			v, asked := verdicts[addr]
+			switch {
+			case asked && v.State == agentview.InUse && v.By == box.pod:
+			case asked && box.first.After(a.at):
+				a.Wrong = append(a.Wrong, fmt.Sprintf("%s got %s after the answer %q", box.pod, addr, v.State))
+			case asked && v.State == agentview.Clear && box.last.After(now) && a.truth.endpoint(ctx, addr):
+				a.Wrong = append(a.Wrong, fmt.Sprintf("%s has %s, and the answer is clear", box.pod, addr))
+			case !asked && box.first.Before(a.asked) && !has(a.evidence.Used, addr) && a.truth.endpoint(ctx, addr):
+				a.Wrong = append(a.Wrong, fmt.Sprintf("%s has had %s since before the question, and the answer does not list it", box.pod, addr))
+			}
+		}
+	}
+	return nil
+}
+
+func has(used map[netip.Addr]string, a netip.Addr) bool {
+	_, ok := used[a]
+	return ok
+}
+
+// pods are the pods that are bound to the node.
+func (s *site) pods(ctx context.Context) ([]agentview.Pod, error) {
+	var list corev1.PodList
+	if err := s.api.List(ctx, &list, client.MatchingFields{"spec.nodeName": s.name}); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", s.name, err)
+	}
+	var pods []agentview.Pod
+	for i := range list.Items {
+		p := &list.Items[i]
+		pod := agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Stopped: identity.Ended(p)}
+		for _, ip := range p.Status.PodIPs {
+			if a, err := netip.ParseAddr(ip.IP); err == nil {
+				pod.Addrs = append(pod.Addrs, a)
+			}
+		}
+		pods = append(pods, pod)
+	}
+	return pods, nil
+}

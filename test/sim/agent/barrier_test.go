@@ -1,0 +1,247 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/cilium/pkg/ipam"
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// patches is the API server as ciliumpool sees it.
+type patches struct{ *api }
+
+func (p patches) Status() client.SubResourceWriter { return statusPatches{patches: p} }
+
+func (p patches) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.node.DeepCopyInto(obj.(*ciliumv2.CiliumNode))
+	return nil
+}
+
+func (p patches) Patch(_ context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	data, err := patch.Data(obj)
+	if err != nil {
+		return err
+	}
+	ops, err := jsonpatch.DecodePatch(data)
+	if err != nil {
+		return err
+	}
+	before, err := json.Marshal(p.node)
+	if err != nil {
+		return err
+	}
+	after, err := ops.Apply(before)
+	if err != nil {
+		return apierrors.NewInvalid(schema.GroupKind{Group: "cilium.io", Kind: "CiliumNode"}, obj.GetName(), nil)
+	}
+	var next ciliumv2.CiliumNode
+	if err := json.Unmarshal(after, &next); err != nil {
+		return err
+	}
+	p.write(func(n *ciliumv2.CiliumNode) { n.Spec, n.Status = next.Spec, next.Status })
+	p.node.DeepCopyInto(obj.(*ciliumv2.CiliumNode))
+	return nil
+}
+
+type statusPatches struct {
+	client.SubResourceWriter
+	patches
+}
+
+func (s statusPatches) Patch(ctx context.Context, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	return s.patches.Patch(ctx, obj, patch)
+}
+
+// holders are the pods of the test. An address that an answer called clear may come to none of them.
+type holders struct {
+	mu sync.Mutex
+	// by has the pod with each address, clear are the addresses that were called clear and are withheld. Key: the
+	// address.
+	by    map[netip.Addr]string
+	clear map[netip.Addr]bool
+	wrong []string
+}
+
+func (h *holders) got(a netip.Addr, pod string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.by[a] = pod
+	if h.clear[a] {
+		h.wrong = append(h.wrong, fmt.Sprintf("%s got %s after it was called clear", pod, a))
+	}
+}
+
+func (h *holders) lost(a netip.Addr) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.by, a)
+}
+
+func (h *holders) judged(a netip.Addr, v agentview.Verdict) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v.State != agentview.Clear {
+		return
+	}
+	h.clear[a] = true
+	if pod, used := h.by[a]; used {
+		h.wrong = append(h.wrong, fmt.Sprintf("%s has %s, which was called clear", pod, a))
+	}
+}
+
+func (h *holders) offered(a netip.Addr) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.clear, a)
+}
+
+// Cilium's own allocator answers barriers while pods come and go and the labels of the node change. No answer is wrong,
+// and none is missing.
+func TestBarrierAgainstCilium(t *testing.T) {
+	real := cilium()
+	real.refuse(false)
+	const size = 6
+	real.write(t, func(cn *ciliumv2.CiliumNode) {
+		cn.UID = "uid"
+		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.0.100": {Owner: "router"}}
+		cn.Status.IPAM.ReleaseIPs = nil
+		for i := range size {
+			cn.Spec.IPAM.Pool[fmt.Sprintf("10.0.0.%d", i+1)] = ipamtypes.AllocationIP{}
+		}
+	})
+	router, err := real.AllocateNextFamily(ipam.IPv4, "router", ipam.PoolDefault())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	h := &holders{by: map[netip.Addr]string{}, clear: map[netip.Addr]bool{}}
+	for i := range 4 {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				pod := fmt.Sprintf("default/pod-%d", i)
+				got, err := real.AllocateNextFamily(ipam.IPv4, pod, ipam.PoolDefault())
+				if err != nil {
+					time.Sleep(time.Millisecond)
+					continue
+				}
+				a, _ := netip.AddrFromSlice(got.IP.To4())
+				h.got(a, pod)
+				time.Sleep(rand.N(3 * time.Millisecond))
+				h.lost(a)
+				if err := real.ReleaseIP(got.IP, ipam.PoolDefault()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	running.Go(func() {
+		for ctx.Err() == nil {
+			real.server.mu.Lock()
+			real.server.write(func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"version": cn.ResourceVersion} })
+			real.server.mu.Unlock()
+			time.Sleep(rand.N(2 * time.Millisecond))
+		}
+	})
+	pools := ciliumpool.New(patches{api: real.server})
+	count := map[agentview.State]int{}
+	var longest time.Duration
+	for i := range 1000 {
+		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i%size)})
+		edit(t, pools, a, pool.Entry{Owner: "fixedip.io/withheld"})
+		began := time.Now()
+		evidence := ask(t, pools)
+		longest = max(longest, time.Since(began))
+		v := evidence.Judge(a, "", nil)
+		count[v.State]++
+		h.judged(a, v)
+		time.Sleep(time.Millisecond)
+		h.offered(a)
+		edit(t, pools, a, pool.Entry{})
+	}
+	stop()
+	running.Wait()
+	for _, w := range h.wrong {
+		t.Error(w)
+	}
+	if count[agentview.Clear] == 0 || count[agentview.InUse] == 0 || count[agentview.Unknown] > 0 {
+		t.Errorf("the answers are %v", count)
+	}
+	t.Logf("%v, the longest took %s", count, longest.Round(time.Millisecond))
+	if err := real.ReleaseIP(router.IP, ipam.PoolDefault()); err != nil {
+		t.Error(err)
+	}
+	for a := range h.by {
+		_ = real.ReleaseIP(net.ParseIP(a.String()), ipam.PoolDefault())
+	}
+}
+
+// edit changes one entry.
+func edit(t *testing.T, pools *ciliumpool.Pools, a netip.Addr, to pool.Entry) {
+	t.Helper()
+	for {
+		n, err := pools.Get(t.Context(), "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = pools.Edit(t.Context(), n, []pool.Edit{n.Set(a, to)}); err == nil {
+			return
+		} else if !errors.Is(err, ciliumpool.ErrChanged) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ask writes a probe and returns the answer.
+func ask(t *testing.T, pools *ciliumpool.Pools) agentview.Evidence {
+	t.Helper()
+	var b agentview.Barrier
+	for b.Probe == (netip.Addr{}) {
+		n, err := pools.Get(t.Context(), "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		probe := agentview.NewProbe(n)
+		if asked, err := pools.Ask(t.Context(), n, probe); err == nil {
+			b = agentview.Barrier{Asked: asked, Probe: probe}
+		} else if !errors.Is(err, ciliumpool.ErrChanged) {
+			t.Fatal(err)
+		}
+	}
+	var evidence agentview.Evidence
+	until(t, "the barrier is answered", func() bool {
+		n, err := pools.Get(t.Context(), "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer agentview.Answer
+		evidence, answer = b.Answer(n)
+		return answer == agentview.Complete
+	})
+	return evidence
+}
