@@ -165,7 +165,7 @@ func (a *Assigner) Orphans(ctx context.Context, list []v1alpha1.NodeSubnet) ([]s
 	for _, s := range subnetplan.FromNodeSubnets(list) {
 		there, known := gone[s.Node]
 		if !known {
-			present, err := a.present(ctx, a.Cached, s.Node)
+			present, err := a.shown(ctx, s.Node)
 			if err != nil {
 				return nil, err
 			}
@@ -187,18 +187,19 @@ func (a *Assigner) Orphans(ctx context.Context, list []v1alpha1.NodeSubnet) ([]s
 	return subnetplan.Orphans(subnetplan.FromNodeSubnets(list), kept, func(node string) bool { return gone[node] }), nil
 }
 
-// present reports whether a node has a Node or a CiliumNode: its pods may run. From the cache, the ledger answers for
-// the CiliumNode.
-func (a *Assigner) present(ctx context.Context, from client.Reader, name string) (bool, error) {
-	if from == a.Cached {
-		if _, ok := a.Ledger.Node(name); ok {
-			return true, nil
-		}
-		node, err := index.Node(ctx, from, name)
-		return node != nil, err
+// shown reports whether the caches show a Node or a CiliumNode of a name.
+func (a *Assigner) shown(ctx context.Context, name string) (bool, error) {
+	if _, ok := a.Ledger.Node(name); ok {
+		return true, nil
 	}
+	node, err := index.Node(ctx, a.Cached, name)
+	return node != nil, err
+}
+
+// exists reports whether the API server has a Node or a CiliumNode of a name: then its pods may run.
+func (a *Assigner) exists(ctx context.Context, name string) (bool, error) {
 	for _, obj := range []client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}} {
-		switch err := from.Get(ctx, client.ObjectKey{Name: name}, obj); {
+		switch err := a.API.Get(ctx, client.ObjectKey{Name: name}, obj); {
 		case err == nil:
 			return true, nil
 		case !apierrors.IsNotFound(err):
@@ -216,7 +217,7 @@ var errPresent = errors.New("the node exists")
 func (a *Assigner) Take(ctx context.Context, o subnetplan.Orphan, h subnetplan.Holder, list []v1alpha1.NodeSubnet) ([]v1alpha1.NodeSubnet, error) {
 	if o.Node != "" {
 		// The list was read before: whatever happens from here on has another version of the NodeSubnet.
-		if present, err := a.present(ctx, a.API, o.Node); err != nil || present {
+		if present, err := a.exists(ctx, o.Node); err != nil || present {
 			return nil, errors.Join(err, errPresent)
 		}
 	}
@@ -268,7 +269,7 @@ func (a *Assigner) lost(ctx context.Context, ns *v1alpha1.NodeSubnet) (bool, err
 	if name == "" {
 		return true, nil
 	}
-	present, err := a.present(ctx, a.API, name)
+	present, err := a.exists(ctx, name)
 	if err != nil || !present || !a.FromNode {
 		return err == nil && !present, err
 	}

@@ -145,7 +145,7 @@ func (r *orphanReconciler) record(ctx context.Context, s *snapshot) (again bool,
 			continue
 		}
 		if o.Node != "" {
-			if present, err := r.present(ctx, r.API, o.Node); err != nil || present {
+			if present, err := r.exists(ctx, o.Node); err != nil || present {
 				return again, err
 			}
 		}
@@ -214,7 +214,7 @@ func (r *orphanReconciler) giveUp(ctx context.Context, o subnetplan.Orphan, kept
 		return nil
 	}
 	// A deletion can't be undone: the caches don't suffice.
-	if present, err := r.present(ctx, r.API, o.Node); err != nil || present {
+	if present, err := r.exists(ctx, o.Node); err != nil || present {
 		return err
 	}
 	for _, k := range kept {

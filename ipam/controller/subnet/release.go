@@ -91,7 +91,7 @@ func (r *orphanReconciler) releaseOrphan(ctx context.Context, o subnetplan.Orpha
 		}
 	}
 	if o.Node != "" {
-		if present, err := r.present(ctx, r.API, o.Node); err != nil || present {
+		if present, err := r.exists(ctx, o.Node); err != nil || present {
 			return err
 		}
 	}

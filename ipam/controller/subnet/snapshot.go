@@ -92,7 +92,7 @@ func (r *orphanReconciler) snapshot(ctx context.Context, now time.Time) (*snapsh
 func (r *orphanReconciler) addOrphans(ctx context.Context, s *snapshot, kept []plan.Kept) error {
 	var failed error
 	gone := func(name string) bool {
-		present, err := r.present(ctx, r.Cached, name)
+		present, err := r.shown(ctx, name)
 		failed = errors.Join(failed, err)
 		return err == nil && !present
 	}
