@@ -2,8 +2,8 @@
 #
 #   docker build --target fixedip-controller --build-arg VERSION=v1.0.0 -t fixedip-controller:v1.0.0 .
 #
-# make images makes the same images without a container engine. It reads the stages from scratch below
-# (hack/image), so that what they say is said in one place.
+# make images builds the same images without a container engine, from the stages below that start from scratch
+# (hack/image).
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./

@@ -159,15 +159,15 @@ e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, RUN='r
 BESIDE ?= 1
 
 .PHONY: e2e-matrix
-e2e-matrix: preflight ## Runs them on all versions of Cilium, and writes docs/end-to-end.md (BESIDE=3: all at the same time)
+e2e-matrix: preflight ## Runs them on all versions of Cilium, and writes docs/project/end-to-end.md (BESIDE=3: all at the same time)
 	@for line in $(LINES); do $(MAKE) --no-print-directory cluster-programs CILIUM=$$line || exit; done
 	@$(MAKE) --no-print-directory images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(LINES)) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/end-to-end.md
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(LINES)) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/project/end-to-end.md
 
 # A version may have been run by itself: make e2e CILIUM=1.18.
 .PHONY: e2e-table
-e2e-table: $(BIN)/e2e ## Writes docs/end-to-end.md from the last whole run on each version
-	@$(BIN)/e2e -dir $(E2E_DIR) -cilium $(subst $(space),$(comma),$(LINES)) -last -table docs/end-to-end.md
+e2e-table: $(BIN)/e2e ## Writes docs/project/end-to-end.md from the last whole run on each version
+	@$(BIN)/e2e -dir $(E2E_DIR) -cilium $(subst $(space),$(comma),$(LINES)) -last -table docs/project/end-to-end.md
 
 $(BIN)/e2e: FORCE
 	@hack/build.sh $@ ./test/e2e/scenarios
@@ -189,7 +189,7 @@ $(BIN)/barrier: FORCE
 ##@ Tests
 
 .PHONY: test
-test: test-unit test-sim test-framework test-integration ## Runs all tests
+test: test-unit test-explore test-sim test-framework test-integration ## Runs all tests
 
 # go test compiles packages without tests too, and those of the cluster take minutes to.
 TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
@@ -199,6 +199,17 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
 	go test ./test/e2e/scenarios
+
+.PHONY: test-explore
+test-explore: ## Explores the address protocol exhaustively at small scope, as far as a minute allows
+	go test -v -count=1 -timeout 0 ./test/explore
+
+# How many states each scope may have.
+STATES ?= 10000000
+
+.PHONY: explore
+explore: ## Explores deeper (STATES=10000000 for each scope; a million states take about 0.5 GiB)
+	FIXEDIP_STATES=$(STATES) go test -v -count=1 -timeout 0 ./test/explore -run 'TestExplore$$'
 
 .PHONY: test-sim
 test-sim: ## Runs the product in a model of the cluster, for a minute, always the same, and holds its agent against Cilium's own

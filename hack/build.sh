@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds one program and shows how it goes, since the first build takes minutes.
+# Builds one program and prints progress, because the first build takes minutes.
 #
 #   hack/build.sh OUTPUT PACKAGE [go build flag ...]
 set -euo pipefail
 output=$1 package=$2
 shift 2
 
-# go build -v names each package that it compiles and each module that it downloads; what is in the
-# build cache already, it does not name.
+# go build -v prints each package that it compiles and each module that it downloads, but not what is in the build
+# cache.
 go build -v -o "$output" "$@" "$package" 2> >(awk -v name="$(basename "$output")" '
   /^go: downloading/ { if (++modules % 50 == 1) { printf "  %s: downloading modules (%d so far)\n", name, modules; fflush() } next }
   /^[a-zA-Z0-9.\/_-]+$/ { if (++packages % 100 == 0) { printf "  %s: %d packages compiled\n", name, packages; fflush() } next }

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Fuzzes each target for a while: hack/fuzz.sh DURATION [TARGET]
 #
-# go test -fuzz instruments every package that a target needs, and for the larger ones Kubernetes and Cilium are
-# compiled anew for that. What we look for is in our own packages: they alone are instrumented here, and the rest
-# comes from the build cache. The corpus that grows is kept there too; what fails is written to testdata/fuzz, to
-# be committed with what mends it.
+# go test -fuzz instruments every dependency of a target, so Kubernetes and Cilium would be compiled again. Here only our
+# own packages are instrumented, and the rest comes from the build cache, which also stores the growing corpus. Failing
+# inputs are written to testdata/fuzz, to be committed with the fix.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 duration=$1 only=${2:-.}
@@ -22,10 +21,10 @@ while IFS= read -r package; do
     status=0
     (cd "$package" && "$out/test" -test.run='^$' -test.fuzz="^$target\$" -test.fuzztime="$duration" -test.fuzzminimizetime=5s \
       -test.parallel="${FUZZ_PARALLEL:-1}" -test.fuzzcachedir="$cache/$module/$package") >"$out/log" 2>&1 || status=$?
-    # Before Go 1.27 the end of the time may be told as a failure (go.dev/issue/75804). A real one says more.
+    # Before Go 1.27 the end of the fuzzing time may be reported as a failure (go.dev/issue/75804). A real failure says more.
     if [ $status != 0 ] && ! [ "$(sed -n '/^--- FAIL/,$p' "$out/log" | sed 1d | tr -d ' \n')" = "contextdeadlineexceededFAIL" ]; then
       cat "$out/log"
-      # Ten seconds without an answer are told as a hang, and on a busy machine nothing hangs: one does so again.
+      # Ten seconds without an answer count as a hang, which a busy machine can cause; a real hang repeats.
       input=$(sed -n 's|.*Failing input written to ||p' "$out/log")
       if grep -q 'process hung or terminated' "$out/log" && [ -n "$input" ] &&
         (cd "$package" && timeout 60 "$out/test" -test.run="^$target\$" -test.timeout=30s); then

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Looks for known vulnerabilities in what our programs call: hack/vulncheck.sh DATABASE
+# Checks the code that our programs call for known vulnerabilities: hack/vulncheck.sh DATABASE
 #
-# Exit 1: something was found that SECURITY.md does not judge. Exit 2: it could not be looked for, so that nothing
-# is known.
+# Exit status 1: a finding without a row in SECURITY.md. Exit status 2: the database could not be read, so nothing is
+# known.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 database=$1

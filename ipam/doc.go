@@ -1,13 +1,12 @@
-// Package ipam is the root of all that decides about addresses, records them and gives them back.
-// It holds no code of its own. The parts, each allowed to import those above it and no others:
+// Package ipam is the root of the packages that assign, record and release addresses. It has no code of
+// its own. Each part may import the parts above it only:
 //
-//	api         the FixedIP resource: types, nothing that acts
-//	core        what is decided: addresses, pools, the ledger, identities, plans. Pure: no client,
-//	            no clock, no goroutine; Kubernetes objects are values here
-//	store       what is read and written: CiliumNodes, the ticket for subnets, workloads of any
-//	            kind. The only part that knows how Cilium spells a pool
-//	controller  when it is done: the glue to controller-runtime
+//	api         API types
+//	core        decisions, as pure functions: no client, clock, goroutine or context. Kubernetes objects
+//	            are values
+//	store       reading and writing API objects. Only ciliumpool knows how Cilium spells a pool
+//	controller  when it happens: the glue to controller-runtime
 //
-// The scheduler plugin (plugins/fixedip) is the other glue beside controller: it uses core and
-// store, and the two kinds of glue know nothing of each other. imports_test.go holds all this.
+// The scheduler plugin (plugins/fixedip) is the other glue: it uses core and store. The two kinds of glue
+// do not import each other. imports_test.go enforces these rules.
 package ipam

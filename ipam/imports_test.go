@@ -12,24 +12,29 @@ import (
 
 const module = "fixedip.io/fixedip/"
 
-// rules say what the parts of the tree may import. The first rule whose folder a file is in counts.
+// rules define what each folder may import. The first rule whose folder contains a file applies.
 var rules = []struct {
 	folder string
-	// ours are the folders of this module that it may import from.
+	// ours are the folders of this module that the folder may import.
 	ours []string
-	// never are prefixes of other modules' packages that it may not import.
+	// never are prefixes of packages of other modules that the folder may not import.
 	never []string
 }{
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"ipam/core/subnetplan", []string{"ipam/api", "ipam/core/address", "ipam/core/plan", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
+	{"ipam/core/nodepool", []string{"ipam/core/address", "ipam/core/pool"}, []string{"k8s.io", "sigs.k8s.io", "github.com/cilium", "context"}},
+	{"ipam/core/reclaim", []string{"ipam/api", "ipam/core/address", "ipam/core/identity", "ipam/core/ledger", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/core/agentview", []string{"ipam/core/pool"}, []string{"k8s.io", "sigs.k8s.io", "github.com/cilium", "context", "time"}},
 	{"ipam/core", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/scheme", []string{"ipam/api"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime"}},
 	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
-	{"ipam/controller/barrier", []string{"ipam/core/agentview", "ipam/core/pool", "ipam/store/ciliumpool", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/internal/controllertest", []string{"ipam/api", "ipam/controller/internal/index", "ipam/core", "ipam/scheme", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/subnet", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/internal", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/barrier", []string{"ipam/core/agentview", "ipam/core/pool", "ipam/store/ciliumpool", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/internal", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/release", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/fixedip", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/controller/release", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller"}, []string{"k8s.io/kubernetes"}},
 	{"plugins", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
@@ -39,12 +44,12 @@ var rules = []struct {
 	{"hack", []string{"ipam/api", "ipam/scheme", "hack"}, nil},
 }
 
-// Dependencies point one way, toward the core.
+// TestImports checks that dependencies point one way, toward the core.
 func TestImports(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if name := d.Name(); len(name) > 2 && strings.HasPrefix(name, ".") && d.IsDir() {
-			// A cluster may run in there, whose folders come and go.
+			// A running test cluster creates and deletes folders there.
 			return fs.SkipDir
 		}
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -77,7 +82,7 @@ func TestImports(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files < 40 {
-		t.Errorf("only %d files were looked at; has the tree moved?", files)
+		t.Errorf("checked only %d files; have the folders moved?", files)
 	}
 }
 

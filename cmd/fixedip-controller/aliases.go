@@ -7,16 +7,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// alias is a flag under another name: a guide to fixed addresses on Cilium, which clusters were set
-// up by, spells its flags so. It has the guide's meaning.
+// alias is a deprecated name of a flag, from a guide to fixed addresses on Cilium. It has the meaning of the guide.
 type alias struct {
 	old, new string
-	// translate turns a value as the guide writes it into ours; nil: they are the same.
+	// translate converts a value of the guide; nil if values are the same.
 	translate func(string) (string, error)
 }
 
-// aliases are all flags of the guide that we spell otherwise. One whose flag this program does not
-// have is not accepted.
+// aliases are the flags of the guide with another name.
 var aliases = []alias{
 	{old: "labelSector", new: "label-selector"},
 	{old: "ipRateNum", new: "min-free-ips"},
@@ -28,15 +26,14 @@ var aliases = []alias{
 	{old: "logLevel", new: "v", translate: verbosity},
 }
 
-// variable is a variable of the environment that a flag has its value from where neither the command
-// line nor the configuration file gives one.
+// variable is an environment variable that sets a flag if neither the command line nor the configuration file does.
 type variable struct {
 	name, flag string
-	// deprecated: it is the guide's, and its use is told.
+	// deprecated is true for variables of the guide; their use gives a warning.
 	deprecated bool
 }
 
-// variables are all that are read.
+// variables are the environment variables that are read.
 var variables = []variable{
 	{name: "KUBECONFIG", flag: "kubeconfig"},
 	{name: "POD_NAMESPACE", flag: "leader-election-namespace"},
@@ -46,8 +43,7 @@ var variables = []variable{
 	{name: "CLUSTER_POOL_IPV6_MASK_SIZE", flag: "cluster-pool-ipv6-mask-size", deprecated: true},
 }
 
-// verbosity translates the levels of the guide: 0 panic, 1 fatal, 2 error, 3 warning, 4 info, 5 debug,
-// 6 trace. Ours begin at what an operator has to know, which can't be silenced.
+// verbosity converts the log levels of the guide (0 panic, 1 fatal, 2 error, 3 warning, 4 info, 5 debug, 6 trace) to -v.
 func verbosity(level string) (string, error) {
 	n, err := strconv.Atoi(level)
 	switch {
@@ -63,7 +59,7 @@ func verbosity(level string) (string, error) {
 	return "6", nil
 }
 
-// aliasValue is the value of an alias: it sets the flag itself.
+// aliasValue is the value of an alias. Setting it sets the flag.
 type aliasValue struct {
 	alias
 	target *pflag.Flag
@@ -82,7 +78,7 @@ func (v aliasValue) Set(s string) error {
 	return v.target.Value.Set(s)
 }
 
-// addAliases adds those of the aliases whose flags there are. They are not shown among the flags.
+// addAliases adds the aliases of existing flags, hidden from the usage.
 func addAliases(fs *pflag.FlagSet) {
 	for _, a := range aliases {
 		target := fs.Lookup(a.new)
@@ -99,9 +95,8 @@ func addAliases(fs *pflag.FlagSet) {
 	}
 }
 
-// settleAliases makes the flags behind the aliases that were given count as given, and returns a
-// warning for each. A flag that was given under both names is an error: there is no telling which of
-// the two was meant.
+// settleAliases marks the flags of the aliases that were set as changed, and returns a warning for each. Setting a flag
+// under both names is an error.
 func settleAliases(fs *pflag.FlagSet) (warnings []string, err error) {
 	for _, a := range aliases {
 		given := fs.Lookup(a.old)
@@ -110,7 +105,7 @@ func settleAliases(fs *pflag.FlagSet) (warnings []string, err error) {
 		}
 		target := fs.Lookup(a.new)
 		if target.Changed {
-			return nil, fmt.Errorf("--%s and --%s are the same flag; give %s alone", a.old, a.new, dashed(target))
+			return nil, fmt.Errorf("--%s and --%s are the same flag; set %s only", a.old, a.new, dashed(target))
 		}
 		target.Changed = true
 		warnings = append(warnings, fmt.Sprintf("Flag --%s is deprecated; use %s", a.old, dashed(target)))
@@ -118,7 +113,7 @@ func settleAliases(fs *pflag.FlagSet) (warnings []string, err error) {
 	return warnings, nil
 }
 
-// dashed is a flag as it is written: -v has no long name.
+// dashed returns a flag as it is written on the command line; -v has no long name.
 func dashed(f *pflag.Flag) string {
 	if f.Shorthand == f.Name {
 		return "-" + f.Name

@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// newFlags are those of the controller itself, with their defaults, and a place for the Leases.
+// newFlags returns the flags of the controller with their defaults, and a namespace for the Leases.
 func newFlags() (*options, *pflag.FlagSet) {
 	o := defaults()
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -28,8 +28,8 @@ func newFlags() (*options, *pflag.FlagSet) {
 	return o, fs
 }
 
-// A flag means the same on the command line and in a file. What is refused is named, by the flag and the value;
-// what passes is a configuration that can be worked with.
+// FuzzFlag checks that a flag has the same meaning on the command line and in a file, that errors name the flag and the
+// value, and that accepted values give a valid configuration.
 func FuzzFlag(f *testing.F) {
 	_, fs := newFlags()
 	values := []string{
@@ -52,7 +52,7 @@ func FuzzFlag(f *testing.F) {
 			parsed = fs.Parse([]string{"--" + name + "=" + value})
 		}
 		if parsed == nil {
-			// What a person may give with both names is told there.
+			// settle refuses flags that are set under both names.
 			if _, err := settle(fs, "", func(string) string { return "" }); err != nil {
 				t.Fatalf("--%s=%s: %v", name, value, err)
 			}
@@ -70,7 +70,7 @@ func FuzzFlag(f *testing.F) {
 		}
 		text, err := yaml.Marshal(file)
 		if err != nil {
-			// Some control characters can't be in YAML.
+			// YAML cannot contain some control characters.
 			return
 		}
 		_, err = settle(byFile, written(t, text), func(string) string { return "" })
@@ -86,7 +86,7 @@ func FuzzFlag(f *testing.F) {
 	})
 }
 
-// judge checks what config makes of one flag.
+// judge checks the result of config for one flag.
 func judge(t *testing.T, o *options, name, value string) {
 	t.Helper()
 	cfg, err := o.config()
@@ -95,7 +95,7 @@ func judge(t *testing.T, o *options, name, value string) {
 		if i := slices.IndexFunc(aliases, func(a alias) bool { return a.old == name }); i >= 0 {
 			flag = aliases[i].new
 		}
-		// What one flag says may be forbidden by another one, which is named then.
+		// If another flag forbids the value, the error names that flag.
 		related := map[string]string{"enable-ipv6": "cluster-pool-ipv4-cidr", "subnet-source": "cluster-pool-ipv4-cidr", "cluster-pool-ipv4-mask-size": "cluster-pool-ipv4-cidr", "cluster-pool-ipv6-mask-size": "cluster-pool-ipv6-cidr", "cluster-pool-ipv4-cidr": "cluster-pool-ipv4-mask-size", "cluster-pool-ipv6-cidr": "cluster-pool-ipv6-mask-size", "min-free-ips": "max-dynamic-ips", "leader-election-renew-deadline": "leader-election-lease-duration", "leader-election-retry-period": "leader-election-lease-duration"}
 		if message := err.Error(); !strings.HasPrefix(message, "--") || !strings.Contains(message, flag) && !strings.Contains(message, related[flag]+":") && !strings.Contains(message, related[flag]+" ") || strings.Contains(message, "\n") {
 			t.Errorf("--%s=%q is refused with %q", name, value, message)
@@ -105,7 +105,7 @@ func judge(t *testing.T, o *options, name, value string) {
 	usable(t, cfg)
 }
 
-// usable checks what every part of the controller takes for granted.
+// usable checks the assumptions of all controllers about a configuration.
 func usable(t *testing.T, cfg controller.Config) {
 	t.Helper()
 	for _, p := range cfg.ClusterPools {
@@ -130,7 +130,8 @@ func written(t *testing.T, text []byte) string {
 	return path
 }
 
-// A file is refused with its name and the key, on one line, or read as flags that can be worked with.
+// FuzzConfigFile checks that errors name the file and the key on one line, and that accepted files give a valid
+// configuration.
 func FuzzConfigFile(f *testing.F) {
 	for _, seed := range []string{
 		head + "cluster-pool-ipv4-cidr: 10.240.0.0/16\n",

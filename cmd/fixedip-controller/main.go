@@ -1,9 +1,8 @@
-// Command fixedip-controller is the IPAM controller for Cilium's CRD mode: subnets, pools, records
-// and their release. Any number of replicas may run; one of them leads.
+// Command fixedip-controller is the IPAM controller for Cilium's CRD mode: it assigns subnets, fills pools, maintains
+// FixedIPs and releases addresses. Several replicas may run; one of them is active.
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"time"
@@ -23,12 +22,12 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// cacheSyncTimeout bounds the time that a new leader's controllers take to look at all objects. Two minutes,
-// the default, are too short for 150,000 pods on a machine that is busy with other things.
+// cacheSyncTimeout limits the time in which the caches of a new leader sync. The default of two minutes is too short for
+// 150,000 pods on a busy machine.
 const cacheSyncTimeout = 30 * time.Minute
 
 func main() {
-	go paceGC(context.Background())
+	streamInitialLists()
 	if err := cli.RunNoErrOutput(command()); err != nil {
 		fmt.Fprintf(os.Stderr, "fixedip-controller: %v\n", err)
 		os.Exit(1)
@@ -40,9 +39,9 @@ func command() *cobra.Command {
 	logging := logsapi.NewLoggingConfiguration()
 	cmd := &cobra.Command{
 		Use:   "fixedip-controller",
-		Short: "Gives Cilium nodes their subnets and pods their address for life",
+		Short: "IPAM controller for Cilium with fixed pod addresses",
 		Args:  cobra.NoArgs,
-		// A mistake is told in one line, which a page of flags would bury.
+		// Print one line for an error, not the usage.
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			verflag.PrintAndExitIfRequested()
@@ -94,8 +93,7 @@ func run(o *options) error {
 		RenewDeadline:                 &o.renewDeadline,
 		RetryPeriod:                   &o.retryPeriod,
 		LeaderElectionReleaseOnCancel: true,
-		// A controller that has not been shown all objects by then ends the process, which would only
-		// begin anew.
+		// The process exits if the caches have not synced by then.
 		Controller: config.Controller{CacheSyncTimeout: cacheSyncTimeout},
 	})
 	if err != nil {

@@ -16,12 +16,13 @@ import (
 	"fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 )
 
-// options are the flags, as they were written.
+// options contains the values of the flags.
 type options struct {
 	configFile string
 	kubeconfig string
@@ -34,7 +35,7 @@ type options struct {
 	ipv4CIDRs, ipv6CIDRs         []string
 	ipv4MaskSizes, ipv6MaskSizes []int
 	ipv6                         bool
-	watermark                    plan.Watermark
+	watermark                    nodepool.Watermark
 	coolDown, agentReportTimeout time.Duration
 	failover                     string
 	strictNodes                  string
@@ -59,8 +60,7 @@ type options struct {
 
 func defaults() *options {
 	return &options{
-		// A thousand addresses that go back at once take three requests each. The API server has its own
-		// fairness.
+		// Releasing a thousand addresses at once takes three requests each. The API server has its own limits.
 		qps:                    500,
 		burst:                  1000,
 		subnetSource:           string(controller.ClusterPool),
@@ -71,7 +71,7 @@ func defaults() *options {
 		ipv6:                   true,
 		staticPodIPv6:          true,
 		schedulers:             []string{"fixedip-scheduler"},
-		watermark:              plan.Watermark{Free: 8, Excess: 8},
+		watermark:              nodepool.Watermark{Free: 8, Excess: 8},
 		coolDown:               time.Minute,
 		agentReportTimeout:     time.Minute,
 		failover:               "Wait",
@@ -93,54 +93,54 @@ func defaults() *options {
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.configFile, "config", o.configFile, "YAML file of kind "+configKind+" whose other keys are names of these flags; what is given here comes first")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "How to reach the API server; the pod's own account if empty. Default from the variable KUBECONFIG")
-	fs.Float32Var(&o.qps, "kube-api-qps", o.qps, "Requests a second to the API server")
-	fs.IntVar(&o.burst, "kube-api-burst", o.burst, "Requests at once to the API server")
+	fs.StringVar(&o.configFile, "config", o.configFile, "YAML file of kind "+configKind+" whose other keys are names of these flags; flags on the command line take precedence")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Kubeconfig file; if empty, the service account of the pod is used. Default: environment variable KUBECONFIG")
+	fs.Float32Var(&o.qps, "kube-api-qps", o.qps, "Requests per second to the API server")
+	fs.IntVar(&o.burst, "kube-api-burst", o.burst, "Burst of requests to the API server")
 
-	fs.StringSliceVar(&o.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs that the nodes get their subnets from")
-	fs.IntSliceVar(&o.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", o.ipv4MaskSizes, "Prefix length of a node's IPv4 subnet: one for all CIDRs, or one for each")
-	fs.StringSliceVar(&o.ipv6CIDRs, "cluster-pool-ipv6-cidr", nil, "IPv6 CIDRs that the nodes get their subnets from")
-	fs.IntSliceVar(&o.ipv6MaskSizes, "cluster-pool-ipv6-mask-size", o.ipv6MaskSizes, "Prefix length of a node's IPv6 subnet: one for all CIDRs, or one for each")
-	fs.BoolVar(&o.ipv6, "enable-ipv6", o.ipv6, "Give nodes IPv6 subnets, where CIDRs for them are named; false leaves that family out")
-	fs.StringVar(&o.subnetSource, "subnet-source", o.subnetSource, "Where the subnets of nodes come from: ClusterPool, or Node for the spec.podCIDRs that Kubernetes gives them")
-	fs.StringVar(&o.subnetPolicy, "orphaned-subnet-policy", o.subnetPolicy, "What becomes of subnets whose node is gone while FixedIPs are in them: Inherit (the next node that joins has them), Hold (they wait for the node) or Free (the FixedIPs are given up)")
-	fs.DurationVar(&o.subnetHold, "orphaned-subnet-grace-period", o.subnetHold, "How long they wait for their node before that")
-	fs.IntVar(&o.watermark.Free, "min-free-ips", o.watermark.Free, "Free dynamic addresses to keep in the pool of each node, in each family")
-	fs.IntVar(&o.watermark.Max, "max-dynamic-ips", o.watermark.Max, "Dynamic addresses, free or in use, that the pool of a node may have in each family; the rest of the subnet is for fixed ones. 0: as many as the node takes pods, and no more than half of its subnet")
-	fs.IntVar(&o.watermark.Excess, "max-surplus-ips", o.watermark.Excess, "Free dynamic addresses beyond min-free-ips that a pool may have before some are taken out of it")
-	fs.StringVar(&o.strictNodes, "strict-nodes", o.strictNodes, "Label selector of the nodes on which every pod gets an address of its own only; none if empty. The scheduler's strictNodes has to say the same")
-	fs.IntVar(&o.writesPerMinute, "node-writes-per-minute", o.writesPerMinute, "Writes to one CiliumNode in any minute at most; half of them may come at once")
-	fs.BoolVar(&o.stripManagedFields, "strip-managed-fields", o.stripManagedFields, "Strip metadata.managedFields from CiliumNodes, which is half of their size")
-	fs.DurationVar(&o.coolDown, "address-cooldown", o.coolDown, "How long a fixed address rests before another pod may have it")
-	fs.DurationVar(&o.agentReportTimeout, "agent-report-timeout", o.agentReportTimeout, "How long an agent takes at most to see what is written to its CiliumNode, or to report what it has given out; longer than its --ipam-cilium-node-update-rate. It has to be what the scheduler's arguments say")
-	fs.StringVar(&o.failover, "failover", o.failover, "What becomes of pods whose node can't take them, of workloads that say nothing: Wait, Migrate or Reassign. It has to be what the scheduler's arguments say")
+	fs.StringSliceVar(&o.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs from which nodes get their subnets")
+	fs.IntSliceVar(&o.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", o.ipv4MaskSizes, "Prefix length of IPv4 subnets of nodes: one for all CIDRs, or one for each")
+	fs.StringSliceVar(&o.ipv6CIDRs, "cluster-pool-ipv6-cidr", nil, "IPv6 CIDRs from which nodes get their subnets")
+	fs.IntSliceVar(&o.ipv6MaskSizes, "cluster-pool-ipv6-mask-size", o.ipv6MaskSizes, "Prefix length of IPv6 subnets of nodes: one for all CIDRs, or one for each")
+	fs.BoolVar(&o.ipv6, "enable-ipv6", o.ipv6, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr; false disables the family")
+	fs.StringVar(&o.subnetSource, "subnet-source", o.subnetSource, "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
+	fs.StringVar(&o.subnetPolicy, "orphaned-subnet-policy", o.subnetPolicy, "What happens to a subnet with FixedIPs whose node is gone: Inherit (another node takes it over), Hold (it waits for the node) or Free (the FixedIPs are deleted)")
+	fs.DurationVar(&o.subnetHold, "orphaned-subnet-grace-period", o.subnetHold, "How long an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
+	fs.IntVar(&o.watermark.Free, "min-free-ips", o.watermark.Free, "Minimum of free dynamic addresses in the pool of each node, per family")
+	fs.IntVar(&o.watermark.Max, "max-dynamic-ips", o.watermark.Max, "Maximum of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: as many as the node takes pods, at most half of its subnet")
+	fs.IntVar(&o.watermark.Excess, "max-surplus-ips", o.watermark.Excess, "How many free dynamic addresses beyond min-free-ips a pool may have before some are removed")
+	fs.StringVar(&o.strictNodes, "strict-nodes", o.strictNodes, "Label selector of strict nodes, on which every pod gets an owned entry; empty selects none. Has to equal strictNodes of the scheduler")
+	fs.IntVar(&o.writesPerMinute, "node-writes-per-minute", o.writesPerMinute, "Maximum of writes to one CiliumNode per minute; half of them may come at once")
+	fs.BoolVar(&o.stripManagedFields, "strip-managed-fields", o.stripManagedFields, "Remove metadata.managedFields from CiliumNodes, which is half of their size")
+	fs.DurationVar(&o.coolDown, "address-cooldown", o.coolDown, "How long a released address is not offered to other pods")
+	fs.DurationVar(&o.agentReportTimeout, "agent-report-timeout", o.agentReportTimeout, "Time within which an agent sees a write to its CiliumNode and reports the addresses that it gave to pods; longer than its --ipam-cilium-node-update-rate. Has to equal agentReportTimeout of the scheduler")
+	fs.StringVar(&o.failover, "failover", o.failover, "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign. Has to equal failover of the scheduler")
 	addVerifyFlags(fs, &o.verify)
-	fs.DurationVar(&o.finalizerDeadline, "force-finalize-after", o.finalizerDeadline, "How long after its deletion a FixedIP goes at the latest, even where its address could not be taken out of the pool")
-	fs.DurationVar(&o.sweepInterval, "resync-period", o.sweepInterval, "How often each reservation is looked at without an event, for what events missed")
+	fs.DurationVar(&o.finalizerDeadline, "force-finalize-after", o.finalizerDeadline, "How long after its deletion the finalizer of a FixedIP is removed even if its addresses could not be released")
+	fs.DurationVar(&o.sweepInterval, "resync-period", o.sweepInterval, "How often each FixedIP is reconciled without an event")
 
-	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "Pods of StatefulSets, and of nobody, that other schedulers placed and whose labels match get the address fixed that they run with: a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
-	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Pods whose label DBBranch begins with one of these are left alone by --label-selector")
-	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", o.staticPodIPv6, "Fix the IPv6 addresses of the pods that --label-selector matches too")
+	fs.StringVar(&o.labelSelector, "label-selector", o.labelSelector, "Adopt the current IP of matching pods placed by other schedulers (StatefulSet pods and bare pods): a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
+	fs.StringSliceVar(&o.excludeDBBranch, "exclude-dbbranch-prefixes", nil, "Prefixes of the label DBBranch; pods with such a label are excluded from --label-selector")
+	fs.BoolVar(&o.staticPodIPv6, "enable-static-pod-ipv6", o.staticPodIPv6, "Adopt the IPv6 addresses of pods that --label-selector matches too")
 
-	fs.StringSliceVar(&o.schedulers, "scheduler-names", o.schedulers, "Names under which the scheduler with the plugin places pods: schedulerName of its profiles")
+	fs.StringSliceVar(&o.schedulers, "scheduler-names", o.schedulers, "Names of the profiles of fixedip-scheduler (schedulerName of pods)")
 
-	fs.BoolVar(&o.dryRun, "dry-run", o.dryRun, "Write nothing and send no events: tell in the log what would be written. It takes no part in the leader election, so that it can run beside a controller that works")
-	fs.StringArrayVar(&o.workloadKinds, "workload-kind", nil, "A kind of workload whose pods may have fixed addresses, beside StatefulSets, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot; may be given several times. The scheduler has to have the same in its FixedIPArgs")
+	fs.BoolVar(&o.dryRun, "dry-run", o.dryRun, "Write nothing and send no events; log what would be written. Takes no part in leader election, so it can run beside an active controller")
+	fs.StringArrayVar(&o.workloadKinds, "workload-kind", nil, "Further kind of workload whose pods may have fixed addresses, as Kind.group=PodName or Kind.group=Slot, such as Deployment.apps=Slot; may be repeated. Has to equal workloads of the scheduler")
 
-	fs.BoolVar(&o.leaderElection, "enable-leader-election", o.leaderElection, "Let one of several replicas lead")
-	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", o.leaderElectionNamespace, "Namespace of the Leases. Default from the variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
-	fs.StringVar(&o.leaderElectionID, "leader-election-id", o.leaderElectionID, "Name of the leader's Lease")
-	fs.DurationVar(&o.leaseDuration, "leader-election-lease-duration", o.leaseDuration, "How long the others wait for a leader that is silent")
-	fs.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", o.renewDeadline, "How long a leader tries to renew its lease before it stops")
-	fs.DurationVar(&o.retryPeriod, "leader-election-retry-period", o.retryPeriod, "Time between two tries for the lease")
+	fs.BoolVar(&o.leaderElection, "enable-leader-election", o.leaderElection, "Use leader election, so that one of several replicas is active")
+	fs.StringVar(&o.leaderElectionNamespace, "leader-election-namespace", o.leaderElectionNamespace, "Namespace of the Leases. Default: environment variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
+	fs.StringVar(&o.leaderElectionID, "leader-election-id", o.leaderElectionID, "Name of the Lease of the leader")
+	fs.DurationVar(&o.leaseDuration, "leader-election-lease-duration", o.leaseDuration, "How long other replicas wait for a leader that does not renew its lease")
+	fs.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", o.renewDeadline, "How long the leader tries to renew its lease before it exits")
+	fs.DurationVar(&o.retryPeriod, "leader-election-retry-period", o.retryPeriod, "Interval between attempts to acquire or renew the lease")
 
-	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "Address of the metrics; 0 serves none")
-	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", o.healthProbeBindAddress, "Address of /healthz and /readyz; 0 serves none")
-	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", o.pprofBindAddress, "Address of Go's profiles, at /debug/pprof/, for whoever reaches it; 0 serves none")
+	fs.StringVar(&o.metricsBindAddress, "metrics-bind-address", o.metricsBindAddress, "Address for metrics; 0 disables them")
+	fs.StringVar(&o.healthProbeBindAddress, "health-probe-bind-address", o.healthProbeBindAddress, "Address for /healthz and /readyz; 0 disables them")
+	fs.StringVar(&o.pprofBindAddress, "pprof-bind-address", o.pprofBindAddress, "Address for Go profiles at /debug/pprof/, without authentication; 0 disables them")
 }
 
-// config reads what the flags say. An error names the flag and the value.
+// config converts the flags to a Config. An error names the flag and the value.
 func (o *options) config() (controller.Config, error) {
 	if o.leaderElectionNamespace == "" {
 		o.leaderElectionNamespace = ownNamespace(o.kubeconfig)
@@ -219,7 +219,7 @@ func (o *options) config() (controller.Config, error) {
 	return cfg, nil
 }
 
-// validateProcess checks the flags that concern the process, and not what it does.
+// validateProcess validates the flags that concern the process and not the controllers.
 func (o *options) validateProcess() error {
 	switch {
 	case !(o.qps > 0):

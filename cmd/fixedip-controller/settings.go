@@ -15,29 +15,26 @@ import (
 )
 
 const (
-	// configVersion and configKind head a configuration file, so that a later version of it can be
-	// told from this one. Its other keys are the names of flags.
+	// configVersion and configKind are the apiVersion and kind of the configuration file. Its other keys are flag names.
 	configVersion = "config.fixedip.io/v1alpha1"
 	configKind    = "FixedIPControllerConfiguration"
 
 	podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
-// notInFile are flags that a configuration file can't give.
+// notInFile are flags that a configuration file cannot set.
 var notInFile = []string{"config", "help", "version"}
 
-// settings are where the flags have their values from: the command line first, then the file that
-// --config names, then the environment.
+// settings records the sources of flag values: the command line, then the file of --config, then the environment.
 type settings struct {
 	fs *pflag.FlagSet
-	// origins tell of each flag that was not given on the command line where its value is from. Key:
-	// the name of the flag. Value: for people.
+	// origins contains the source of each flag that was not set on the command line. Key: the name of the flag. Value: a
+	// description for messages.
 	origins  map[string]string
 	warnings []string
 }
 
-// settle gives the flags that the command line left out their values. An error names what is wrong
-// where it was written.
+// settle sets the flags that the command line did not set. An error names the source and the value.
 func settle(fs *pflag.FlagSet, configFile string, getenv func(string) string) (*settings, error) {
 	s := &settings{fs: fs, origins: map[string]string{}}
 	var err error
@@ -75,11 +72,11 @@ func (s *settings) readFile(path string) error {
 	slices.Sort(keys)
 	for _, key := range keys {
 		if i := slices.IndexFunc(aliases, func(a alias) bool { return a.old == key }); i >= 0 {
-			return fmt.Errorf("key %s is known as %s here", key, aliases[i].new)
+			return fmt.Errorf("key %s is named %s here", key, aliases[i].new)
 		}
 		flag := s.fs.Lookup(key)
 		if flag == nil || slices.Contains(notInFile, key) {
-			return fmt.Errorf("unknown key %q; the keys are the names of the flags", key)
+			return fmt.Errorf("unknown key %q; keys are the names of flags", key)
 		}
 		if flag.Changed {
 			continue
@@ -99,8 +96,8 @@ func orNothing(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// setFromFile gives a flag a value of a file: a list to one that takes several, the text of an object
-// or a number as it stands.
+// setFromFile sets a flag to a value of the file: a list for flags that take several values, the JSON text of an object
+// or number for others.
 func setFromFile(flag *pflag.Flag, raw json.RawMessage) error {
 	var value any
 	if err := json.Unmarshal(raw, &value); err != nil {
@@ -108,13 +105,13 @@ func setFromFile(flag *pflag.Flag, raw json.RawMessage) error {
 	}
 	switch v := value.(type) {
 	case nil:
-		return errors.New("there is no value")
+		return errors.New("the value is missing")
 	case string:
 		return flag.Value.Set(v)
 	case []any:
 		list, ok := flag.Value.(pflag.SliceValue)
 		if !ok {
-			return errors.New("only one value can be given")
+			return errors.New("the flag takes one value")
 		}
 		texts := make([]string, len(v))
 		for i, element := range v {
@@ -137,8 +134,8 @@ func (s *settings) readEnvironment(getenv func(string) string) error {
 			continue
 		}
 		if v.name == clientcmd.RecommendedConfigPathEnvVar && !exists(value) && getenv("KUBERNETES_SERVICE_HOST") != "" {
-			// Manifests name files of the host that they don't mount.
-			s.warnings = append(s.warnings, fmt.Sprintf("Variable %s names %s, which does not exist; the pod's own account is used", v.name, value))
+			// Manifests of the guide name files of the host that they do not mount.
+			s.warnings = append(s.warnings, fmt.Sprintf("Variable %s names %s, which does not exist; using the service account of the pod", v.name, value))
 			continue
 		}
 		if err := flag.Value.Set(value); err != nil {
@@ -157,8 +154,7 @@ func (s *settings) set(flag *pflag.Flag, origin string) {
 	s.origins[flag.Name] = origin
 }
 
-// explain adds to an error about a flag where its value was written, unless that was on the command
-// line.
+// explain adds the source of the value to an error about a flag, unless it was the command line.
 func (s *settings) explain(err error) error {
 	if err == nil {
 		return nil
@@ -170,8 +166,7 @@ func (s *settings) explain(err error) error {
 	return err
 }
 
-// ownNamespace is where this program runs: what its kubeconfig says or, in a pod, the pod's; empty
-// where nothing says.
+// ownNamespace returns the namespace of the kubeconfig or, in a pod, of the pod; empty if there is none.
 func ownNamespace(kubeconfig string) string {
 	if kubeconfig == "" {
 		data, err := os.ReadFile(podNamespaceFile)
@@ -180,7 +175,7 @@ func ownNamespace(kubeconfig string) string {
 		}
 		return strings.TrimSpace(string(data))
 	}
-	// What is wrong with the file is told by who connects with it.
+	// Errors of the file are reported when the client is created.
 	cfg, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil || cfg.Contexts[cfg.CurrentContext] == nil {
 		return ""

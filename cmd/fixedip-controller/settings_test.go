@@ -13,14 +13,14 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// given is what a program is started with.
+// given contains the inputs of a program.
 type given struct {
 	args []string
 	file string
 	env  map[string]string
 }
 
-// read does with it what command does, as far as that touches no cluster.
+// read does what command does without a cluster.
 func read(t *testing.T, g given) (*options, *settings, error) {
 	t.Helper()
 	o := defaults()
@@ -45,7 +45,7 @@ func read(t *testing.T, g given) (*options, *settings, error) {
 	return o, s, err
 }
 
-// shortened leaves the folder of a test out of an error.
+// shortened removes the temporary folder from an error.
 type shortened struct {
 	error
 	path string
@@ -67,9 +67,9 @@ const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerCon
 func TestSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		given
-		// want changes the defaults to what is expected.
+		// want changes the defaults to the expected options.
 		want func(*options)
-		// v is the verbosity of the log; empty: 0.
+		// v is the log verbosity; empty for 0.
 		v        string
 		warnings []string
 		wantErr  string
@@ -97,7 +97,7 @@ func TestSettings(t *testing.T) {
 		},
 		"no such log level":        {given: given{args: []string{"--logLevel=7"}}, wantErr: `invalid argument "7" for "--logLevel" flag: must be a number from 0 (panic) to 6 (trace)`},
 		"a bad value, guide's way": {given: given{args: []string{"--ipRateNum=ten"}}, wantErr: `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
-		"both names":               {given: given{args: []string{"--ipRateNum=10", "--min-free-ips=9"}}, wantErr: "--ipRateNum and --min-free-ips are the same flag; give --min-free-ips alone"},
+		"both names":               {given: given{args: []string{"--ipRateNum=10", "--min-free-ips=9"}}, wantErr: "--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only"},
 		"a file": {
 			given: given{file: head + `
 cluster-pool-ipv4-cidr: [10.240.0.0/16, 10.250.0.0/16]
@@ -145,20 +145,20 @@ v: 6
 		"a kubeconfig that is not mounted into the pod": {
 			given:    given{env: map[string]string{"KUBECONFIG": "/nowhere/scheduler.conf", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}},
 			want:     func(*options) {},
-			warnings: []string{"Variable KUBECONFIG names /nowhere/scheduler.conf, which does not exist; the pod's own account is used"},
+			warnings: []string{"Variable KUBECONFIG names /nowhere/scheduler.conf, which does not exist; using the service account of the pod"},
 		},
 		"a bad variable":       {given: given{env: map[string]string{"CLUSTER_POOL_IPV4_MASK_SIZE": "x"}}, wantErr: `variable CLUSTER_POOL_IPV4_MASK_SIZE="x": strconv.Atoi: parsing "x": invalid syntax`},
 		"no such file":         {given: given{args: []string{"--config=/nowhere.yaml"}}, wantErr: "--config /nowhere.yaml: open /nowhere.yaml: no such file or directory"},
 		"no version":           {given: given{file: "kind: FixedIPControllerConfiguration\n"}, wantErr: "--config config.yaml: apiVersion is missing; write config.fixedip.io/v1alpha1"},
 		"another kind":         {given: given{file: "apiVersion: config.fixedip.io/v1alpha1\nkind: Pod\n"}, wantErr: `--config config.yaml: kind is "Pod"; write FixedIPControllerConfiguration`},
-		"an unknown key":       {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; the keys are the names of the flags`},
-		"a key of the guide":   {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: key ipRateNum is known as min-free-ips here`},
-		"a file in a file":     {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; the keys are the names of the flags`},
+		"an unknown key":       {given: given{file: head + "ip-rate: 3\n"}, wantErr: `--config config.yaml: unknown key "ip-rate"; keys are the names of flags`},
+		"a key of the guide":   {given: given{file: head + "ipRateNum: 3\n"}, wantErr: `--config config.yaml: key ipRateNum is named min-free-ips here`},
+		"a file in a file":     {given: given{file: head + "config: other.yaml\n"}, wantErr: `--config config.yaml: unknown key "config"; keys are the names of flags`},
 		"a key twice":          {given: given{file: head + "min-free-ips: 3\nmin-free-ips: 4\n"}, wantErr: `--config config.yaml: error converting YAML to JSON: yaml: unmarshal errors: line 4: key "min-free-ips" already set in map`},
 		"a bad value in it":    {given: given{file: head + "address-cooldown: soon\n"}, wantErr: `--config config.yaml: key address-cooldown: "soon": time: invalid duration "soon"`},
-		"a list for one value": {given: given{file: head + "min-free-ips: [3]\n"}, wantErr: `--config config.yaml: key min-free-ips: [3]: only one value can be given`},
+		"a list for one value": {given: given{file: head + "min-free-ips: [3]\n"}, wantErr: `--config config.yaml: key min-free-ips: [3]: the flag takes one value`},
 		"a list of numbers":    {given: given{file: head + "cluster-pool-ipv4-cidr: [10]\n"}, wantErr: `--config config.yaml: key cluster-pool-ipv4-cidr: [10]: element 0 is not text`},
-		"no value":             {given: given{file: head + "min-free-ips:\n"}, wantErr: `--config config.yaml: key min-free-ips: null: there is no value`},
+		"no value":             {given: given{file: head + "min-free-ips:\n"}, wantErr: `--config config.yaml: key min-free-ips: null: the value is missing`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, s, err := read(t, c.given)
@@ -187,7 +187,7 @@ v: 6
 	}
 }
 
-// An error about a value says where the value was written.
+// TestErrorSource checks that an error about a value names its source.
 func TestErrorSource(t *testing.T) {
 	o, s, err := read(t, given{
 		args: []string{"--leader-election-namespace=x"},
@@ -203,7 +203,7 @@ func TestErrorSource(t *testing.T) {
 	}
 }
 
-// Which addresses of a pod are fixed where both families are there.
+// TestAdoptedFamilies checks which families are adopted.
 func TestAdoptedFamilies(t *testing.T) {
 	for name, c := range map[string]struct {
 		args     []string
@@ -225,14 +225,13 @@ func TestAdoptedFamilies(t *testing.T) {
 	}
 }
 
-// Every name that the guide gives to a flag is a flag here: one that is spelled as ours is, or an
-// alias.
+// TestGuideFlags checks that every flag of the guide exists, as a flag or as an alias.
 func TestGuideFlags(t *testing.T) {
 	o := defaults()
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	o.addFlags(fs)
 	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), fs)
-	// The flag behind this alias belongs to the part that watches over CiliumEndpoints.
+	// The flag of this alias belongs to the CiliumEndpoint keeper.
 	if fs.Lookup("cep-termination-timeout") == nil {
 		fs.Duration("cep-termination-timeout", 0, "")
 	}
@@ -263,7 +262,7 @@ func TestGuideFlags(t *testing.T) {
 	}
 }
 
-// Each level of the guide shows what it showed there.
+// TestVerbosity checks the conversion of log levels.
 func TestVerbosity(t *testing.T) {
 	for level, want := range map[string]string{"0": "0", "1": "0", "2": "0", "3": "0", "4": "2", "5": "4", "6": "6"} {
 		if got, err := verbosity(level); got != want || err != nil {
@@ -272,7 +271,7 @@ func TestVerbosity(t *testing.T) {
 	}
 }
 
-// The namespace of a kubeconfig's context is ours where nothing else is said.
+// TestOwnNamespace checks that the default namespace is that of the kubeconfig's context.
 func TestOwnNamespace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a, namespace: kube-system}}]}`

@@ -7,12 +7,12 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// addVerifyFlags adds a flag for each field.
+// addVerifyFlags adds a flag for each field of c.
 func addVerifyFlags(fs *pflag.FlagSet, c *controller.VerifyConfig) {
-	fs.StringVar(&c.OnMismatch, "mismatch-policy", c.OnMismatch, "What is done about a pod that runs with another address than the one kept for it: Restart (evict it) or Report. The annotation "+identity.AnnotationOnMismatch+" of a workload goes first")
-	fs.DurationVar(&c.RestartAfter, "mismatch-grace-period", c.RestartAfter, "How long a wrong address has to last before its pod is restarted; longer than the agents take to see a pool entry")
-	fs.IntVar(&c.Restarts, "max-concurrent-restarts", c.Restarts, "How many pods may be restarting at a time because of a mismatch")
-	fs.BoolVar(&c.Endpoints, "enable-cep-keeper", c.Endpoints, "Look after CiliumEndpoints; turn it off where Cilium runs without their definition (disable-endpoint-crd)")
-	fs.DurationVar(&c.EndpointPatience, "cep-grace-period", c.EndpointPatience, "How long a CiliumEndpoint may be missing or wrong before the controller steps in; agents from v1.19 on need up to 20s to make a missing one again")
-	fs.DurationVar(&c.EndpointTermination, "cep-termination-timeout", c.EndpointTermination, "How long finalizers may hold a CiliumEndpoint that is being deleted")
+	fs.StringVar(&c.OnMismatch, "mismatch-policy", c.OnMismatch, "Policy for pods that run with another address than their fixed address: Restart (evict the pod) or Report. The annotation "+identity.AnnotationOnMismatch+" of a workload takes precedence")
+	fs.DurationVar(&c.RestartAfter, "mismatch-grace-period", c.RestartAfter, "How long a mismatch has to last before the pod is restarted; longer than agents take to see a pool entry")
+	fs.IntVar(&c.Restarts, "max-concurrent-restarts", c.Restarts, "Maximum of pods restarting at the same time because of a mismatch")
+	fs.BoolVar(&c.Endpoints, "enable-cep-keeper", c.Endpoints, "Repair CiliumEndpoints; disable it if Cilium runs without them (disable-endpoint-crd)")
+	fs.DurationVar(&c.EndpointPatience, "cep-grace-period", c.EndpointPatience, "How long a CiliumEndpoint may be missing or wrong before the controller repairs it; agents need up to 20s to create a missing one")
+	fs.DurationVar(&c.EndpointTermination, "cep-termination-timeout", c.EndpointTermination, "How long finalizers may delay the deletion of a CiliumEndpoint")
 }

@@ -1,6 +1,5 @@
-// Command fixedip-scheduler is a kube-scheduler with the plugin FixedIP and those of
-// sigs.k8s.io/scheduler-plugins. It runs beside the cluster's own scheduler, for the workloads that
-// name it in schedulerName.
+// Command fixedip-scheduler is a kube-scheduler with the FixedIP plugin and the plugins of
+// sigs.k8s.io/scheduler-plugins. It runs beside the default scheduler and places the pods that name it in schedulerName.
 package main
 
 import (
@@ -16,11 +15,11 @@ import (
 )
 
 func main() {
-	// The plugin's client and cache are controller-runtime's.
+	// The client and cache of the plugin are those of controller-runtime.
 	ctrllog.SetLogger(klog.Background())
 	command := app.NewSchedulerCommand(options()...)
 	command.Use = "fixedip-scheduler"
-	// A mistake is told in one line, which a page of flags would bury.
+	// Print one line for an error, not the usage.
 	command.SilenceUsage = true
 	if err := cli.RunNoErrOutput(command); err != nil {
 		fmt.Fprintf(os.Stderr, "fixedip-scheduler: %v\n", err)

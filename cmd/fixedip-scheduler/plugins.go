@@ -23,10 +23,9 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// plugins are what a profile may enable beside the plugins of Kubernetes. Key: the plugin's name.
-// FixedIP, and all that the scheduler of sigs.k8s.io/scheduler-plugins has (its cmd/scheduler), so
-// that one secondary scheduler serves both. A plugin that no profile enables is never made: it
-// costs its code and nothing else.
+// plugins returns the plugins that a profile may enable in addition to those of Kubernetes: FixedIP, and all plugins of
+// the scheduler of sigs.k8s.io/scheduler-plugins, so that one secondary scheduler serves both. A plugin that no profile
+// enables is not instantiated. Key: the name of the plugin.
 func plugins() runtime.Registry {
 	return runtime.Registry{
 		fixedip.Name: fixedip.Factory(),
@@ -48,7 +47,7 @@ func plugins() runtime.Registry {
 	}
 }
 
-// options hand the plugins to kube-scheduler's command.
+// options returns the plugins as options of the kube-scheduler command.
 func options() []app.Option {
 	var list []app.Option
 	for name, factory := range plugins() {

@@ -22,8 +22,8 @@ import (
 	ours "fixedip.io/fixedip/plugins/apis/config"
 )
 
-// What scheduler-plugins' own scheduler registers, ours registers, name and constructor; beside it
-// FixedIP and nothing else. An upgrade of the module that brings a plugin fails here.
+// TestPluginsOfSchedulerPlugins checks that the scheduler registers FixedIP and exactly the plugins of the scheduler of
+// scheduler-plugins. It fails if an upgrade of that module adds a plugin.
 func TestPluginsOfSchedulerPlugins(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/scheduler-plugins").Output()
 	if err != nil {
@@ -36,7 +36,7 @@ func TestPluginsOfSchedulerPlugins(t *testing.T) {
 		}
 	})
 	if len(want) == 0 {
-		t.Fatal("it registers nothing; has its main.go changed?")
+		t.Fatal("no plugin found; has main.go of scheduler-plugins changed?")
 	}
 	want["fixedip.Name"] = "fixedip.Factory()"
 	got := map[string]string{}
@@ -49,7 +49,7 @@ func TestPluginsOfSchedulerPlugins(t *testing.T) {
 		t.Errorf("(-want +got): %s", diff)
 	}
 	if n := len(plugins()); n != len(want) {
-		t.Errorf("%d plugins are registered, want %d: two have one name", n, len(want))
+		t.Errorf("%d plugins are registered, want %d: two have the same name", n, len(want))
 	}
 }
 
@@ -65,8 +65,8 @@ func inspect(t *testing.T, file string, visit func(ast.Node)) {
 	})
 }
 
-// The arguments of our plugin and of theirs are read from one file: decoded, defaulted and checked
-// for mistakes, by whoever's package registered them.
+// TestArgumentsInOneFile checks that the arguments of FixedIP and of other plugins are read from one file, with defaults
+// and strict decoding.
 func TestArgumentsInOneFile(t *testing.T) {
 	config := func(fixedIP, coscheduling string) string {
 		path := filepath.Join(t.TempDir(), "config.yaml")

@@ -1,5 +1,5 @@
-// Command kubectl-fixedip is a plugin of kubectl: it shows who has which fixed address, how full the
-// nodes are, and why a pod waits. It only reads.
+// Command kubectl-fixedip is a read-only kubectl plugin. It shows fixed addresses and their pods, the free
+// addresses of nodes, and why a pod waits.
 package main
 
 import (
@@ -32,7 +32,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	flags := genericclioptions.NewConfigFlags(true)
 	root := &cobra.Command{
 		Use:          "kubectl-fixedip",
-		Short:        "Shows fixed addresses, and why a pod waits for one",
+		Short:        "Show fixed addresses, and why a pod waits for one",
 		SilenceUsage: true,
 		Annotations:  map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl fixedip"},
 	}
@@ -47,7 +47,7 @@ func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "Lists fixed addresses with their pods, those too that have no FixedIP yet",
+		Short: "List fixed addresses and their pods, including claims without a FixedIP",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := connect(flags)
@@ -64,7 +64,7 @@ func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 			return writeList(streams.Out, rows, all, time.Now())
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "List those of all namespaces")
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "List fixed addresses of all namespaces")
 	return cmd
 }
 
@@ -72,10 +72,10 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 	var controllers string
 	cmd := &cobra.Command{
 		Use:   "explain POD",
-		Short: "Says where the address of a pod is, why the pod waits or its address is kept, and what would help",
+		Short: "Explain where the address of a pod is, why the pod waits or its address is reserved, and what helps",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return errors.New("name one pod, or one that was")
+				return errors.New("name exactly one pod; it may be deleted")
 			}
 			return nil
 		},
@@ -91,14 +91,14 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			return writeReport(streams.Out, explain.Explain(things))
 		},
 	}
-	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Namespace and name of the controllers' Lease")
+	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Namespace and name of the Lease of the controllers")
 	return cmd
 }
 
 func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "nodes",
-		Short: "Shows the subnets of each node and how full they are",
+		Short: "Show the subnets and free addresses of each node",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := connect(flags)

@@ -28,10 +28,10 @@ import (
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// cluster reads what the commands show.
+// cluster reads the objects that the commands show.
 type cluster struct {
 	api client.Reader
-	// namespace is the one to look at; empty: all.
+	// namespace is the namespace to read; empty for all.
 	namespace string
 }
 
@@ -55,7 +55,7 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	return &cluster{api: api, namespace: namespace}, nil
 }
 
-// pools reads the pools of all nodes, and what FixedIPs keep in them.
+// pools reads the pools of all nodes and the reservations of all FixedIPs.
 func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, error) {
 	var nodes ciliumv2.CiliumNodeList
 	if err := c.api.List(ctx, &nodes); err != nil {
@@ -75,7 +75,7 @@ func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, error) {
 	return l, nil
 }
 
-// coreNodes reads all nodes. Key: the name.
+// coreNodes reads all Nodes. Key: the name.
 func (c *cluster) coreNodes(ctx context.Context) (map[string]*corev1.Node, error) {
 	var nodes corev1.NodeList
 	if err := c.api.List(ctx, &nodes); err != nil {
@@ -93,7 +93,7 @@ type listRow struct {
 	namespace, pod string
 	addresses      []string
 	node           string
-	// phase is that of the FixedIP; Claimed: it has none yet.
+	// phase is the phase of the FixedIP, or Claimed if there is no FixedIP yet.
 	phase, podState string
 	created         metav1.Time
 }
@@ -114,7 +114,7 @@ func (c *cluster) list(ctx context.Context) ([]listRow, error) {
 	return listRows(records.Items, pods.Items, l, c.namespace), nil
 }
 
-// listRows puts together what is recorded and what is only claimed. An empty namespace means all.
+// listRows merges FixedIPs with claims that have no FixedIP. An empty namespace means all.
 func listRows(records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, namespace string) []listRow {
 	states := map[string]string{}
 	for _, p := range pods {
@@ -155,8 +155,7 @@ func listRows(records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, n
 	return rows
 }
 
-// things reads all that concerns one pod. What the user may not read is left out where the answer is
-// worth something without it.
+// things reads all objects that concern one pod. Optional objects that the user may not read are left out.
 func (c *cluster) things(ctx context.Context, name, controllers string) (explain.Things, error) {
 	t := explain.Things{Namespace: c.namespace, Name: name, Now: time.Now()}
 	var err error
@@ -198,7 +197,7 @@ func (c *cluster) things(ctx context.Context, name, controllers string) (explain
 	return t, nil
 }
 
-// record finds the FixedIP of a pod. That of a pod with a slot has another name.
+// record finds the FixedIP of a pod by spec.podName, because the FixedIP of a slot has another name.
 func (c *cluster) record(ctx context.Context, pod string) (*v1alpha1.FixedIP, error) {
 	var records v1alpha1.FixedIPList
 	if err := c.api.List(ctx, &records, client.InNamespace(c.namespace)); err != nil {
@@ -211,8 +210,8 @@ func (c *cluster) record(ctx context.Context, pod string) (*v1alpha1.FixedIP, er
 	return &records.Items[i], nil
 }
 
-// workload reads a workload of any kind; nil where it is gone. unread says why that can't be told, as
-// where the user may not read the kind.
+// workload reads a workload of any kind; nil if it does not exist. unread is the reason if that is unknown, such
+// as missing rights.
 func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *identity.Workload, unread string) {
 	obj := &unstructured.Unstructured{}
 	obj.SetAPIVersion(of.APIVersion)
@@ -227,7 +226,7 @@ func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *
 	return workloads.Decode(obj), ""
 }
 
-// get tells whether an object is there, and reads it.
+// get reads an object and reports whether it exists.
 func (c *cluster) get(ctx context.Context, namespace, name string, obj client.Object) (bool, error) {
 	err := c.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
 	if apierrors.IsNotFound(err) {
@@ -239,7 +238,7 @@ func (c *cluster) get(ctx context.Context, namespace, name string, obj client.Ob
 	return true, nil
 }
 
-// nodeRow is one node in one family.
+// nodeRow describes one node in one family.
 type nodeRow struct {
 	node, state, family, subnets string
 	free, used, fixed, resting   int
@@ -281,17 +280,15 @@ func nodeRows(l *ledger.Ledger, nodes map[string]*corev1.Node) []nodeRow {
 			}
 			row.subnets = strings.Join(subnets, ",")
 			for a, e := range n.Entries {
-				_, resting := e.ReleasedAt()
-				_, _, fixed := e.Pod()
 				switch {
 				case address.Of(a) != f:
-				case resting:
+				case e.Kind == pool.Cooldown:
 					row.resting++
-				case fixed:
+				case e.Kind == pool.Owned:
 					row.fixed++
-				case e.Dynamic() && n.InUse(a):
+				case e.Kind == pool.Dynamic && n.InUse(a):
 					row.used++
-				case e.Dynamic():
+				case e.Kind == pool.Dynamic:
 					row.free++
 				}
 			}

@@ -12,7 +12,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/explain"
 )
 
-// table writes rows as kubectl does.
+// table writes rows in the format of kubectl.
 func table(out io.Writer, rows [][]string) error {
 	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
 	for _, row := range rows {
@@ -23,7 +23,7 @@ func table(out io.Writer, rows [][]string) error {
 
 func writeList(out io.Writer, list []listRow, namespaces bool, now time.Time) error {
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(out, "No pod has a fixed address here.")
+		_, err := fmt.Fprintln(out, "No fixed addresses found.")
 		return err
 	}
 	rows := [][]string{{"NAMESPACE", "NAME", "ADDRESSES", "NODE", "PHASE", "POD", "AGE"}}
@@ -43,7 +43,7 @@ func writeList(out io.Writer, list []listRow, namespaces bool, now time.Time) er
 }
 
 func writeNodes(out io.Writer, nodes []nodeRow) error {
-	rows := [][]string{{"NODE", "FAMILY", "SUBNETS", "ROOM", "FIXED", "FREE", "USED", "RESTING", "STATE"}}
+	rows := [][]string{{"NODE", "FAMILY", "SUBNETS", "AVAILABLE", "FIXED", "FREE", "USED", "COOLDOWN", "STATE"}}
 	for _, n := range nodes {
 		row := []string{n.node, orDash(n.family), orDash(n.subnets)}
 		for _, count := range []int64{n.room, int64(n.fixed), int64(n.free), int64(n.used), int64(n.resting)} {

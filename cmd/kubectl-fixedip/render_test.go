@@ -39,9 +39,9 @@ func pools() *ledger.Ledger {
 		Name: "node-1", PodCIDRs: []string{"10.0.1.0/24", "fd00:1::/120"},
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/120")},
 		Entries: entries(map[string]pool.Entry{
-			"10.0.1.1": {}, "10.0.1.2": {}, "fd00:1::1": {}, "10.0.1.254": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"),
-			"fd00:1::fe": pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.253": pool.Released(now),
-			"10.0.1.252": pool.Owned("web", "web-0", "StatefulSet", "web"),
+			"10.0.1.1": {}, "10.0.1.2": {}, "fd00:1::1": {}, "10.0.1.254": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+			"fd00:1::fe": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.253": pool.CooldownEntry("", now),
+			"10.0.1.252": pool.OwnedEntry("web", "web-0", "StatefulSet", "web"),
 		}),
 		Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.2"): "web/other"},
 	})
@@ -69,7 +69,7 @@ func pods() []corev1.Pod {
 	return []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}, stopping}
 }
 
-// What the commands print, from what they read.
+// TestGolden compares the output of the commands with golden files; UPDATE_GOLDEN writes them.
 func TestGolden(t *testing.T) {
 	nodes := map[string]*corev1.Node{"node-1": node(ready), "node-2": node(), "node-4": node(ready)}
 	nodes["node-1"].Spec.Unschedulable = true

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// fieldManager owns what Apply writes.
+// fieldManager is the field manager of Apply.
 const fieldManager = "fixedip-hack"
 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -91,8 +91,8 @@ func (a *applier) applyOne(ctx context.Context, u *unstructured.Unstructured) er
 	return nil
 }
 
-// mapping finds the resource of a kind. Discovery shows a definition a moment after it is established, with no
-// event to wait for, so a kind that is not known is looked up again for a short time.
+// mapping finds the resource of a kind. Discovery shows a CRD some time after it is established, without an event, so
+// an unknown kind is looked up repeatedly for a short time.
 func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	var found *meta.RESTMapping
 	var last error
@@ -110,7 +110,7 @@ func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*m
 	return found, nil
 }
 
-// established waits until the API server serves the kind of a definition.
+// established waits until the API server serves the kind of a CRD.
 func (a *applier) established(ctx context.Context, name string) error {
 	selector := fields.OneTermEqualSelector("metadata.name", name).String()
 	client := a.client.Resource(crdResource)
@@ -129,7 +129,7 @@ func (a *applier) established(ctx context.Context, name string) error {
 		if !ok {
 			return false, nil
 		}
-		// null before there is a condition, which NestedSlice takes for a mistake.
+		// conditions is null before there is a condition, which NestedSlice reports as an error.
 		found, _, err := unstructured.NestedFieldNoCopy(u.Object, "status", "conditions")
 		if err != nil {
 			return false, fmt.Errorf("read its conditions: %w", err)

@@ -1,7 +1,3 @@
-// Package cluster runs a whole cluster as processes of this machine, without root: the one-process control
-// plane, simulated nodes and the product's own binaries. The demo and the integration tests share it. It
-// decides when processes start, stop and are killed; it does no work of the product's, and knows its objects
-// only as YAML.
 package cluster
 
 import (
@@ -26,77 +22,75 @@ import (
 	nodeutil "k8s.io/component-helpers/node/util"
 )
 
-// Users that the control plane makes a kubeconfig for.
+// Users for which the control plane writes a kubeconfig.
 const (
-	// Admin may do everything.
+	// Admin has all rights.
 	Admin = "admin"
-	// Scheduler is the service account of the product's scheduler: its rights are those of the manifests.
+	// Scheduler is the service account of fixedip-scheduler, with the rights of the manifests.
 	Scheduler = "fixedip-scheduler"
-	// Controller is the service account of the product's controller: its rights are those of the manifests.
+	// Controller is the service account of fixedip-controller, with the rights of the manifests.
 	Controller = "fixedip-controller"
-	// KubeScheduler is the cluster's own scheduler.
+	// KubeScheduler is the default scheduler of the cluster.
 	KubeScheduler = "kube-scheduler"
-	// SimNode is who the simulated nodes are.
+	// SimNode is the user of simulated nodes.
 	SimNode = "simnode"
 )
 
 const (
 	controlPlaneName = "control-plane"
 	startTimeout     = 2 * time.Minute
-	// stopTimeout is how long a process may take to end after SIGTERM. The control plane bounds its own stop to
-	// about 7 s.
+	// stopTimeout is the time between SIGTERM and SIGKILL. The control plane needs at most about 7 s.
 	stopTimeout = 10 * time.Second
 
 	clientQPS   = 200
 	clientBurst = 400
 )
 
-// Binaries are the paths of the programs. Those that are not started may be empty.
+// Binaries are the paths of the programs. Programs that are not started may be empty.
 type Binaries struct {
 	ControlPlane, SimNode, Scheduler, Controller string
 }
 
-// Options say what to start and where.
+// Options configure a cluster.
 type Options struct {
-	// Dir is the work folder: state, logs, kubeconfigs. A cluster started on the folder of an earlier one has
+	// Dir is the work folder: state, logs, kubeconfigs. A cluster that is started on the folder of an earlier one has
 	// its state.
 	Dir string
 	// Binaries are the programs.
 	Binaries Binaries
 	// Manifests are YAML files and folders of them, applied before Start returns.
 	Manifests []string
-	// CiliumCRDs is a folder with Cilium's definitions; empty: those that the product uses, in the version that it
-	// is built with.
+	// CiliumCRDs is a folder with the CRDs of Cilium; if empty, those of the version of this module.
 	CiliumCRDs string
-	// Prepare runs before the control plane is started, such as to make the address that it listens on; nil:
-	// nothing is to be done.
+	// Prepare runs before the control plane is started, for example to create the address that it listens on; nil for
+	// nothing.
 	Prepare func(context.Context, *Cluster) error
-	// ControlPlaneArgs are more arguments for the control plane.
+	// ControlPlaneArgs are additional arguments of the control plane.
 	ControlPlaneArgs []string
-	// StartTimeout bounds the start of the control plane; 0: two minutes. Its own --ready-timeout is less.
+	// StartTimeout limits the start of the control plane; 0 for two minutes. Its own --ready-timeout is shorter.
 	StartTimeout time.Duration
-	// Detach lets the processes outlive the one that starts them; StopDetached ends them.
+	// Detach lets the processes outlive the process that starts them; StopDetached stops them.
 	Detach bool
-	// Log gets a line for each thing that happens; nil drops them.
+	// Log is called for each step; nil discards the messages.
 	Log func(format string, args ...any)
 }
 
-// Cluster is a running cluster. Its methods may be called from several goroutines.
+// Cluster is a running cluster. Its methods are safe for concurrent use.
 type Cluster struct {
 	opts    Options
 	starter *Starter
 	applier *applier
 
 	mu sync.Mutex
-	// processes has every process that was started, running or not, by name. A name is given to another
-	// process only after its process has ended.
+	// processes contains every process that was started, running or not. Key: the name. A name is reused only after
+	// its process has exited.
 	processes map[string]*Process
-	// order has the names in the order of their first start; the control plane is the first.
+	// order contains the names in the order of their first start; the control plane is the first.
 	order []string
 }
 
-// Start brings up the control plane, with Cilium's CRDs and those among the manifests in place before its
-// controllers start, and applies the manifests.
+// Start starts the control plane, creates the CRDs of Cilium and of the manifests before controllers start, and
+// applies the manifests.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
@@ -165,7 +159,7 @@ func (c *Cluster) start(ctx context.Context) error {
 // same port and with its state.
 func (c *Cluster) ControlPlane() *Process { return c.Process(controlPlaneName) }
 
-// Process returns the process of this name, nil if none was started.
+// Process returns the process with this name; nil if none was started.
 func (c *Cluster) Process(name string) *Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +182,7 @@ func (c *Cluster) StartProcess(name, bin string, args ...string) (*Process, erro
 	return c.Run(context.Background(), name, Program{Bin: bin, Args: args})
 }
 
-// Run starts a program, and returns when it runs, or is ready where it tells that.
+// Run starts a program, and returns when it runs, or when it is ready if it reports that.
 func (c *Cluster) Run(ctx context.Context, name string, program Program) (*Process, error) {
 	p, err := c.add(name, program)
 	if err != nil {
@@ -200,7 +194,7 @@ func (c *Cluster) Run(ctx context.Context, name string, program Program) (*Proce
 	return p, nil
 }
 
-// StartNode starts a simulated node. It does not wait: the node turns ready when someone fills its pool, see
+// StartNode starts a simulated node. It does not wait: the node becomes ready when its pool is filled; see
 // WaitNodeReady.
 func (c *Cluster) StartNode(ctx context.Context, name string, args ...string) (*Process, error) {
 	if err := ctx.Err(); err != nil {
@@ -211,7 +205,7 @@ func (c *Cluster) StartNode(ctx context.Context, name string, args ...string) (*
 	}, args...)...)
 }
 
-// WaitNodeReady returns when the Node says that it is ready.
+// WaitNodeReady returns when the Node is ready.
 func (c *Cluster) WaitNodeReady(ctx context.Context, name string) error {
 	cfg, err := c.RESTConfig(Admin)
 	if err != nil {
@@ -245,7 +239,7 @@ func (c *Cluster) Kubeconfig(user string) string {
 	return filepath.Join(c.opts.Dir, controlPlaneName, "kubeconfig", user+".yaml")
 }
 
-// RESTConfig returns the client configuration of a user, without client-go's narrow default rate limit.
+// RESTConfig returns the client configuration of a user, without the low default rate limit of client-go.
 func (c *Cluster) RESTConfig(user string) (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig(user))
 	if err != nil {
@@ -269,13 +263,13 @@ func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// Stop ends everything, the control plane last, in bounded time: what does not end by itself is killed.
+// Stop stops everything, the control plane last, in limited time: processes that do not exit are killed.
 func (c *Cluster) Stop() {
 	c.stop((*Process).Terminate)
 }
 
-// Discard is Stop for a cluster that is not started again: its control plane is killed, which would take
-// some seconds to see its clients off.
+// Discard is Stop for a cluster that is not started again: it kills the control plane, whose orderly shutdown takes
+// some seconds.
 func (c *Cluster) Discard() {
 	c.stop(func(p *Process, _ context.Context) error { return p.Kill() })
 }
@@ -299,14 +293,14 @@ func (c *Cluster) stop(controlPlane func(*Process, context.Context) error) {
 	c.starter.Stop()
 }
 
-// logEnd tells of a process that did not end as it should. One that had been killed was killed on purpose.
+// logEnd logs a process that did not exit cleanly, unless it was killed on purpose.
 func (c *Cluster) logEnd(p *Process, err error) {
 	if err != nil && !errors.Is(err, errNotStarted) && !endedBy(err, syscall.SIGKILL) {
 		c.opts.Log("stopping %s: %v", p.Name, err)
 	}
 }
 
-// add makes the process of a name, without starting it.
+// add creates the process of a name without starting it.
 func (c *Cluster) add(name string, program Program) (*Process, error) {
 	if program.Bin == "" {
 		return nil, fmt.Errorf("start %s: no program is given", name)

@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pidDir has one file per running process, "<pid> <start time>". The start time tells a process from a later
-// one that got the same number.
+// pidDir contains one file per running process, "<pid> <start time>". The start time distinguishes a process from a
+// later one with the same pid.
 const pidDir = "pids"
 
-// dirVariable is in the environment of every process of a cluster, with the work folder as its value.
+// dirVariable is set in the environment of every process of a cluster to its work folder.
 const dirVariable = "FIXEDIP_CLUSTER_DIR"
 
-// errGone says that the process of a file has ended.
+// errGone means that the process of a pid file has exited.
 var errGone = errors.New("the process has ended")
 
-// StopDetached ends the processes of a cluster that was started with Detach, the control plane last, in
-// bounded time.
+// StopDetached stops the processes of a cluster that was started with Detach, the control plane last, in limited
+// time.
 func StopDetached(dir string) error {
 	names, err := pidNames(dir)
 	if err != nil {
@@ -40,8 +40,8 @@ func StopDetached(dir string) error {
 	return errors.Join(append(errs, KillAll(dir))...)
 }
 
-// KillAll kills every process of a cluster and returns when they have ended: those too that no pid file tells of,
-// since whoever started them was killed before it could write one.
+// KillAll kills every process of a cluster and returns when they have exited, including those without a pid file
+// because the process that started them was killed.
 func KillAll(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -58,8 +58,8 @@ func KillAll(dir string) error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// The descriptor comes first, so that it can't be another process that is killed. Those that can't be
-		// opened or read have ended meanwhile, or are another user's and so none of ours.
+		// Open the descriptor first, so that no other process can be killed. Processes that cannot be opened or read
+		// have exited or belong to another user.
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue
@@ -120,7 +120,7 @@ func pidNames(dir string) ([]string, error) {
 	return names, nil
 }
 
-// stopGroup asks processes to end, waits for all of them together and kills those that do not.
+// stopGroup terminates processes, waits for all of them together, and kills those that do not exit.
 func stopGroup(dir string, names []string) error {
 	var errs []error
 	open := map[string]int{} // descriptors of the processes that run, by name
@@ -155,7 +155,7 @@ func stopGroup(dir string, names []string) error {
 	return errors.Join(errs...)
 }
 
-// waitPID waits until a process has ended, by the event that its descriptor becomes readable.
+// waitPID waits until a process has exited, which makes its descriptor readable.
 func waitPID(fd int, deadline time.Time) error {
 	for {
 		left := max(0, time.Until(deadline))
@@ -208,11 +208,11 @@ func writePID(path string, pid int) error {
 	return nil
 }
 
-// removePID removes a pid file unless a later life of the process has written it anew.
+// removePID removes a pid file unless the process was restarted and wrote it again.
 func removePID(path string, pid int) {
 	data, err := os.ReadFile(path)
 	if err == nil && strings.HasPrefix(string(data), strconv.Itoa(pid)+" ") {
-		// What stays is recognized as old by its start time.
+		// A remaining file is recognised as old by its start time.
 		_ = os.Remove(path)
 	}
 }

@@ -23,18 +23,18 @@ import (
 	crdclient "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/client"
 )
 
-// crdDir has the definitions that the control plane creates before its controllers start.
+// crdDir contains the CRDs that the control plane creates before its controllers start.
 const crdDir = "crds"
 
 const crdKind = "CustomResourceDefinition"
 
-// ReadManifests returns what Apply would apply.
+// ReadManifests returns the objects that Apply would apply.
 func ReadManifests(paths ...string) ([]*unstructured.Unstructured, error) {
 	return readManifests(paths)
 }
 
-// readManifests reads every document of the YAML files and of the YAML files in the folders; of a folder with
-// a kustomization, what that makes.
+// readManifests reads every document of YAML files and of the YAML files in folders; for a folder with a
+// kustomization, its result.
 func readManifests(paths []string) ([]*unstructured.Unstructured, error) {
 	var docs []*unstructured.Unstructured
 	for _, path := range paths {
@@ -50,7 +50,7 @@ func readManifests(paths []string) ([]*unstructured.Unstructured, error) {
 			if err != nil || entry.IsDir() {
 				return err
 			}
-			// A file that is named itself is read whatever it is called.
+			// A file that is named explicitly is read whatever its extension.
 			if ext := filepath.Ext(file); file != path && ext != ".yaml" && ext != ".yml" {
 				return nil
 			}
@@ -72,7 +72,7 @@ func readManifests(paths []string) ([]*unstructured.Unstructured, error) {
 	return docs, nil
 }
 
-// kustomize makes the objects of a kustomization, as kubectl kustomize does.
+// kustomize returns the objects of a kustomization, like kubectl kustomize.
 func kustomize(dir string) ([]*unstructured.Unstructured, error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy
@@ -112,8 +112,8 @@ func parseDocuments(data []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// writeCRDs writes the definitions that the cluster starts with, one file each: those among the manifests, and
-// Cilium's, which are those of the folder, or those that the product uses, out of Cilium's own package.
+// writeCRDs writes the CRDs with which the cluster starts, one file each: those in the manifests and those of Cilium,
+// from the folder or from the Cilium module.
 func writeCRDs(dir, cilium string, manifests []string) error {
 	if cilium != "" {
 		manifests = append(slices.Clone(manifests), cilium)

@@ -17,7 +17,7 @@ import (
 
 const (
 	logDir = "logs"
-	// logTail is how much of a log goes into the error about a process that ended too early.
+	// logTail is how much of a log is part of the error about a process that exited early.
 	logTail = 2000
 )
 
@@ -26,16 +26,16 @@ var (
 	errStopped    = errors.New("the cluster was stopped")
 )
 
-// Starter starts processes from one thread that it keeps. The kernel sends the parent death signal when the
-// thread that started the child ends, not the process (prctl(2)), and Go ends threads as it likes.
+// Starter starts processes from one thread that it keeps. The kernel sends the parent death signal when the thread
+// that started the child ends, not the process (prctl(2)), and Go ends threads at any time.
 type Starter struct {
 	requests chan func()
 	done     chan struct{}
 	once     sync.Once
 }
 
-// NewStarter makes the thread. It enters before anything else, such as the namespaces of another process: what is
-// started is where the thread is then.
+// NewStarter creates the thread. It calls enter first, for example to enter the namespaces of another process:
+// processes are started there.
 func NewStarter(enter func() error) (*Starter, error) {
 	s := &Starter{requests: make(chan func()), done: make(chan struct{})}
 	entered := make(chan error, 1)
@@ -75,25 +75,25 @@ func (s *Starter) Do(f func() error) error {
 	}
 }
 
-// Stop ends the thread; children that still run are killed with it, unless the cluster is detached.
+// Stop ends the thread; running children are killed with it, unless the cluster is detached.
 func (s *Starter) Stop() { s.once.Do(func() { close(s.done) }) }
 
-// Program says what a process runs, and where.
+// Program describes a process.
 type Program struct {
 	Bin  string
 	Args []string
 	// Env is added to the environment, as NAME=value.
 	Env []string
-	// AwaitReady says that the program takes --ready-fd, and that it has started only when it wrote to it.
+	// AwaitReady is true if the program takes --ready-fd and counts as started when it writes to it.
 	AwaitReady bool
-	// Cloneflags are the namespaces that it gets to itself, as in clone(2).
+	// Cloneflags are the new namespaces of the process, as in clone(2).
 	Cloneflags uintptr
-	// Start starts the command where it belongs, such as in the namespaces of another process. It has to do so from
-	// a thread that lasts as long as the process may run (see Starter). Nil starts it beside the cluster's own.
+	// Start starts the command in another place, such as the namespaces of another process. It has to use a thread
+	// that lasts as long as the process may run (see Starter). Nil starts it beside the processes of the cluster.
 	Start func(*exec.Cmd) error
 }
 
-// Process is a program that the cluster runs. It can be killed and started again under the same name.
+// Process is a program of the cluster. It can be killed and restarted under the same name.
 type Process struct {
 	// Name is unique in the cluster.
 	Name string
@@ -136,7 +136,7 @@ func (p *Process) Exited() <-chan struct{} {
 	return closed
 }
 
-// Running says whether the process lives.
+// Running reports whether the process runs.
 func (p *Process) Running() bool {
 	select {
 	case <-p.Exited():
@@ -146,7 +146,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// ExitError returns how the last life ended: nil for a clean end, and while it lives.
+// ExitError returns how the last run ended; nil for a clean exit or while it runs.
 func (p *Process) ExitError() error {
 	r := p.current()
 	if r == nil {
@@ -160,7 +160,7 @@ func (p *Process) ExitError() error {
 	}
 }
 
-// Wait returns when the process has ended, with how it ended, or when ctx ends.
+// Wait returns when the process has exited, with its error, or when ctx ends.
 func (p *Process) Wait(ctx context.Context) error {
 	r := p.current()
 	if r == nil {
@@ -186,7 +186,7 @@ func (p *Process) Signal(sig os.Signal) error {
 	return nil
 }
 
-// Kill ends the process with SIGKILL and waits until it is gone.
+// Kill kills the process with SIGKILL and waits until it is gone.
 func (p *Process) Kill() error {
 	r := p.current()
 	if r == nil {
@@ -199,8 +199,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Terminate asks the process to end and waits until it has; it is killed when ctx ends first. The error says
-// how the process ended if not cleanly.
+// Terminate sends SIGTERM and waits until the process has exited; it is killed if ctx ends first. The error says how
+// the process exited if not cleanly.
 func (p *Process) Terminate(ctx context.Context) error {
 	r := p.current()
 	if r == nil {
@@ -217,14 +217,14 @@ func (p *Process) Terminate(ctx context.Context) error {
 		}
 		return fmt.Errorf("stop %s: it did not end in time and was killed", p.Name)
 	}
-	// A program without a handler ends by the signal itself, which is a clean end too.
+	// A program without a handler is ended by the signal itself, which is a clean exit too.
 	if endedBy(r.err, syscall.SIGTERM) {
 		return nil
 	}
 	return r.err
 }
 
-// endedBy says whether it was the signal that ended a process.
+// endedBy reports whether the process was ended by the signal.
 func endedBy(err error, signal syscall.Signal) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -234,7 +234,7 @@ func endedBy(err error, signal syscall.Signal) bool {
 	return ok && status.Signaled() && status.Signal() == signal
 }
 
-// Restart starts the process again with the same arguments, or for the first time. A running one is stopped
+// Restart starts the process with the same arguments, for the first time or again. A running process is stopped
 // first. The control plane is ready when Restart returns.
 func (p *Process) Restart(ctx context.Context) error {
 	p.starting.Lock()
@@ -286,7 +286,8 @@ func (p *Process) current() *run {
 	return p.run
 }
 
-// launch starts one life. The second result is the pipe that tells when the program is ready, if it does that.
+// launch starts the program once. The second result is the pipe on which the program reports that it is ready, if it
+// does.
 func (p *Process) launch() (*run, *os.File, error) {
 	log, err := os.OpenFile(p.LogPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -299,7 +300,7 @@ func (p *Process) launch() (*run, *os.File, error) {
 	if p.cluster.opts.Detach {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	} else {
-		// The own process group keeps Ctrl-C of the terminal away: Stop decides about the order.
+		// Its own process group keeps Ctrl-C of the terminal away, because Stop decides the order.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	}
 	cmd.SysProcAttr.Cloneflags = p.program.Cloneflags
@@ -342,7 +343,7 @@ func (p *Process) launch() (*run, *os.File, error) {
 	return r, ready, nil
 }
 
-// awaitReady waits for the line on the pipe; its end means that the process ended.
+// awaitReady waits for the line on the pipe; its end means that the process exited.
 func (p *Process) awaitReady(ctx context.Context, r *run, ready *os.File) error {
 	defer ready.Close()
 	line := make(chan bool, 1)

@@ -20,27 +20,27 @@ import (
 	apiserveroptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// portFile keeps the port of the API server in the work folder, so that kubeconfigs stay good when the
-// control plane is started again.
+// portFile stores the port of the API server in the work folder, so that kubeconfigs stay valid when the control
+// plane is restarted.
 const portFile = "secure-port"
 
-// part is a running piece of the control plane; done carries its result when it has ended.
+// part is a running part of the control plane; done receives its result when it ends.
 type part struct {
 	done <-chan error
 }
 
-// serverConfig is what the API server needs from the rest.
+// serverConfig is the input of the API server from other parts.
 type serverConfig struct {
 	listener     net.Listener
 	etcdURL      string
 	keys         *pki
 	tokenFile    string
 	serviceRange string
-	// auditLog is the file for what is asked; empty: none. dir is where its policy is written.
+	// auditLog is the file of the audit log; empty for none. dir is the folder of its policy.
 	auditLog, dir string
 }
 
-// auditPolicy has of each request who asked for what, once it is answered; of a watch, once it begins.
+// auditPolicy logs the metadata of each request when it is answered; of a watch, when it begins.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -48,7 +48,7 @@ rules:
 - level: Metadata
 `
 
-// listen opens the port of the API server: the one asked for, else that of the last run, else a free one.
+// listen opens the port of the API server: the requested one, else that of the last run, else a free one.
 func listen(dir, address string, port int) (net.Listener, error) {
 	file := filepath.Join(dir, portFile)
 	if port == 0 {
@@ -91,7 +91,8 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 	}
 	reconciler := "lease"
 	if net.ParseIP(host).IsLoopback() {
-		// Such an address is refused as an endpoint, and nothing in a cluster of simulated nodes dials the server.
+		// The API server refuses such an address as an endpoint, and no program in a cluster of simulated nodes
+		// connects to the service.
 		reconciler = "none"
 	}
 	args := []string{
@@ -126,8 +127,8 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 	}
 	o.SecureServing.Listener = c.listener
 
-	// The registry holds the feature gates of the whole process: they are settled once, here, and the
-	// controller manager, which shares it, finds them settled.
+	// The registry contains the feature gates of the process. They are set once, here; the controller manager shares
+	// them.
 	if err := o.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
 		return nil, fmt.Errorf("settle the feature gates: %w", err)
 	}
@@ -144,7 +145,7 @@ func startAPIServer(ctx context.Context, c serverConfig) (*part, error) {
 	return &part{done: done}, nil
 }
 
-// waitServing waits until the API server says that it is ready. There is no event for that, so it is asked.
+// waitServing polls until the API server is ready, because there is no event for that.
 func waitServing(ctx context.Context, cfg *rest.Config, ended <-chan error) error {
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

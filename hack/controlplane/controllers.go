@@ -24,8 +24,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 )
 
-// enabledControllers are the controllers that a cluster of pods needs. Volumes, certificates, quotas and
-// anything that wants a cloud or a pod network are left out.
+// enabledControllers are the controllers that a cluster of pods needs. Volumes, certificates, quotas and controllers
+// that need a cloud or a pod network are left out.
 var enabledControllers = []string{
 	names.ServiceAccountTokenController,
 	names.ServiceAccountController,
@@ -54,20 +54,20 @@ var enabledControllers = []string{
 // be created without it.
 var builtinNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
 
-// controllerConfig is what the controller manager needs from the rest.
+// controllerConfig is the input of the controller manager from other parts.
 type controllerConfig struct {
 	kubeconfig             string
 	keys                   *pki
 	nodeMonitorGracePeriod time.Duration
 	podGCThreshold         int
-	// nodeCIDRs are what Node.spec.podCIDRs are cut from, in subnets of nodeCIDRMaskSizes; none: they are
-	// somebody else's affair.
+	// nodeCIDRs are the CIDRs of Node.spec.podCIDRs, in subnets of nodeCIDRMaskSizes; if empty, the controller
+	// manager does not assign them.
 	nodeCIDRs         []string
 	nodeCIDRMaskSizes []int
 }
 
-// nodeIPAMArgs are the arguments for the controller that allocates Node.spec.podCIDRs. The prefix length
-// of a single family has a flag of its own name.
+// nodeIPAMArgs returns the arguments of the controller that assigns Node.spec.podCIDRs. With a single family the flag
+// of the prefix length has another name.
 func (c controllerConfig) nodeIPAMArgs() []string {
 	if len(c.nodeCIDRs) == 0 {
 		return nil

@@ -31,8 +31,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// installCRDs creates the definitions that are missing and waits until all of them are served. Those that
-// exist are left as they are: whoever applied a later version knows better.
+// installCRDs creates missing CRDs and waits until all are served. Existing ones are not changed.
 func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 	definitions, err := readCRDs(paths)
 	if err != nil || len(definitions) == 0 {
@@ -65,9 +64,9 @@ func installCRDs(ctx context.Context, cfg *rest.Config, paths []string) error {
 	return waitDiscovered(ctx, client.Discovery(), definitions)
 }
 
-// waitDiscovered waits until discovery names the kinds of the definitions, which it does a moment after they are
-// established, with no event to wait for. A client that looks for a kind before that is told that there is none.
-// Some clients ask for all groups and others for one, which are answered from different memories: both have to know.
+// waitDiscovered waits until discovery lists the kinds of the CRDs, which happens some time after they are
+// established, without an event. A client that looks for a kind before that gets an error. Clients ask for all groups
+// or for one, which are answered from different caches: both have to list the kinds.
 func waitDiscovered(ctx context.Context, api discovery.DiscoveryInterface, definitions []*apiextensionsv1.CustomResourceDefinition) error {
 	missing := sets.New[schema.GroupVersionKind]()
 	for _, d := range definitions {
@@ -107,7 +106,7 @@ func named(kind schema.GroupVersionKind, lists ...*metav1.APIResourceList) bool 
 	})
 }
 
-// readCRDs reads every definition in the files, and in the files of the folders.
+// readCRDs reads every CRD in the files and in the files of the folders.
 func readCRDs(paths []string) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var all []*apiextensionsv1.CustomResourceDefinition
 	for _, path := range paths {
@@ -133,7 +132,7 @@ func readCRDs(paths []string) ([]*apiextensionsv1.CustomResourceDefinition, erro
 	return all, nil
 }
 
-// parseCRDs returns the definitions among the YAML documents and refuses anything else.
+// parseCRDs returns the CRDs in YAML documents and refuses other objects.
 func parseCRDs(data []byte) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var definitions []*apiextensionsv1.CustomResourceDefinition
 	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))

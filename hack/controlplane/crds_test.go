@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// slowDiscovery answers each question as the next of its steps says, and the last one for ever.
+// slowDiscovery answers each request with its next step, and repeats the last one.
 type slowDiscovery struct {
 	discovery.DiscoveryInterface
 	all, one []answer
@@ -21,7 +21,7 @@ type slowDiscovery struct {
 	asked struct{ all, one int }
 }
 
-// answer is the kinds of cilium.io/v2 that are named, or an error.
+// answer lists kinds of cilium.io/v2, or is an error.
 type answer struct {
 	kinds []string
 	err   error
@@ -55,8 +55,8 @@ func (d *slowDiscovery) ServerResourcesForGroupVersion(gv string) (*metav1.APIRe
 	return a.list(), a.err
 }
 
-// The control plane said that it was ready while discovery named one of two kinds, and a test that had its client
-// ask at once was told that there is no CiliumNode.
+// TestReadyWhenKindsAreDiscovered reproduces a control plane that reported ready while discovery listed one of two kinds, so that
+// the first request of a test failed.
 func TestReadyWhenKindsAreDiscovered(t *testing.T) {
 	definition := func(kind string) *apiextensionsv1.CustomResourceDefinition {
 		return &apiextensionsv1.CustomResourceDefinition{Spec: apiextensionsv1.CustomResourceDefinitionSpec{
@@ -70,7 +70,7 @@ func TestReadyWhenKindsAreDiscovered(t *testing.T) {
 	down := answer{err: errors.New("not yet")}
 	for name, test := range map[string]struct {
 		all, one []answer
-		// asked is how often discovery has to be asked for all groups; 0: in vain until the time is over.
+		// asked is the expected number of requests for all groups; 0 if the wait times out.
 		asked int
 		fails string
 	}{

@@ -20,8 +20,8 @@ type etcdServer struct {
 	server *embed.Etcd
 }
 
-// startEtcd starts etcd on free loopback ports and returns once it serves. It does not sync to disk: the data
-// outlives the process, which is all that tests ask for, not the machine.
+// startEtcd starts etcd on free loopback ports and returns when it serves. It does not sync to disk: the data
+// survives the process, not the machine.
 func startEtcd(ctx context.Context, dir string) (*etcdServer, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir = dir
@@ -50,7 +50,7 @@ func startEtcd(ctx context.Context, dir string) (*etcdServer, error) {
 	return &etcdServer{url: "http://" + e.Clients[0].Addr().String(), failed: e.Err(), server: e}, nil
 }
 
-// stop ends etcd; it waits a bounded time for its clients.
+// stop stops etcd; it waits a limited time for its clients.
 func (s *etcdServer) stop() {
 	done := make(chan struct{})
 	go func() {

@@ -27,7 +27,7 @@ const (
 	clientBurst           = 2000
 )
 
-// identity is someone who may talk to the API server.
+// identity is a user of the API server.
 type identity struct {
 	name   string // of the kubeconfig
 	user   string
@@ -35,9 +35,9 @@ type identity struct {
 	token  string
 }
 
-// knownIdentities lists who gets a kubeconfig. The product's own processes carry the names that the kubelet
-// would give them through their service accounts, so that they run under the RBAC rules of the manifests. The
-// kubelet of each named node is what the node authorizer knows it as.
+// knownIdentities lists the users with a kubeconfig. The programs of fixedip have the names of their service
+// accounts, so that the RBAC rules of the manifests apply to them. The kubelet of each named node has the name that
+// the node authorizer expects.
 func knownIdentities(nodes []string) []identity {
 	account := func(name string) identity {
 		return identity{
@@ -66,14 +66,14 @@ func knownIdentities(nodes []string) []identity {
 	return list
 }
 
-// identities are the known identities with their tokens.
+// identities contains the known identities with their tokens.
 type identities struct {
 	file string // the token file of the API server
 	list []identity
 }
 
-// ensureIdentities reads the tokens of an earlier run, makes those that are missing and writes the token
-// file: the tokens that clients hold stay good across restarts.
+// ensureIdentities reads the tokens of an earlier run, creates missing ones and writes the token file, so that tokens
+// of clients stay valid across restarts.
 func ensureIdentities(file string, nodes []string) (*identities, error) {
 	tokens, err := readTokens(file)
 	if err != nil {

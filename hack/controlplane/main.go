@@ -1,9 +1,8 @@
-// Command fixedip-controlplane is a whole Kubernetes control plane in one unprivileged process: etcd, the API
-// server and the controller manager, started from their own packages. The demo, the integration tests and the
-// cluster of real nodes run on it. It keeps everything in one folder, so that it can be killed and started again with its state.
-//
-// It is not for production: etcd does not sync to disk, and anyone who can read the folder is an
-// administrator of the cluster.
+// Command fixedip-controlplane is a whole Kubernetes control plane in one unprivileged process: etcd, the API server
+// and the controller manager, started from their packages. The demo, the integration tests and the cluster of real
+// nodes use it. Its state is in one folder, so that it can be killed and restarted.
+// It is not for production: etcd does not sync to disk, and every user who can read the folder is an administrator of
+// the cluster.
 package main
 
 import (
@@ -24,7 +23,7 @@ import (
 )
 
 const (
-	// stopTimeout bounds the stop of the API server, which otherwise waits a minute for open requests.
+	// stopTimeout limits the shutdown of the API server, which otherwise waits a minute for open requests.
 	stopTimeout = 3 * time.Second
 	// readyFile is written to the work folder while the control plane is ready.
 	readyFile = "ready"
@@ -35,8 +34,7 @@ func main() {
 	startup.Main("fixedip-controlplane", o, func(ctx context.Context) error { return run(ctx, o) })
 }
 
-// run starts the parts in the order in which they need one another and keeps them until ctx ends or one of
-// them fails.
+// run starts the parts in the order of their dependencies and keeps them until ctx ends or one fails.
 func run(ctx context.Context, o *options) error {
 	began := time.Now()
 	ready := filepath.Join(o.dir, readyFile)
@@ -77,8 +75,8 @@ func run(ctx context.Context, o *options) error {
 	}
 	defer store.stop()
 
-	// The API server gets its own context, since it has to outlive the controllers by a moment: controllers
-	// whose server is gone fill the log with errors.
+	// The API server has its own context, because it has to outlive the controllers for a moment: controllers without
+	// a server fill the log with errors.
 	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServer()
 	server, err := startAPIServer(serverCtx, serverConfig{
@@ -126,7 +124,7 @@ func run(ctx context.Context, o *options) error {
 	case err = <-server.done:
 		err = partEnded("the API server", err)
 	case err = <-controllers.done:
-		// The controller manager ends with ctx too; whoever of the two is seen first, it is a normal stop.
+		// The controller manager ends with ctx too; in either order it is a normal stop.
 		if ctx.Err() == nil {
 			err = partEnded("the controller manager", err)
 		} else {
@@ -144,8 +142,8 @@ func run(ctx context.Context, o *options) error {
 	return errors.Join(err, removeReady(ready))
 }
 
-// servingAddresses are those under which clients know the API server: where it listens, and the first address
-// of each range of services, which is that of the service "kubernetes".
+// servingAddresses returns the addresses at which clients reach the API server: its listen address, and the first
+// address of each service CIDR, which belongs to the service "kubernetes".
 func servingAddresses(o *options) []net.IP {
 	list := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(o.bindAddress)}
 	for cidr := range strings.SplitSeq(o.serviceRange, ",") {
@@ -154,7 +152,7 @@ func servingAddresses(o *options) []net.IP {
 	return list
 }
 
-// partEnded describes the end of a part that should have gone on.
+// partEnded describes the unexpected end of a part.
 func partEnded(part string, err error) error {
 	if err == nil {
 		return fmt.Errorf("%s ended by itself", part)
@@ -169,8 +167,8 @@ func removeReady(path string) error {
 	return nil
 }
 
-// notifyReady writes the ready line to an inherited file descriptor and closes it. A pipe tells a parent both
-// outcomes as events: the line, or its end when the process died before it was ready.
+// notifyReady writes the ready line to an inherited file descriptor and closes it. A pipe gives the parent an event
+// for both outcomes: the line, or its end if the process died before.
 func notifyReady(fd int, line string) error {
 	if fd < 0 {
 		return nil

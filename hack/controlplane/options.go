@@ -42,7 +42,7 @@ func newOptions() *options {
 	}
 }
 
-// AddFlags names them.
+// AddFlags adds the flags.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.dir, "dir", o.dir, "Work folder: certificates, tokens, kubeconfigs and the data of etcd. Started again on the same folder, the control plane comes back with its state.")
 	fs.StringVar(&o.etcdDir, "etcd-dir", o.etcdDir, "Data folder of etcd; empty means <dir>/etcd.")
@@ -61,7 +61,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor that gets one line when the control plane is ready; -1 means none.")
 }
 
-// Validate checks the options and fills in those that follow from others.
+// Validate validates the options and sets derived ones.
 func (o *options) Validate() error {
 	if o.dir == "" {
 		return fmt.Errorf("--dir=%q: a work folder is needed", o.dir)
@@ -95,7 +95,7 @@ func (o *options) Validate() error {
 			return fmt.Errorf("--crds=%q: %w", path, err)
 		}
 	}
-	// kube-controller-manager wants the period to be more than twice its own check interval of 5 s.
+	// kube-controller-manager requires the period to be more than twice its own check interval of 5 s.
 	if o.nodeMonitorGracePeriod < 11*time.Second {
 		return fmt.Errorf("--node-monitor-grace-period=%s: at least 11s is needed", o.nodeMonitorGracePeriod)
 	}

@@ -20,21 +20,21 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// certificateLife is how long a work folder stays usable.
+// certificateLife is how long a work folder can be used.
 const certificateLife = 10 * 365 * 24 * time.Hour
 
-// pki names the key material in the work folder. The private key of the certificate authority is not kept:
-// nothing is signed after the first start.
+// pki contains the files of the keys and certificates in the work folder. The private key of the certificate
+// authority is not stored: no certificate is signed after the first start.
 type pki struct {
 	caFile, certFile, keyFile string
-	// What the API server shows to kubelets, which trust the authority.
+	// The client certificate of the API server for kubelets, which trust the authority.
 	kubeletClientCertFile, kubeletClientKeyFile string
 	serviceAccountKeyFile                       string
 	caPEM                                       []byte
 }
 
-// ensurePKI returns the key material of an earlier run, or makes it, with a serving certificate for the given
-// addresses. Clients keep the certificate authority in their kubeconfigs, so a restart may not change it.
+// ensurePKI returns the files of an earlier run, or creates them, with a serving certificate for the given addresses.
+// Kubeconfigs contain the certificate authority, so a restart must not change it.
 func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	p := &pki{
 		caFile:                filepath.Join(dir, "ca.crt"),
@@ -47,7 +47,7 @@ func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the key folder: %w", err)
 	}
-	// The certificate of the authority is written last: where it exists, the rest does.
+	// The certificate of the authority is written last: if it exists, the rest does.
 	caPEM, err := os.ReadFile(p.caFile)
 	switch {
 	case err == nil:
@@ -62,8 +62,8 @@ func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	return p, nil
 }
 
-// create makes a certificate authority, the certificates signed by it and the key that signs service account
-// tokens, and writes them to their files.
+// create creates a certificate authority, the certificates signed by it and the key that signs service account
+// tokens, and writes them.
 func (p *pki) create(addresses []net.IP) error {
 	caKey, err := newKey()
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *pki) create(addresses []net.IP) error {
 		return err
 	}
 	client := &x509.Certificate{
-		// Kubelets ask the API server what this user may do, and a master may do everything.
+		// Kubelets ask the API server what this user may do; members of system:masters may do everything.
 		Subject:     pkix.Name{CommonName: "kube-apiserver-kubelet-client", Organization: []string{user.SystemPrivilegedGroup}},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -143,7 +143,7 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer cr
 		return nil, err
 	}
 	template.SerialNumber = serial
-	// A machine whose clock was just set back must still accept the certificate.
+	// A machine whose clock was set back must accept the certificate.
 	template.NotBefore = time.Now().Add(-time.Hour)
 	template.NotAfter = template.NotBefore.Add(certificateLife)
 	return x509.CreateCertificate(rand.Reader, template, parent, public, signer)
@@ -161,8 +161,7 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 	return writePrivate(path, data)
 }
 
-// writePrivate writes a file that only its owner can read, whole or not at all: a process that is killed
-// while it writes leaves nothing half done for its successor.
+// writePrivate writes a file that only its owner can read, atomically: a killed process leaves no partial file.
 func writePrivate(path string, data []byte) error {
 	temp := path + ".new"
 	if err := os.WriteFile(temp, data, 0o600); err != nil {

@@ -23,7 +23,7 @@ const (
 )
 
 func (d *demo) firstPlacement(ctx context.Context) error {
-	d.act("a StatefulSet is placed for the first time",
+	d.act("first placement of a StatefulSet",
 		"the address is claimed in the CiliumNode before the pod is bound, so that the agent finds it")
 	if err := d.cluster.Apply(ctx, filepath.Join(d.manifests, "example", "statefulset.yaml")); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (d *demo) firstPlacement(ctx context.Context) error {
 }
 
 func (d *demo) allPodsDeleted(ctx context.Context) error {
-	d.act("all pods are deleted at once", "each comes back to its node with its address, and no CiliumNode is written")
+	d.act("all pods are deleted at once", "each pod returns to its node with its address, and no CiliumNode is written")
 	uids, err := d.uids()
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (d *demo) allPodsDeleted(ctx context.Context) error {
 }
 
 func (d *demo) rollingRestart(ctx context.Context) error {
-	d.act("kubectl rollout restart", "a new revision of the template changes nothing about the addresses")
+	d.act("kubectl rollout restart", "a new revision of the template does not change addresses")
 	uids, err := d.uids()
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (d *demo) bothKilled(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wait for the new pod %s: %w", name, err)
 	}
-	d.say("   both are dead, and the new %s waits for a scheduler:\n\n%s", name, indent(witness.Table(rows)))
+	d.say("   both are dead; the new pod %s waits for a scheduler:\n\n%s", name, indent(witness.Table(rows)))
 	if err := d.scheduler.Restart(ctx); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (d *demo) bothKilled(ctx context.Context) error {
 }
 
 func (d *demo) controllerStopped(ctx context.Context) error {
-	d.act("all pods are deleted while the controller is down", "the scheduler needs no controller to bring a pod back to its address")
+	d.act("all pods are deleted while the controller is down", "the scheduler places pods at their addresses without the controller")
 	uids, err := d.uids()
 	if err != nil {
 		return err
@@ -135,19 +135,19 @@ func (d *demo) controllerStopped(ctx context.Context) error {
 }
 
 func (d *demo) statefulSetDeleted(ctx context.Context) error {
-	d.act("the StatefulSet is deleted", "its addresses go back: they rest for the cool-down ("+coolDown+"), then they are free")
+	d.act("the StatefulSet is deleted", "its addresses are released: in cooldown for "+coolDown+", then free")
 	sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: workload}}
 	if err := d.api.Delete(ctx, sts, client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 		return fmt.Errorf("delete StatefulSet %s: %w", workload, err)
 	}
 	if _, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool { return len(rows) == 0 }); err != nil {
-		return fmt.Errorf("wait for pods, FixedIPs and owned entries to go: %w", err)
+		return fmt.Errorf("wait until pods, FixedIPs and owned entries are gone: %w", err)
 	}
-	d.say("   pods, FixedIPs and owned entries are gone; the addresses rest:\n\n%s", indent(d.witness.Pools()))
+	d.say("   pods, FixedIPs and owned entries are gone; the addresses are in cooldown:\n\n%s", indent(d.witness.Pools()))
 	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Resting == 0 }); err != nil {
-		return fmt.Errorf("wait for the addresses to be free: %w", err)
+		return fmt.Errorf("wait until the addresses are free: %w", err)
 	}
-	d.say("   after the cool-down:\n\n%s", indent(d.witness.Pools()))
+	d.say("   after the cooldown:\n\n%s", indent(d.witness.Pools()))
 	for name, address := range d.addresses {
 		for _, node := range nodes {
 			if owner, exists := d.witness.Owner(node, address); exists {
@@ -158,8 +158,7 @@ func (d *demo) statefulSetDeleted(ctx context.Context) error {
 	return nil
 }
 
-// sameAddresses waits for new incarnations of the given pods and compares all addresses with those
-// of the first act.
+// sameAddresses waits until the given pods are replaced, and compares all addresses with those of the first act.
 func (d *demo) sameAddresses(ctx context.Context, uids map[string]string) error {
 	rows, err := d.awaitRunning(ctx, uids)
 	if err != nil {
@@ -167,15 +166,15 @@ func (d *demo) sameAddresses(ctx context.Context, uids map[string]string) error 
 	}
 	for _, r := range rows {
 		if r.Address != d.addresses[r.Pod] {
-			return fmt.Errorf("pod %s had %s and has %s now", r.Pod, d.addresses[r.Pod], r.Address)
+			return fmt.Errorf("pod %s had address %s and now has %s", r.Pod, d.addresses[r.Pod], r.Address)
 		}
 	}
 	d.say("   same addresses as before.")
 	return nil
 }
 
-// awaitRunning waits until every pod runs and is recorded, in another incarnation than the given
-// one where one is given, and shows them.
+// awaitRunning waits until every pod runs and has a FixedIP, with another UID than the given one if one is given, and
+// prints them.
 func (d *demo) awaitRunning(ctx context.Context, before map[string]string) ([]witness.Row, error) {
 	began := time.Now()
 	rows, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool {

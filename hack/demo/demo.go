@@ -18,19 +18,19 @@ import (
 
 const (
 	namespace = "default"
-	// actTimeout is how long an act may take before the demo says what is missing.
+	// actTimeout is the time limit of an act.
 	actTimeout = 90 * time.Second
-	// updateRate is how often the simulated agents report what they use. Cilium's default is 15 s;
-	// the shorter one only makes the last act shorter.
+	// updateRate is the report interval of the simulated agents. Cilium's default of 15 s would only make the last act
+	// longer.
 	updateRate = "1s"
 	coolDown   = "5s"
-	// preAllocate is how many free dynamic addresses each pool has.
+	// preAllocate is the number of free dynamic addresses of each pool.
 	preAllocate = 8
 )
 
 var nodes = []string{"node-1", "node-2", "node-3"}
 
-// demo is one run.
+// demo is one run of the demo.
 type demo struct {
 	bin, dir, manifests string
 	keep                bool
@@ -41,7 +41,7 @@ type demo struct {
 	witness               *witness.Witness
 	api                   client.Client
 	scheduler, controller *cluster.Process
-	// addresses is what each pod had after the first act. Key: the pod's name. Nothing may change it.
+	// addresses contains the address of each pod after the first act, which must not change. Key: the pod name.
 	addresses map[string]string
 }
 
@@ -67,11 +67,11 @@ func (d *demo) run(ctx context.Context) error {
 		return err
 	}
 	d.sayMemory()
-	fmt.Printf("\nAll %d acts passed in %s: no address changed, none was shared.\n", d.acts, time.Since(d.began).Round(100*time.Millisecond))
+	fmt.Printf("\nAll %d acts passed in %s: no address changed and no two pods shared one.\n", d.acts, time.Since(d.began).Round(100*time.Millisecond))
 	return nil
 }
 
-// perform bounds an act, and looks for broken promises after it.
+// perform runs an act with a time limit, and checks for violations after it.
 func (d *demo) perform(ctx context.Context, act func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, actTimeout, fmt.Errorf("not done after %v", actTimeout))
 	defer cancel()
@@ -79,14 +79,14 @@ func (d *demo) perform(ctx context.Context, act func(context.Context) error) err
 		return err
 	}
 	if broken := d.witness.Violations(); len(broken) > 0 {
-		return fmt.Errorf("a promise was broken:\n  %s", strings.Join(broken, "\n  "))
+		return fmt.Errorf("an invariant was violated:\n  %s", strings.Join(broken, "\n  "))
 	}
 	return nil
 }
 
 func (d *demo) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// act announces an act and what it proves.
+// act prints the title of an act and what it proves.
 func (d *demo) act(title, proves string) {
 	d.acts++
 	d.say("\n── Act %d: %s\n   proves: %s\n", d.acts, title, proves)
@@ -120,7 +120,7 @@ func (d *demo) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// clean empties the work folder, where nothing but an earlier demo may have been.
+// clean empties the work folder, which may contain nothing but an earlier demo.
 func (d *demo) clean() error {
 	if err := cluster.StopDetached(d.dir); err != nil {
 		return fmt.Errorf("stop the cluster of an earlier demo: %w", err)
@@ -128,16 +128,16 @@ func (d *demo) clean() error {
 	const mark = ".fixedip-demo"
 	entries, err := os.ReadDir(d.dir)
 	if err != nil && !os.IsNotExist(err) {
-		return fmt.Errorf("look into the work folder: %w", err)
+		return fmt.Errorf("read the work folder: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(d.dir, mark)); len(entries) > 0 && err != nil {
-		return fmt.Errorf("-dir %q: not empty and not of an earlier demo; name another folder", d.dir)
+		return fmt.Errorf("-dir %q: the folder is not empty and not from an earlier demo; use another folder", d.dir)
 	}
 	if err := os.RemoveAll(d.dir); err != nil {
 		return fmt.Errorf("empty the work folder: %w", err)
 	}
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
-		return fmt.Errorf("make the work folder: %w", err)
+		return fmt.Errorf("create the work folder: %w", err)
 	}
 	return os.WriteFile(filepath.Join(d.dir, mark), nil, 0o600)
 }
@@ -173,19 +173,19 @@ func (d *demo) startAll(ctx context.Context) error {
 		return err
 	}
 	if d.api, err = client.New(cfg, client.Options{Scheme: kinds}); err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("create a client: %w", err)
 	}
 	if d.witness, err = witness.Start(context.WithoutCancel(ctx), cfg); err != nil {
 		return err
 	}
 	for _, n := range nodes {
 		if err := d.cluster.WaitNodeReady(ctx, n); err != nil {
-			return fmt.Errorf("%w; is its pool filled? the logs of the controller and of the node tell", err)
+			return fmt.Errorf("%w; check whether its pool is filled, in the logs of the controller and the node", err)
 		}
 	}
-	// Each agent has taken two addresses for its node, which the controller makes up for.
+	// Each agent has allocated two addresses for its node, which the controller replaces.
 	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Used >= 2 && p.Dynamic-p.Used >= preAllocate }); err != nil {
-		return fmt.Errorf("wait for full pools: %w", err)
+		return fmt.Errorf("wait until pools are filled: %w", err)
 	}
 	d.say("  %d nodes ready after %s\n\n%s", len(nodes), time.Since(d.began).Round(100*time.Millisecond), d.witness.Pools())
 	return nil

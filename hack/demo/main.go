@@ -1,6 +1,6 @@
-// Command demo shows what fixedip does, on a cluster of its own on this machine: a real API
-// server, our scheduler and controller as processes of their own, and three nodes of which each
-// runs Cilium's own allocator. It ends with an error as soon as an address changes or is shared.
+// Command demo shows fixedip on a cluster of its own on this machine: a real API server, the scheduler and the controller
+// as separate processes, and three nodes that run Cilium's own allocator. It fails if an address changes or two pods share
+// one.
 package main
 
 import (
@@ -28,10 +28,10 @@ func main() {
 	keep := flag.Bool("keep", false, "leave the cluster running")
 	stop := flag.Bool("stop", false, "stop the cluster that was left running in -dir, and do nothing else")
 	flag.Parse()
-	// The witness uses controller-runtime, which asks for a logger.
+	// The witness uses controller-runtime, which needs a logger.
 	ctrllog.SetLogger(logr.Discard())
 	if *dir == "" {
-		fmt.Fprintln(os.Stderr, "demo: -dir: name a work folder")
+		fmt.Fprintln(os.Stderr, "demo: -dir is required: the work folder")
 		os.Exit(2)
 	}
 	if *stop {

@@ -1,7 +1,3 @@
-// Package image makes container images without a container engine: what the Dockerfile's stages from
-// scratch say, as archives that docker, podman, containerd, kind, crane and skopeo read. It knows only
-// what such a stage needs (COPY of built files, USER, ENTRYPOINT) and refuses the rest, so that the two
-// ways to an image can't differ. It runs and builds nothing.
 package image
 
 import (
@@ -15,26 +11,26 @@ import (
 	"strings"
 )
 
-// Recipe is what an image is made of.
+// Recipe describes the content of an image.
 type Recipe struct {
-	// Name is that of the stage, and of the image.
+	// Name is the name of the stage and of the image.
 	Name  string
 	Files []File
-	// User is whom the image runs as, by numbers: there is no /etc/passwd that names could be in.
+	// User is the numeric user of the image; there is no /etc/passwd for names.
 	User       string
 	Entrypoint []string
 }
 
 // File is a file of an image.
 type File struct {
-	// From is where it is, relative to the folder of the Dockerfile.
+	// From is the path relative to the folder of the Dockerfile.
 	From string
-	// To is its absolute path in the image.
+	// To is the absolute path in the image.
 	To string
 }
 
-// ReadDockerfile reads the recipes of a Dockerfile: its stages from scratch, in their order. Of the other
-// stages it takes only where they work, since that is where the files of this folder are in them.
+// ReadDockerfile returns the recipes of a Dockerfile: its stages from scratch, in order. Of other stages it reads only
+// WORKDIR, which is where the files of this folder are.
 func ReadDockerfile(r io.Reader) ([]Recipe, error) {
 	p := parser{workDirs: map[string]string{}}
 	lines := bufio.NewScanner(r)
@@ -56,7 +52,7 @@ func ReadDockerfile(r io.Reader) ([]Recipe, error) {
 	}
 	for _, r := range p.recipes {
 		if len(r.Files) == 0 || r.User == "" || len(r.Entrypoint) == 0 {
-			return nil, fmt.Errorf("stage %s: it needs COPY, USER and ENTRYPOINT", r.Name)
+			return nil, fmt.Errorf("stage %s must have COPY, USER and ENTRYPOINT", r.Name)
 		}
 	}
 	return p.recipes, nil
@@ -64,11 +60,11 @@ func ReadDockerfile(r io.Reader) ([]Recipe, error) {
 
 type parser struct {
 	recipes []Recipe
-	// workDirs are those of the other stages. Key: the stage's name.
+	// workDirs contains the WORKDIR of other stages. Key: the name of the stage.
 	workDirs map[string]string
-	// stage is the one that is read if it is not from scratch.
+	// stage is the current stage if it is not from scratch.
 	stage string
-	// scratch: the last of the recipes is read.
+	// scratch is true while the last recipe is being read.
 	scratch bool
 }
 
@@ -98,12 +94,12 @@ func (p *parser) instruction(name, rest string) error {
 			return errors.New(`write a list, such as ["/program"]: there is no shell`)
 		}
 	default:
-		return fmt.Errorf("a stage from scratch has COPY, USER and ENTRYPOINT only")
+		return fmt.Errorf("a stage from scratch may have COPY, USER and ENTRYPOINT only")
 	}
 	return nil
 }
 
-// from begins a stage.
+// from handles FROM.
 func (p *parser) from(rest string) error {
 	fields := slices.DeleteFunc(strings.Fields(rest), func(f string) bool { return strings.HasPrefix(f, "--platform=") })
 	p.stage = ""
@@ -122,7 +118,7 @@ func (p *parser) from(rest string) error {
 	return nil
 }
 
-// copy adds what a COPY of built files copies.
+// copy handles COPY of built files.
 func (p *parser) copy(r *Recipe, fields []string) error {
 	if len(fields) < 3 || !strings.HasPrefix(fields[0], "--from=") {
 		return errors.New("write --from=STAGE FILE... DESTINATION")
@@ -130,7 +126,7 @@ func (p *parser) copy(r *Recipe, fields []string) error {
 	stage := strings.TrimPrefix(fields[0], "--from=")
 	workDir, ok := p.workDirs[stage]
 	if !ok {
-		return fmt.Errorf("no stage before it is called %s", stage)
+		return fmt.Errorf("no earlier stage is named %s", stage)
 	}
 	sources, destination := fields[1:len(fields)-1], fields[len(fields)-1]
 	folder := strings.HasSuffix(destination, "/")

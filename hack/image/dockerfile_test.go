@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// An image for each program that runs in a cluster, and nothing in it but the program, which nobody can
-// run as root by mistake.
+// TestOurDockerfile checks that there is an image for each program that runs in a cluster, with nothing but the program,
+// and not as root.
 func TestOurDockerfile(t *testing.T) {
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
 	if err != nil {
@@ -49,13 +49,13 @@ func TestReadDockerfile(t *testing.T) {
 		},
 		"nothing":         {text: build, err: "no stage is from scratch"},
 		"no name":         {text: build + "FROM scratch", err: "line 5: FROM scratch: give the stage a name"},
-		"incomplete":      {text: build + "FROM scratch AS a\nUSER 1", err: "stage a: it needs COPY, USER and ENTRYPOINT"},
-		"not known":       {text: build + "FROM scratch AS a\nENV A=b", err: "line 6: ENV A=b: a stage from scratch has"},
+		"incomplete":      {text: build + "FROM scratch AS a\nUSER 1", err: "stage a must have COPY, USER and ENTRYPOINT"},
+		"not known":       {text: build + "FROM scratch AS a\nENV A=b", err: "line 6: ENV A=b: a stage from scratch may have"},
 		"two lines":       {text: build + "FROM scratch AS a\nCOPY --from=build /src/a \\\n/", err: "line 6"},
 		"user by name":    {text: build + "FROM scratch AS a\nUSER nobody", err: "write numbers"},
 		"shell":           {text: build + "FROM scratch AS a\nENTRYPOINT /a", err: "there is no shell"},
 		"copy of context": {text: build + "FROM scratch AS a\nCOPY a /", err: "write --from=STAGE"},
-		"other stage":     {text: build + "FROM scratch AS a\nCOPY --from=biuld /src/a /", err: "no stage before it is called biuld"},
+		"other stage":     {text: build + "FROM scratch AS a\nCOPY --from=biuld /src/a /", err: "no earlier stage is named biuld"},
 		"outside":         {text: build + "FROM scratch AS a\nCOPY --from=build /src/../etc/passwd /", err: "is not the path of a file in /src"},
 		"pattern":         {text: build + "FROM scratch AS a\nCOPY --from=build /src/bin/* /", err: "is not the path of a file in /src"},
 		"destination":     {text: build + "FROM scratch AS a\nCOPY --from=build /src/a /src/b /c", err: "with several files ends in /"},

@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// architectures are what images call the machines that Go builds programs for.
+// architectures contains the architecture names of images. Key: the machine of an ELF file.
 var architectures = map[elf.Machine]string{
 	elf.EM_X86_64:  "amd64",
 	elf.EM_AARCH64: "arm64",
@@ -27,8 +27,8 @@ var architectures = map[elf.Machine]string{
 	elf.EM_S390:    "s390x",
 }
 
-// Make makes the image of a recipe from the files in a folder, that of the Dockerfile. The same files make
-// the same image: nothing in it says when, where or by whom it was made.
+// Make builds the image of a recipe from the files in the folder of the Dockerfile. Equal files give equal images, because
+// an image contains no time, place or user of the build.
 func Make(r Recipe, dir string) (v1.Image, error) {
 	var layer bytes.Buffer
 	machine, err := writeLayer(&layer, r, dir)
@@ -58,7 +58,7 @@ func Make(r Recipe, dir string) (v1.Image, error) {
 	return img, nil
 }
 
-// Save writes an image to an archive as docker save does, under a name such as fixedip-controller:v1.0.0.
+// Save writes an image to an archive like docker save, with a reference such as fixedip-controller:v1.0.0.
 func Save(img v1.Image, reference, file string) error {
 	tag, err := name.NewTag(reference)
 	if err != nil {
@@ -70,7 +70,7 @@ func Save(img v1.Image, reference, file string) error {
 	return nil
 }
 
-// writeLayer writes the files and returns the architecture that they are for.
+// writeLayer writes the files and returns their architecture.
 func writeLayer(w io.Writer, r Recipe, dir string) (architecture string, err error) {
 	layer := tar.NewWriter(w)
 	for _, f := range r.Files {
@@ -98,7 +98,7 @@ func writeLayer(w io.Writer, r Recipe, dir string) (architecture string, err err
 	return architecture, layer.Close()
 }
 
-// static returns the architecture of a program that needs no other file to run.
+// static returns the architecture of a statically linked program.
 func static(program []byte) (architecture string, err error) {
 	file, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
@@ -110,7 +110,7 @@ func static(program []byte) (architecture string, err error) {
 		}
 	}
 	if architecture = architectures[file.Machine]; architecture == "" {
-		return "", fmt.Errorf("programs for %s are not known here", file.Machine)
+		return "", fmt.Errorf("programs for %s are not supported", file.Machine)
 	}
 	return architecture, nil
 }

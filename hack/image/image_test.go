@@ -20,8 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// program is as much of one as its reader looks at: its header and, if it is linked dynamically, who loads
-// its libraries.
+// program returns the part of an ELF file that Make reads: the header and, if it is linked dynamically, the interpreter.
 func program(t *testing.T, machine elf.Machine, dynamic bool) []byte {
 	t.Helper()
 	header := elf.Header64{
@@ -40,7 +39,7 @@ func program(t *testing.T, machine elf.Machine, dynamic bool) []byte {
 	return file.Bytes()
 }
 
-// folder has a program, bin/tool, and a text.
+// folder creates a folder with a program, bin/tool, and a text file.
 func folder(t *testing.T, program []byte) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +61,7 @@ var recipe = Recipe{
 	Entrypoint: []string{"/tool", "-v"},
 }
 
-// What is saved is what the recipe says, and who reads the archive finds it.
+// TestMake checks that a saved archive has the content of the recipe.
 func TestMake(t *testing.T) {
 	tool := program(t, elf.EM_AARCH64, false)
 	img, err := Make(recipe, folder(t, tool))
@@ -122,8 +121,7 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// The same files make the same archive, byte for byte, whenever they were written; another program makes
-// another image.
+// TestReproducible checks that equal files give equal archives, and that another program gives another image.
 func TestReproducible(t *testing.T) {
 	dir := folder(t, program(t, elf.EM_X86_64, false))
 	archive := func() []byte {
@@ -161,7 +159,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// What could not run in the image is refused.
+// TestRefused checks that programs that cannot run in the image are refused.
 func TestRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		program   []byte
@@ -183,8 +181,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// In our images there is the program and nothing else: nothing that a stolen process could start, such as a shell,
-// and nothing that its user, who is not root and owns nothing, could write to.
+// TestNothingToWriteTo checks that our images contain only the program: no shell, and no file that its user, who is not
+// root, could write to.
 func TestNothingToWriteTo(t *testing.T) {
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
 	if err != nil {
@@ -199,7 +197,7 @@ func TestNothingToWriteTo(t *testing.T) {
 		dir := t.TempDir()
 		for _, f := range r.Files {
 			path := filepath.Join(dir, f.From)
-			// Whatever the modes of what was built.
+			// Independent of the modes of the built files.
 			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, program(t, elf.EM_X86_64, false), 0o600), os.Chmod(path, 0o777)); err != nil {
 				t.Fatal(err)
 			}

@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	// kubectl's own main does so too: the verbosity counts while the command is made.
+	// As in kubectl's own main: the verbosity matters while the command is created.
 	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 		util.CheckErr(err)

@@ -1,5 +1,5 @@
-// Command pack makes the images of the Dockerfile without a container engine, from programs that are
-// built: an archive for each, named like its stage.
+// Command pack builds the images of the Dockerfile without a container engine, from built programs: one archive for each
+// stage, named after it.
 //
 //	pack -tag VERSION -out FOLDER [DOCKERFILE]
 package main

@@ -1,5 +1,3 @@
-// Package product starts fixedip's own programs in a cluster of package cluster: each a process of
-// its own, as the service account and with the rights that the manifests give it.
 package product
 
 import (
@@ -13,37 +11,34 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// Lease is how fast a replica takes over from one that was killed.
+// Lease defines how fast a replica takes over from a killed one.
 type Lease struct{ Duration, Renew, Retry time.Duration }
 
-// QuickLease is for demos: with the product's defaults each kill would cost 15 s. It is no shorter since nobody starts
-// again what ends because it lost its lease, and on a busy machine a renewal has taken more than 3 s.
+// QuickLease is for demos: with the default Lease each kill would cost 15 s. It is not shorter because a program that
+// loses its lease exits and is not restarted, and a renewal has taken more than 3 s on a busy machine.
 var QuickLease = Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
-// SchedulerOptions say how the scheduler runs.
+// SchedulerOptions configure a scheduler.
 type SchedulerOptions struct {
 	Lease Lease
 	// Families are the families in which pods have addresses; IPv4 if empty.
 	Families []string
-	// Failover is the policy of workloads that say nothing; Wait if empty. Movable lets addresses live on
-	// other nodes than their home.
+	// Failover is the default failover policy; Wait if empty. Movable allows addresses to migrate.
 	Failover string
 	Movable  bool
-	// NoElection lets it work at once, beside whoever leads: a leader that does not know yet that it
-	// has lost its lease.
+	// NoElection makes it active at once, like a leader that has not noticed yet that it lost its lease.
 	NoElection bool
-	// Kubeconfig is another way to the API server than the scheduler's own; for tests with a proxy.
+	// Kubeconfig replaces the kubeconfig of the scheduler, for tests with a proxy.
 	Kubeconfig string
-	// SecurePort serves metrics and health on the loopback; 0: nothing is served.
+	// SecurePort serves metrics and health on the loopback interface; 0 disables it.
 	SecurePort int
-	// Weight is that of FixedIP's score; 0: as it is by default.
+	// Weight is the weight of the FixedIP score; 0 for the default.
 	Weight int
-	// Workloads are those of the plugin's arguments: YAML on one line.
+	// Workloads is the field of FixedIPArgs, as YAML on one line.
 	Workloads string
-	// Plugins are enabled beside FixedIP, and Disabled are not, each by name.
+	// Plugins are enabled in addition to FixedIP, and Disabled are disabled, by name.
 	Plugins, Disabled []string
-	// PluginArgs are the arguments of other plugins than FixedIP. Key: the plugin's name. Value:
-	// YAML on one line.
+	// PluginArgs are the arguments of other plugins. Key: the name of the plugin. Value: YAML on one line.
 	PluginArgs map[string]string
 }
 
@@ -85,7 +80,7 @@ profiles:
 {{- end}}
 `))
 
-// StartScheduler starts a scheduler. The name tells replicas apart.
+// StartScheduler starts a scheduler. The name distinguishes replicas.
 func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*cluster.Process, error) {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig(cluster.Scheduler)
@@ -103,22 +98,22 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 	}
 	args := []string{"--config=" + path, fmt.Sprintf("--secure-port=%d", o.SecurePort), "-v=2"}
 	if o.SecurePort != 0 {
-		// A pod finds these out by itself.
+		// A pod does not need these.
 		args = append(args, "--bind-address=127.0.0.1", "--authentication-kubeconfig="+o.Kubeconfig, "--authorization-kubeconfig="+o.Kubeconfig)
 	}
 	return c.StartProcess(name, bin, args...)
 }
 
-// ControllerOptions say how the controller runs.
+// ControllerOptions configure a controller.
 type ControllerOptions struct {
 	Lease Lease
-	// Args are its other flags: the cluster pools at least.
+	// Args are further flags, at least the cluster pools.
 	Args []string
-	// Kubeconfig is another way to the API server than the controller's own; for tests with a proxy.
+	// Kubeconfig replaces the kubeconfig of the controller, for tests with a proxy.
 	Kubeconfig string
 }
 
-// StartController starts a controller. The name tells replicas apart.
+// StartController starts a controller. The name distinguishes replicas.
 func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) (*cluster.Process, error) {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig(cluster.Controller)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds what a node runs of Cilium, unmodified, into a folder of its version: the agent, the CNI plugin, the
-# sources of the programs that the agent compiles, and the definitions of its kinds.
+# Builds the unmodified Cilium programs of a node into a folder for each version: the agent, the CNI plugin, the sources of
+# the eBPF programs that the agent compiles, and the CRDs.
 #
 #   hack/realcluster/build-cilium.sh LINE BIN
 #
-# Each line of Cilium is a module of its own here, since each has its own Kubernetes libraries.
+# Each line of Cilium is a separate module, because each has its own Kubernetes libraries.
 set -euo pipefail
 line=$1 bin=$(realpath "$2") here=$(dirname "$(realpath "$0")")
 cd "$here/modules/cilium-$line"
 version=$(go list -m -f '{{.Version}}' github.com/cilium/cilium)
 out=$bin/cilium-$version
-# It says from what the folder was built, and is written last: where it is right, the rest is whole.
+# The stamp names the source of the folder and is written last: if it matches, the folder is complete.
 complete=$out/complete
 sum=$(cat go.mod go.sum "$here/build-cilium.sh" | sha256sum)
 if [[ -f $complete && $(<"$complete") == "$sum" ]]; then
@@ -25,7 +25,7 @@ for program in cilium-agent:daemon cilium-cni:plugins/cilium-cni; do
 done
 module=$(go list -m -f '{{.Dir}}' github.com/cilium/cilium)
 rm -rf "$out/bpf" "$out/crds"
-# The files of the module cache are read-only, and the tests are most of them.
+# Files of the module cache are read-only, and most of them are tests.
 mkdir "$out/crds"
 cp -R --no-preserve=mode "$module/bpf" "$out/bpf"
 rm -rf "$out/bpf/tests" "$out/bpf/complexity-tests"

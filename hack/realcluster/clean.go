@@ -12,7 +12,8 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// Down ends a cluster, whole or half made, whoever started it, and deletes its work folder. There need not be one.
+// Down stops a cluster, complete or half started, whichever process started it, and deletes its work folder. It is no
+// error if there is no cluster.
 func Down(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -24,7 +25,7 @@ func Down(dir string) error {
 	if err := isWorkFolder(dir); err != nil {
 		return err
 	}
-	// Nobody needs what they would write at an end in good order.
+	// Killed programs need not store their state.
 	if err := cluster.KillAll(dir); err != nil {
 		return err
 	}
@@ -37,7 +38,7 @@ func Down(dir string) error {
 	return nil
 }
 
-// isWorkFolder refuses a folder that is no cluster's: it is about to be deleted.
+// isWorkFolder returns an error if a folder is not the work folder of a cluster, because it is about to be deleted.
 func isWorkFolder(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -46,15 +47,15 @@ func isWorkFolder(dir string) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	// The first thing that is made in it.
+	// It is the first folder that a cluster creates.
 	if _, err := os.Stat(filepath.Join(dir, nodesDir)); err != nil {
 		return fmt.Errorf("%s has something else in it than a cluster: give another work folder", dir)
 	}
 	return nil
 }
 
-// removeTraces removes what a cluster leaves on the machine outside of its processes and of its folder. Mounts and
-// the networks of nodes are gone with their namespaces.
+// removeTraces removes what a cluster leaves on the machine besides its processes and folder. Mounts and node
+// networks end with their namespaces.
 func removeTraces(dir string) error {
 	if err := release(dir); err != nil {
 		return err
@@ -62,9 +63,9 @@ func removeTraces(dir string) error {
 	return removeCgroups(filepath.Join(dir, nodesDir, "*", diskDir))
 }
 
-// removeCgroups removes the cgroups of the containers of nodes, which are empty once their processes are killed. In
-// each hierarchy they are in k8s.io, by the id of the container, of which containerd keeps folders. Disks is a
-// pattern of the nodes' disks.
+// removeCgroups removes the cgroups of the containers of nodes, which are empty after their processes were killed.
+// They are in k8s.io in each hierarchy, named after the container; containerd keeps a folder for each. disks is a
+// pattern of the disks of nodes.
 func removeCgroups(disks string) error {
 	var containers []string
 	for _, kept := range []string{"io.containerd.runtime.v2.task/k8s.io", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.grpc.v1.cri/containers"} {
@@ -75,7 +76,7 @@ func removeCgroups(disks string) error {
 		containers = append(containers, found...)
 	}
 	var errs []error
-	// In version 2 there is one hierarchy.
+	// Cgroups version 2 has one hierarchy.
 	for _, pattern := range []string{"/sys/fs/cgroup/k8s.io", "/sys/fs/cgroup/*/k8s.io"} {
 		parents, err := filepath.Glob(pattern)
 		if err != nil {
@@ -88,7 +89,7 @@ func removeCgroups(disks string) error {
 					errs = append(errs, fmt.Errorf("remove the cgroup of container %s in %s: %w", filepath.Base(container), parent, err))
 				}
 			}
-			// Another containerd of the machine may have containers in it.
+			// Another containerd of the machine may have containers there.
 			_ = unix.Rmdir(parent)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Down deletes the work folder, so it has to be sure that it is one.
+// TestIsWorkFolder checks that Down deletes work folders only.
 func TestIsWorkFolder(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries []string
@@ -16,7 +16,7 @@ func TestIsWorkFolder(t *testing.T) {
 		"empty":          {},
 		"a cluster's":    {entries: []string{"nodes/", "logs/"}},
 		"half made":      {entries: []string{"nodes/"}},
-		"somebody's own": {entries: []string{"thesis.tex"}, err: "something else in it than a cluster"},
+		"another folder": {entries: []string{"thesis.tex"}, err: "something else in it than a cluster"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -9,17 +9,17 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// nodeNamespaces are those that a node has to itself. Cgroups and users are the machine's.
+// nodeNamespaces are the namespaces of a node. Cgroups and users are shared with the machine.
 const nodeNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
 
-// enter makes a starter in the namespaces of a process.
+// enter returns a starter in the namespaces of a process.
 func enter(pid int, namespaces int) (*cluster.Starter, error) {
 	s, err := cluster.NewStarter(func() error {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			return err
 		}
-		// A thread that shares its working directory with others may not change its mounts.
+		// A thread that shares its working directory must not change its mounts.
 		err = unix.Unshare(unix.CLONE_FS)
 		if err == nil {
 			err = unix.Setns(fd, namespaces)

@@ -8,10 +8,10 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// testImages are the images of the test pods. Key: the name. Value: what testpod is to do.
+// testImages are the images of the test pods. Key: the name. Value: the command of testpod.
 var testImages = map[string]string{layout.PauseImage: "pause", layout.WebImage: "serve"}
 
-// makeTestImages makes an archive of each in a folder, from the programs in another.
+// makeTestImages writes an archive of each test image, from the programs in a folder.
 func makeTestImages(dir, programs string) error {
 	for name, mode := range testImages {
 		img, err := image.Make(image.Recipe{
@@ -30,7 +30,7 @@ func makeTestImages(dir, programs string) error {
 	return nil
 }
 
-// testImage is the archive of a test image.
+// testImage returns the archive of a test image.
 func testImage(dir, name string) string {
 	return filepath.Join(dir, strings.NewReplacer("/", "-", ":", "-").Replace(name)+".tar")
 }

@@ -17,16 +17,17 @@ import (
 )
 
 const (
-	// bridgeName is that of the bridge in the hub, a network namespace of its own: there the machine's firewall
-	// has no say in what nodes send one another.
+	// bridgeName is the bridge in the hub, a network namespace of its own, so that the firewall of the machine does
+	// not affect traffic between nodes.
 	bridgeName = "nodes"
-	// machineLink is the machine's end of the link to the hub, with the number of the network. It has the control
-	// plane's addresses, and the work folder as its alias, which tells whose it is. machinePort is the other end.
+	// machineLink is the machine's end of the link to the hub, with the number of the network. It has the addresses
+	// of the control plane, and the work folder as its alias, which identifies its cluster. machinePort is the other
+	// end.
 	machineLink = "fixedip-hub"
 	machinePort = "fixedip-port"
 )
 
-// reserve takes the first network of nodes that the machine has no part in, by making the link of it.
+// reserve takes the first unused network for nodes by creating its link.
 func reserve(dir string) (int, error) {
 	used, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -61,7 +62,7 @@ func overlap(p netip.Prefix, n *net.IPNet) bool {
 	return ok && p.Overlaps(netip.PrefixFrom(address.Unmap(), ones))
 }
 
-// release gives back the networks that a cluster of the folder has reserved.
+// release removes the networks that a cluster of the folder reserved.
 func release(dir string) error {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -79,13 +80,13 @@ func release(dir string) error {
 	return nil
 }
 
-// hub is where all nodes are connected.
+// hub connects all nodes.
 type hub struct {
 	options layout.Options
 	pid     int
 }
 
-// withNetwork runs f with a handle on the network namespace of a process.
+// withNetwork runs f with a handle to the network namespace of a process.
 func withNetwork(pid int, f func(*netlink.Handle) error) error {
 	ns, err := netns.GetFromPid(pid)
 	if err != nil {
@@ -100,7 +101,7 @@ func withNetwork(pid int, f func(*netlink.Handle) error) error {
 	return f(handle)
 }
 
-// setUp makes the bridge and connects the machine's link to it.
+// setUp creates the bridge and connects the link of the machine.
 func (h *hub) setUp() error {
 	err := withNetwork(h.pid, func(n *netlink.Handle) error {
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName}}
@@ -131,7 +132,7 @@ func (h *hub) setUp() error {
 	return up(machine, machineLink+number, h.options.ControlPlaneAddresses())
 }
 
-// connectNode gives a node its interface, addresses and default route.
+// connectNode creates the interface, addresses and default route of a node.
 func (h *hub) connectNode(name string, pid int) error {
 	addresses, err := h.options.NodeAddresses(name)
 	if err != nil {
@@ -159,7 +160,7 @@ func (h *hub) connectNode(name string, pid int) error {
 	})
 }
 
-// connect makes a pair of links, of which one is a port of the hub. The other one is in the network of the given
+// connect creates a pair of links, one of which is a port of the hub and the other in the network of the given
 // process.
 func (h *hub) connect(pid int, link, port string) error {
 	ns, err := netns.GetFromPid(h.pid)
@@ -176,8 +177,8 @@ func (h *hub) connect(pid int, link, port string) error {
 	return h.plug(port)
 }
 
-// plug makes a link a port of the bridge and sets it up, unplug takes it out of it. It stays up then, as that of a
-// node whose packets are lost somewhere else.
+// plug makes a link a port of the bridge and sets it up; unplug removes it from the bridge. The link stays up, as for
+// a node whose packets are lost elsewhere.
 func (h *hub) plug(port string) error { return h.setMaster(port, true) }
 
 func (h *hub) unplug(port string) error { return h.setMaster(port, false) }
@@ -203,8 +204,8 @@ func (h *hub) setMaster(port string, plugged bool) error {
 	})
 }
 
-// disconnect removes a port, and with it the node's interface. The kernel would do so too when the node's network
-// is gone, but some time after.
+// disconnect removes a port and with it the interface of the node. The kernel would do so too, some time after the
+// network namespace is gone.
 func (h *hub) disconnect(port string) error {
 	return withNetwork(h.pid, func(n *netlink.Handle) error { return removeLink(n, port) })
 }
@@ -228,7 +229,8 @@ func up(n *netlink.Handle, name string, addresses []netip.Prefix) error {
 	for _, a := range addresses {
 		address := &netlink.Addr{IPNet: ipNet(a)}
 		if a.Addr().Is6() {
-			// Nobody else is on this network, and an address that is still being tried out can't be listened on.
+			// No other host is on this network, and programs cannot listen on an address during duplicate address
+			// detection.
 			address.Flags = nodad
 		}
 		if err := n.AddrAdd(link, address); err != nil {

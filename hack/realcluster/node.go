@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// Part is a program of a node that can be killed and started again.
+// Part is a program of a node that can be killed and restarted.
 type Part string
 
 const (
@@ -29,24 +29,24 @@ const (
 	Agent      Part = "cilium-agent"
 )
 
-// parts are all of them, in the order in which they are started.
+// parts contains all parts in the order in which they are started.
 var parts = []Part{Containerd, Kubelet, Agent}
 
 // Node is a node: a set of namespaces and the programs in it.
 type Node struct {
 	Name    string
 	cluster *Cluster
-	// dir has its disk and the configuration of its programs.
+	// dir contains its disk and the configuration of its programs.
 	dir string
 
 	mu sync.Mutex
-	// init keeps the namespaces; nil while the node is off. Guarded by mu, as is starter.
+	// init is process 1, which keeps the namespaces; nil while the node is off. Guarded by mu, like starter.
 	init *cluster.Process
 	// starter starts processes on the node.
 	starter *cluster.Starter
 }
 
-// PowerOn starts the node and its programs. It does not wait until the node is ready: see WaitReady.
+// PowerOn starts the node and its programs. It does not wait until the node is ready; see WaitReady.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.boot(ctx); err != nil {
 		return err
@@ -69,8 +69,8 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	return n.Start(ctx, Agent)
 }
 
-// WaitReady returns when the Node says that it is ready, and its kubelet and its agent too, or with the ends of the logs when one of
-// its programs ends.
+// WaitReady returns when the Node, its kubelet and its agent are ready, or an error with the ends of the logs if one
+// of its programs exits.
 func (n *Node) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -89,7 +89,8 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 	err := n.cluster.WaitNodeReady(ctx, n.Name)
 	if err == nil {
-		// A node that was ready before says so until the control plane misses it. There is no event for its programs.
+		// A Node that was ready before stays Ready until the control plane misses its lease. There is no event for
+		// the programs.
 		err = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			for _, health := range []string{layout.KubeletHealth, n.cluster.options.AgentHealth()} {
 				if _, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", health); err != nil {
@@ -105,7 +106,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// boot makes the namespaces and connects them.
+// boot creates the namespaces and connects them.
 func (n *Node) boot(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -133,8 +134,8 @@ func (n *Node) boot(ctx context.Context) error {
 	return nil
 }
 
-// PowerOff ends the node as a cut of its power does: all of its processes are killed at once, pods among them.
-// What it has on its disk stays.
+// PowerOff stops the node like a power cut: all of its processes are killed at once, including pods. Its disk is
+// kept.
 func (n *Node) PowerOff() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -142,7 +143,7 @@ func (n *Node) PowerOff() error {
 		return nil
 	}
 	err := n.init.Kill()
-	// The kernel kills the rest with process 1, before the end of that is seen.
+	// The kernel kills the other processes with process 1, before its end is visible.
 	for _, part := range parts {
 		if p := n.Process(part); p != nil {
 			<-p.Exited()
@@ -156,13 +157,13 @@ func (n *Node) PowerOff() error {
 	return nil
 }
 
-// Reboot is PowerOff and PowerOn. Without its state the node comes back as a machine that was installed anew.
+// Reboot is PowerOff and PowerOn. Without its state the node comes back like a newly installed machine.
 func (n *Node) Reboot(ctx context.Context, keepState bool) error {
 	if err := n.PowerOff(); err != nil {
 		return err
 	}
 	if !keepState {
-		// Nothing else knows of them.
+		// No other object refers to them.
 		if err := removeCgroups(n.disk()); err != nil {
 			return err
 		}
@@ -173,13 +174,13 @@ func (n *Node) Reboot(ctx context.Context, keepState bool) error {
 	return n.PowerOn(ctx)
 }
 
-// Process returns one of the node's processes, nil if it was never started. It can be sent signals, such as
-// SIGSTOP, and has its log.
+// Process returns one of the node's processes; nil if it was never started. It can be sent signals such as SIGSTOP,
+// and has a log.
 func (n *Node) Process(part Part) *cluster.Process {
 	return n.cluster.Process(n.Name + "-" + string(part))
 }
 
-// Start starts one of the node's programs, again or for the first time, and a running one anew.
+// Start starts or restarts one of the node's programs.
 func (n *Node) Start(ctx context.Context, part Part) error {
 	if p := n.Process(part); p != nil {
 		if err := p.Restart(ctx); err != nil {
@@ -200,7 +201,7 @@ func (n *Node) Start(ctx context.Context, part Part) error {
 	return nil
 }
 
-// Kill ends one of the node's programs with SIGKILL. Pods go on running.
+// Kill kills one of the node's programs with SIGKILL. Pods keep running.
 func (n *Node) Kill(part Part) error {
 	p := n.Process(part)
 	if p == nil {
@@ -209,14 +210,14 @@ func (n *Node) Kill(part Part) error {
 	return p.Kill()
 }
 
-// Partition loses all packets from and to the node, until Heal. Its interface stays up.
+// Partition drops all packets from and to the node until Heal. Its interface stays up.
 func (n *Node) Partition() error { return n.cluster.hub.unplug(n.Name) }
 
 // Heal ends a partition.
 func (n *Node) Heal() error { return n.cluster.hub.plug(n.Name) }
 
-// Run runs a command on the node and returns what it prints. It is the machine's own program, or one of the
-// folder of programs.
+// Run runs a command on the node and returns its output. The program is one of the machine or of the folder of
+// programs.
 func (n *Node) Run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = n.environment()
@@ -233,7 +234,7 @@ func (n *Node) Run(ctx context.Context, program string, args ...string) (string,
 	return out.String(), nil
 }
 
-// Fetch asks the test pod of an address over HTTP, from this node, and returns its answer, see testpod.
+// Fetch sends an HTTP request from this node to the test pod at an address and returns its answer; see testpod.
 func (n *Node) Fetch(ctx context.Context, address string) (string, error) {
 	target := url.URL{Scheme: "http", Host: net.JoinHostPort(address, "8080"), Path: "/"}
 	return n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", target.String())
@@ -292,7 +293,7 @@ func (n *Node) configure() error {
 	return nil
 }
 
-// program says how a part is started.
+// program returns how a part is started.
 func (n *Node) program(part Part) (cluster.Program, error) {
 	p := cluster.Program{Env: n.environment(), Start: n.start}
 	switch part {
@@ -314,7 +315,7 @@ func (n *Node) program(part Part) (cluster.Program, error) {
 	return p, nil
 }
 
-// waitContainerd waits until containerd answers. It tells nobody when it does, so it is asked.
+// waitContainerd polls until containerd answers, because it sends no event.
 func (n *Node) waitContainerd(ctx context.Context) error {
 	n.mu.Lock()
 	init := n.init
@@ -340,7 +341,7 @@ func (n *Node) waitContainerd(ctx context.Context) error {
 	return nil
 }
 
-// importImages gives the node the images that its pods use: there is no registry.
+// importImages imports the images of pods into the node, because there is no registry.
 func (n *Node) importImages(ctx context.Context) error {
 	archives := slices.Clone(n.cluster.options.Images)
 	for name := range testImages {
@@ -389,7 +390,7 @@ func (n *Node) routeService(ctx context.Context) error {
 	return err
 }
 
-// lastWords are the ends of the logs of the node's programs, as an error.
+// lastWords returns the ends of the logs of the node's programs as an error.
 func (n *Node) lastWords() error {
 	var errs []error
 	for _, part := range parts {

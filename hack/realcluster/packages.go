@@ -15,13 +15,13 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// searchPath is where Debian has its programs; a user's own path may lack the folders of the administrator.
+// searchPath contains the folders of Debian programs; the PATH of a user may lack those of the administrator.
 const searchPath = "/usr/sbin:/usr/bin:/sbin:/bin"
 
-// loopbackPlugin is where Debian has it. containerd asks for it beside the plugin of the network.
+// loopbackPlugin is the path of the loopback plugin in Debian. containerd needs it beside the plugin of the network.
 const loopbackPlugin = preflight.LoopbackPlugin
 
-// installing is held while packages are installed: apt-get does not wait for another one.
+// installing is held while packages are installed, because apt-get does not wait for another apt-get.
 var installing sync.Mutex
 
 // installPackages installs the Debian packages whose programs are missing.
@@ -50,7 +50,7 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 	return nil
 }
 
-// runApt runs apt-get and shows how it goes. Its whole output is in the error if it fails.
+// runApt runs apt-get and prints its progress. If it fails, the error contains the whole output.
 func runApt(ctx context.Context, step []string, log func(string, ...any)) error {
 	cmd := exec.CommandContext(ctx, step[0], step[1:]...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath)
@@ -75,7 +75,7 @@ func runApt(ctx context.Context, step []string, log func(string, ...any)) error 
 	return nil
 }
 
-// linkTools links the compiler under the plain names by which the agent calls it.
+// linkTools links the compiler under the plain names that the agent uses.
 func linkTools(dir string) error {
 	for _, name := range preflight.CompilerTools {
 		target, err := preflight.FindTool(name)

@@ -1,23 +1,3 @@
-// Package realcluster runs a cluster of real nodes on one Linux machine, as root: the control plane of package
-// cluster, and nodes that are namespaces with a containerd, a kubelet, a cilium-agent and cilium-cni of their own.
-// Pods are containers and packets go through eBPF. The end-to-end tests run on it, and make cluster.
-//
-// A test starts a cluster and has everything of package cluster in it: kubeconfigs, Apply, processes by name.
-//
-//	c, err := realcluster.Start(ctx, realcluster.Options{Options: layout.Defaults(), Dir: dir, Bin: bin, Source: root})
-//	defer c.Stop()
-//	node := c.Node("node-1")
-//	err = node.Kill(realcluster.Agent)        // SIGKILL; pods go on running
-//	err = node.Start(ctx, realcluster.Agent)  // again, with the state of the node
-//	err = node.Reboot(ctx, true)              // everything on it dies; false: its disk is empty, too
-//	err = node.Partition()                    // its packets are lost, until Heal
-//	err = c.AddNode(ctx, "node-3")            // one of the spare nodes
-//	out, err := node.Run(ctx, "ip", "route")  // a command on the node
-//	pod, err := node.Fetch(ctx, "10.240.1.7") // what the test pod of that address answers to this node
-//
-// Stop leaves nothing behind, and neither does the death of the process that started the cluster: the kernel ends
-// its processes with it. With Detach they go on, and Down ends them. Start begins with what Down does, so that a
-// half-made cluster is in nobody's way.
 package realcluster
 
 import (
@@ -40,8 +20,8 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// readyTimeout is how long the nodes may take. An agent compiles its programs at the start, 7 s on two idle cores
-// for two nodes.
+// readyTimeout is the time limit for nodes to become ready. Agents compile programs at their start: 7 s on two idle
+// cores for two nodes.
 const readyTimeout = 5 * time.Minute
 
 // Names of processes, and the prefix of those of a node.
@@ -54,39 +34,39 @@ const (
 	cniDir             = "cni"
 )
 
-// Options say what to start and where.
+// Options configure a cluster.
 type Options struct {
 	layout.Options
-	// Dir is the work folder. What is in it from another time is deleted.
+	// Dir is the work folder. Its previous content is deleted.
 	Dir string
-	// Bin has the programs, as make cluster-programs builds them.
+	// Bin is the folder of the programs, as built by make cluster-programs.
 	Bin string
-	// Source is the folder of this repository: its manifests are applied.
+	// Source is the folder of this repository, whose manifests are applied.
 	Source string
-	// Product starts whoever gives the nodes their subnets, before there are nodes; nil: our scheduler and
-	// controller as processes of the machine, see StartProduct.
+	// Product starts the programs that assign subnets, before there are nodes; nil for our scheduler and controller
+	// as processes of the machine, see StartProduct.
 	Product func(context.Context, *Cluster) error
-	// Images are archives that every node has in its containerd.
+	// Images are archives that every node imports into its containerd.
 	Images []string
-	// Detach lets the cluster outlive the process that starts it; Down ends it.
+	// Detach lets the cluster outlive the process that starts it; Down stops it.
 	Detach bool
-	// Log gets a line for each thing that happens; nil drops them.
+	// Log is called for each step; nil discards the messages.
 	Log func(format string, args ...any)
 }
 
-// Cluster is a running cluster. Its methods may be called from several goroutines.
+// Cluster is a running cluster. Its methods are safe for concurrent use.
 type Cluster struct {
 	*cluster.Cluster
 	options Options
 	hub     *hub
 
 	mu sync.Mutex
-	// nodes are those that were started. Key: the name.
+	// nodes contains the started nodes. Key: the name.
 	nodes map[string]*Node
 }
 
-// Start brings up a cluster and returns when its nodes are ready. A machine that can't have one is told by a
-// *preflight.Missing, before anything is changed.
+// Start starts a cluster and returns when its nodes are ready. If the machine lacks a prerequisite it returns a
+// *preflight.Missing before it changes anything.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
@@ -140,7 +120,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		args = append(args, "--node="+node)
 	}
 	manifests := filepath.Join(c.options.Source, "manifests")
-	// A failed start has stopped what it started.
+	// A failed start stops what it started.
 	running, err := cluster.Start(ctx, cluster.Options{
 		Dir:      c.options.Dir,
 		Binaries: cluster.Binaries{ControlPlane: c.bin("fixedip-controlplane")},
@@ -181,7 +161,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// startHub makes the network of the nodes. The control plane is not there yet.
+// startHub creates the network of the nodes. The control plane is not running yet.
 func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) error {
 	p, err := processes.Run(ctx, hubName, cluster.Program{
 		Bin: c.bin("fixedip-nodeinit"), AwaitReady: true, Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWPID,
@@ -193,8 +173,7 @@ func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) erro
 	return c.hub.setUp()
 }
 
-// startScheduler starts the cluster's own scheduler: ours is a kube-scheduler too, and without a configuration it
-// is nothing else.
+// startScheduler starts the default scheduler of the cluster: our scheduler without a configuration.
 func (c *Cluster) startScheduler(ctx context.Context) error {
 	kubeconfig := c.Kubeconfig(cluster.KubeScheduler)
 	_, err := c.Run(ctx, cluster.KubeScheduler, cluster.Program{Bin: c.bin("fixedip-scheduler"), Args: []string{
@@ -203,9 +182,10 @@ func (c *Cluster) startScheduler(ctx context.Context) error {
 	return err
 }
 
-// StartProduct starts our controller and scheduler as processes of the machine, with the rights that the manifests
-// give them. There is one of each, without leader election: a machine that is busy may stall for longer than a lease
-// lasts, and nobody starts a process again that has lost it. A test has them by Process("fixedip-controller") and Process("fixedip-scheduler").
+// StartProduct starts our controller and scheduler as processes of the machine, with the rights of the manifests.
+// There is one of each, without leader election: a busy machine may stall for longer than a lease lasts, and a
+// process that loses its lease is not restarted. Tests find them with Process("fixedip-controller") and
+// Process("fixedip-scheduler").
 func StartProduct(_ context.Context, c *Cluster) error {
 	var pools []string
 	for _, family := range c.options.Families {
@@ -225,14 +205,14 @@ func StartProduct(_ context.Context, c *Cluster) error {
 	return err
 }
 
-// Node returns the node of this name, nil if none was started.
+// Node returns the node with this name; nil if none was started.
 func (c *Cluster) Node(name string) *Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes[name]
 }
 
-// NodeAddress is that of a node in the network of the nodes, in the preferred family.
+// NodeAddress returns the address of a node in the preferred family.
 func (c *Cluster) NodeAddress(name string) (netip.Addr, error) {
 	addresses, err := c.options.NodeAddresses(name)
 	if err != nil {
@@ -265,8 +245,7 @@ func (c *Cluster) AddNode(ctx context.Context, name string) error {
 	return nil
 }
 
-// Stop ends everything and deletes nothing: the logs are there for whoever wants to know. Nothing is left running
-// or mounted.
+// Stop stops everything and deletes nothing, so that logs can be read. No process and no mount is left.
 func (c *Cluster) Stop() {
 	c.mu.Lock()
 	nodes := c.nodes
@@ -281,7 +260,7 @@ func (c *Cluster) Stop() {
 	}
 	wg.Wait()
 	if c.Cluster != nil {
-		// A scheduler without leader election takes the request to end for a failure.
+		// A scheduler without leader election reports termination as a failure.
 		for _, scheduler := range []string{cluster.KubeScheduler, productScheduler} {
 			if p := c.Process(scheduler); p != nil && p.Running() {
 				if err := p.Kill(); err != nil {
@@ -298,12 +277,12 @@ func (c *Cluster) Stop() {
 
 func (c *Cluster) bin(program string) string { return filepath.Join(c.options.Bin, program) }
 
-// ciliumBin has what belongs to the version of Cilium.
+// ciliumBin returns the folder of the programs of the Cilium version.
 func (c *Cluster) ciliumBin() string {
 	return filepath.Join(c.options.Bin, "cilium-"+c.options.CiliumVersion())
 }
 
-// checkFolder refuses a work folder whose name can't stand in the configuration of some program.
+// checkFolder refuses a work folder whose name cannot be written in the configuration of a program.
 func checkFolder(dir string) error {
 	if i := strings.IndexAny(dir, ",:;\"'\\ \t\n"); i >= 0 {
 		return fmt.Errorf("the work folder %q has %q in its name, which some program's configuration takes for something else", dir, dir[i])
@@ -311,7 +290,7 @@ func checkFolder(dir string) error {
 	return nil
 }
 
-// prepareFolder makes what all nodes share.
+// prepareFolder creates the files that all nodes share.
 func prepareFolder(o Options) error {
 	for _, dir := range []string{nodesDir, toolsDir, cniDir} {
 		if err := os.MkdirAll(filepath.Join(o.Dir, dir), 0o755); err != nil {

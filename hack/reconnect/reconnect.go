@@ -1,9 +1,3 @@
-// Package reconnect has whoever watches a cluster watch it again as soon as its API server is back.
-//
-// A watch of client-go waits longer each time that it finds nobody, or a server that is only starting, up to a minute,
-// and forgets that only after two minutes in which nothing failed. Where a test kills the API server every few
-// seconds, those who judge it or play its nodes would see nothing for longer than a test waits. Our programs are not
-// to use this: theirs are the waits that they have in the field.
 package reconnect
 
 import (
@@ -16,18 +10,17 @@ import (
 )
 
 const (
-	// every is how often a server is tried that does not answer.
+	// every is the interval between attempts.
 	every = 100 * time.Millisecond
-	// starts is how long one may take from its first answer until it has read what it goes by. What it says
-	// after that is meant.
+	// starts is how long a server may take from its first answer until it is ready. Later errors are returned.
 	starts = 15 * time.Second
 )
 
-// unready is what a server answers that is starting: it has not read its roles, or what it is asked for.
+// unready reports whether an answer is that of a starting server, which has not read its roles or resources yet.
 var unready = []int{http.StatusForbidden, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable}
 
-// Transport tries reads again while nobody listens at the address of the server, for as long as the caller waits, and
-// for a while when it answers that it is starting. Wrap the transport of a rest.Config with it.
+// Transport wraps the transport of a rest.Config. It retries reads while the server does not listen, until the context of
+// the request ends, and for a limited time while the server is starting.
 func Transport(next http.RoundTripper) http.RoundTripper { return transport{next} }
 
 type transport struct{ next http.RoundTripper }

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// down is a server that does not do what it is asked for so many times.
+// down is a server that fails a number of requests.
 type down struct {
 	times, tried int
-	// err: nobody gets through; nil: it answers with the status.
+	// err is the error of the connection; nil if the server answers with the status.
 	err    error
 	status int
 }
@@ -36,7 +36,7 @@ func TestTransport(t *testing.T) {
 		server   down
 		patience time.Duration
 		tried    int
-		// status: what the caller is told; 0: the error.
+		// status is the expected status; 0 for the error.
 		status int
 	}{
 		"up":                            {http.MethodGet, down{}, time.Second, 1, http.StatusOK},

@@ -36,15 +36,15 @@ const (
 	restoredSuffix = " [restored]"
 )
 
-// agent does what cilium-agent does for addresses: it makes the CiliumNode, runs Cilium's allocator on it,
-// takes the node's own addresses and restores those of the pods that run.
+// agent does the work of cilium-agent for addresses: it creates the CiliumNode, runs the allocator of Cilium on it,
+// allocates the addresses of the node and restores those of running pods.
 type agent struct {
 	kube   kubernetes.Interface
 	cilium ciliumclient.Interface
 	opts   *options
 	ipam   *ipam.IPAM
-	// registered carries the result of making the CiliumNode, which Cilium's allocator asks for through an
-	// interface that knows no errors.
+	// registered receives the result of creating the CiliumNode, which the allocator requests through an interface
+	// without errors.
 	registered chan error
 	// ctx is the context of start, for the same reason.
 	ctx context.Context
@@ -79,28 +79,28 @@ type ciliumOnly struct {
 
 func (c ciliumOnly) CiliumV2() typedciliumv2.CiliumV2Interface { return c.cilium.CiliumV2() }
 
-// noEvents takes the place of the agent's event metrics.
+// noEvents replaces the event metrics of the agent.
 type noEvents struct{}
 
 func (noEvents) K8sEventReceived(string, string, string, bool, bool) {}
 func (noEvents) K8sEventProcessed(string, string, bool)              {}
 
-// defaultPool says that every pod takes its address from the default pool; the CRD allocator has no other.
+// defaultPool makes every pod use the default pool; the CRD allocator has no other.
 type defaultPool struct{}
 
 func (defaultPool) GetIPPoolForPod(string, ipam.Family) (string, error) {
 	return string(ipam.PoolDefault()), nil
 }
 
-// start runs the agent's start: it returns when the pool had the addresses that the node itself needs and
-// those of the running pods are restored. It returns without error when ctx ends.
+// start runs the start of the agent: it returns when the pool had the addresses that the node needs and those of
+// running pods are restored, or without error when ctx ends.
 func (a *agent) start(ctx context.Context, running []*corev1.Pod) ([]restoredPod, error) {
 	a.ctx = ctx
 	configured := make(chan struct{})
 	go func() {
 		defer close(configured)
-		// The allocator looks for a filled pool every 5 s with Cilium's own Sleep, which this limits. It must not
-		// stay limited: the same Sleep keeps the update rate.
+		// The allocator polls for a filled pool every 5 s with a Sleep of Cilium, which this limits. The limit is
+		// removed afterwards, because the same Sleep implements the update rate.
 		ciliumtime.MaxInternalTimerDelay = a.opts.poolPoll
 		a.ipam.ConfigureAllocator()
 		ciliumtime.MaxInternalTimerDelay = 0
@@ -113,7 +113,7 @@ func (a *agent) start(ctx context.Context, running []*corev1.Pod) ([]restoredPod
 	case <-ctx.Done():
 		return nil, nil
 	}
-	// Nothing interrupts ConfigureAllocator; the end of the process takes it along.
+	// ConfigureAllocator cannot be interrupted; it ends with the process.
 	select {
 	case <-configured:
 	case <-ctx.Done():
@@ -127,14 +127,14 @@ func (a *agent) start(ctx context.Context, running []*corev1.Pod) ([]restoredPod
 	return restored, nil
 }
 
-// UpdateCiliumNodeResource makes or updates the CiliumNode; the allocator calls it once when it starts.
+// UpdateCiliumNodeResource creates or updates the CiliumNode; the allocator calls it once at its start.
 func (a *agent) UpdateCiliumNodeResource() {
 	a.registered <- a.updateCiliumNode(a.ctx, nil)
 }
 
-// updateCiliumNode writes what the agent knows of its node to the CiliumNode (mutateNodeResource): owner,
-// labels and addresses; the pool and the subnets are somebody else's. Like the agent it gives up after the
-// tenth attempt, and the process ends.
+// updateCiliumNode writes the agent's fields of the CiliumNode (mutateNodeResource): owner, labels and addresses, but
+// not the pool and the subnets. Like the agent it gives up after the tenth attempt, and the process exits (Cilium
+// fact 10).
 func (a *agent) updateCiliumNode(ctx context.Context, own []ownAddress) error {
 	var last error
 	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1, Steps: 10}
@@ -173,8 +173,8 @@ func (a *agent) tryUpdateCiliumNode(ctx context.Context, own []ownAddress) error
 	return err
 }
 
-// describe fills in the agent's part of the CiliumNode. The router address of an earlier run stays until
-// there is a new one, so that it can be restored.
+// describe sets the agent's fields of the CiliumNode. The router address of an earlier run stays until there is a new
+// one, so that it can be restored.
 func (a *agent) describe(cn *ciliumv2.CiliumNode, node *corev1.Node, own []ownAddress) {
 	cn.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}
 	cn.Labels = node.Labels
@@ -202,7 +202,7 @@ type ownAddress struct {
 	ip    net.IP
 }
 
-// families lists the families in which the node gives out addresses.
+// families returns the families in which the node allocates addresses.
 func (a *agent) families() []ipam.Family {
 	var f []ipam.Family
 	if a.opts.ipv4 {
@@ -214,9 +214,9 @@ func (a *agent) families() []ipam.Family {
 	return f
 }
 
-// takeNodeAddresses takes the node's router and health addresses from the pool (fact 6), those of an earlier
-// run if the pool still has them, and publishes them. An agent that gets none exits and is started again; here
-// the attempt is repeated until ctx ends.
+// takeNodeAddresses allocates the router and health addresses of the node (Cilium fact 6), those of an earlier run if
+// the pool still has them, and publishes them. An agent without them exits and is restarted; here the attempt is
+// repeated until ctx ends.
 func (a *agent) takeNodeAddresses(ctx context.Context) error {
 	var cn *ciliumv2.CiliumNode
 	err := wait.PollUntilContextCancel(ctx, a.opts.sandboxRetry, true, func(ctx context.Context) (bool, error) {
@@ -242,8 +242,8 @@ func (a *agent) takeNodeAddresses(ctx context.Context) error {
 	return a.updateCiliumNode(ctx, own)
 }
 
-// takeNodeAddress returns the first of the earlier addresses that the allocator still grants, else the next
-// one that it gives out. It fails only when ctx ends.
+// takeNodeAddress returns the first earlier address that the allocator still grants, else the next free one. It fails
+// only when ctx ends.
 func (a *agent) takeNodeAddress(ctx context.Context, family ipam.Family, owner string, earlier []net.IP) (net.IP, error) {
 	logger := klog.FromContext(ctx)
 	for _, ip := range earlier {
@@ -266,8 +266,8 @@ func (a *agent) takeNodeAddress(ctx context.Context, family ipam.Family, owner s
 	return got, err
 }
 
-// earlierAddresses returns the addresses that the node had for an owner before a restart: what it published,
-// then what it reported as in use, which may be older (fact 4).
+// earlierAddresses returns the addresses that the node had for an owner before a restart: published ones, then those
+// reported as used, which may be older (Cilium fact 4).
 func earlierAddresses(cn *ciliumv2.CiliumNode, family ipam.Family, owner string) []net.IP {
 	var candidates []string
 	if owner == ownerRouter {
@@ -293,15 +293,15 @@ func earlierAddresses(cn *ciliumv2.CiliumNode, family ipam.Family, owner string)
 	return ips
 }
 
-// restoredPod is a pod that ran before the process did, with those of its addresses that the allocator took
-// back. With the others the pod goes on running, unknown to the allocator.
+// restoredPod is a pod that ran before the process started, with the addresses that the allocator restored. With its
+// other addresses the pod keeps running, unknown to the allocator.
 type restoredPod struct {
 	pod  *corev1.Pod
 	held []net.IP
 }
 
-// restore gives the pods that run back their addresses. One that the pool no longer lists cannot be restored
-// (fact 7).
+// restore restores the addresses of running pods. An address without an entry in the pool cannot be restored (Cilium
+// fact 7).
 func (a *agent) restore(ctx context.Context, running []*corev1.Pod) []restoredPod {
 	logger := klog.FromContext(ctx)
 	var list []restoredPod
@@ -335,8 +335,8 @@ func (a *agent) add(namespace, name string) ([]net.IP, error) {
 	return ips, nil
 }
 
-// del does the address part of a CNI DEL. Like the agent it looks at the address only: a late one for an old
-// sandbox frees the address although a newer sandbox of the same pod name may use it (fact 13).
+// del does the address part of a CNI DEL. Like the agent it looks at the address only: a late DEL of an old sandbox
+// frees the address although a newer sandbox of the same pod name may use it (Cilium fact 13).
 func (a *agent) del(ctx context.Context, ips []net.IP) {
 	for _, ip := range ips {
 		if err := a.ipam.ReleaseIP(ip, ipam.PoolDefault()); err != nil {

@@ -12,16 +12,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// allocations is the answer of /allocations: the owners of the addresses that the allocator has given out, by
-// address.
+// allocations is the answer of /allocations. Key: an allocated address. Value: its owner.
 type allocations struct {
 	IPv4   map[string]string `json:"ipv4"`
 	IPv6   map[string]string `json:"ipv6"`
 	Status string            `json:"status"`
 }
 
-// serveDebug serves the allocator's state until ctx ends. Tests look there, since the CiliumNode tells the same
-// only every update-rate.
+// serveDebug serves the state of the allocator until ctx ends, for tests: the CiliumNode has the same, but only once
+// per update rate.
 func serveDebug(ctx context.Context, address string, a *agent) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -23,39 +23,38 @@ import (
 
 const (
 	endpointWorkers = 4
-	// endpointRetry is the time to the second try of a failed write, which grows up to endpointRetryMax.
+	// endpointRetry is the wait before the first retry of a failed write, which grows up to endpointRetryMax.
 	endpointRetry    = time.Second
 	endpointRetryMax = 30 * time.Second
 )
 
-// endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent
-// (pkg/endpointmanager/endpointsynchronizer.go, v1.19): an endpoint makes its CiliumEndpoint once and remembers
-// its UID; it takes one over that it finds only while it remembers none, and only if the pod is on this node;
-// it writes to it only when it has something new to say; and it deletes it by UID. Identities and everything
-// else that a datapath would say are left out.
+// endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent (Cilium fact 14): an endpoint
+// creates its CiliumEndpoint once and remembers its UID; it takes an existing one over only while it remembers none,
+// and only if the pod is on this node; it writes only changes; and it deletes by UID. Identities and other datapath
+// state are left out.
 type endpoints struct {
 	client typedciliumv2.CiliumV2Interface
 	opts   *options
-	// pod is the pod of a key as the node sees it now, nil if it is gone.
+	// pod returns the pod of a key as the node sees it; nil if it is gone.
 	pod   func(podKey) (*corev1.Pod, error)
 	queue workqueue.TypedRateLimitingInterface[podKey]
 
 	mu sync.Mutex
-	// all are the endpoints of the node. Key: the incarnation of the pod. Only the worker that holds a key
-	// changes the endpoint; mu guards the map, and ended.
+	// all contains the endpoints of the node. Key: the UID of the pod. Only the worker that holds a key changes the
+	// endpoint; mu guards the map and ended.
 	all map[podKey]*endpoint
 }
 
-// endpoint is what the agent remembers of one.
+// endpoint is what the agent remembers of one endpoint.
 type endpoint struct {
 	owner  metav1.OwnerReference
 	labels map[string]string
 	status ciliumv2.EndpointStatus
-	// uid is that of its CiliumEndpoint, once it has one.
+	// uid is the UID of its CiliumEndpoint once it has one.
 	uid types.UID
-	// settled is when it was last written; zero: it is to be found or made first.
+	// settled is when it was last written; zero if it has to be found or created first.
 	settled time.Time
-	// ended: the pod's sandbox is gone.
+	// ended is true if the sandbox of the pod is gone.
 	ended bool
 }
 
@@ -81,7 +80,7 @@ func (e *endpoints) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// begin gives a pod that has a sandbox its endpoint. One that began before an agent's restart remembers nothing.
+// begin creates the endpoint of a pod with a sandbox. After a restart of the agent an endpoint remembers nothing.
 func (e *endpoints) begin(pod *corev1.Pod, ips []net.IP) {
 	key := keyOf(pod)
 	e.mu.Lock()
@@ -156,18 +155,18 @@ func (e *endpoints) next(ctx context.Context) bool {
 	return true
 }
 
-// sync makes, finds or checks the CiliumEndpoint of one endpoint.
+// sync creates, finds or checks the CiliumEndpoint of one endpoint.
 func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 	client := e.client.CiliumEndpoints(key.Namespace)
 	if !ep.settled.IsZero() {
 		if e.opts.oldAgent {
 			return nil
 		}
-		// The agent asks its informer, which is as old as the API server's cache.
+		// The agent reads its informer, which is as old as the cache of the API server.
 		_, err := client.Get(ctx, key.Name, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) {
 			ep.settled = time.Time{}
-			return fmt.Errorf("it was deleted by somebody else: %w", err)
+			return fmt.Errorf("it was deleted by another program: %w", err)
 		}
 		return err
 	}
@@ -205,8 +204,8 @@ func (e *endpoints) sync(ctx context.Context, key podKey, ep *endpoint) error {
 	return nil
 }
 
-// takeOver remembers a CiliumEndpoint that the endpoint did not make, if it may (updateCEPUID). The owner
-// reference stays as it is.
+// takeOver takes over a CiliumEndpoint that the endpoint did not create, if that is allowed (updateCEPUID). The owner
+// reference is not changed.
 func (e *endpoints) takeOver(key podKey, ep *endpoint, cep *ciliumv2.CiliumEndpoint) error {
 	if ep.uid == cep.UID {
 		return nil

@@ -26,16 +26,16 @@ import (
 
 const (
 	kubeletWorkers = 8
-	// minGracePeriod is what a kubelet gives even a pod that is deleted by force
-	// (calculateEffectiveGracePeriod). Its successor may well start before the old sandbox is gone (fact 13).
+	// minGracePeriod is the grace period that a kubelet gives even to a force-deleted pod
+	// (calculateEffectiveGracePeriod). Its successor may start before the old sandbox is gone (Cilium fact 13).
 	minGracePeriod = time.Second
 )
 
 // errStopped ends a wait because the process stops.
 var errStopped = errors.New("the node is stopping")
 
-// podKey names one incarnation of a pod: two pods of the same name that follow one another have sandboxes of
-// their own, and the new one starts while the old one still stops, as on a real node.
+// podKey identifies a pod by name and UID: two pods with the same name have different sandboxes, and the new one
+// starts while the old one still stops, as on a real node.
 type podKey struct {
 	types.NamespacedName
 	uid types.UID
@@ -45,19 +45,19 @@ func keyOf(pod *corev1.Pod) podKey {
 	return podKey{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, uid: pod.UID}
 }
 
-// sandbox is the network of one pod incarnation.
+// sandbox is the network of one pod.
 type sandbox struct {
 	ips []net.IP
-	// held are those of the addresses that the allocator knows: none for pods on the host network, and not
-	// those that could not be restored.
+	// held are its addresses that the allocator knows: none for pods on the host network, and not those that could
+	// not be restored.
 	held []net.IP
 	// started is when the containers started.
 	started metav1.Time
-	// stopAt is when the containers will have stopped; zero while nobody asked them to.
+	// stopAt is when the containers will have stopped; zero if they are not stopping.
 	stopAt time.Time
 }
 
-// network gives addresses to sandboxes and takes them back; the agent.
+// network is the agent, which allocates and releases the addresses of sandboxes.
 type network interface {
 	add(namespace, name string) ([]net.IP, error)
 	del(ctx context.Context, ips []net.IP)
@@ -69,7 +69,7 @@ type kubelet struct {
 	opts     *options
 	informer cache.SharedIndexInformer
 	queue    workqueue.TypedRateLimitingInterface[podKey]
-	// endpoints are the agent's work too, and follow the sandboxes.
+	// endpoints are written by the agent, and follow the sandboxes.
 	endpoints *endpoints
 	recorder  record.EventRecorder
 	events    record.EventBroadcaster
@@ -77,12 +77,12 @@ type kubelet struct {
 	mu sync.Mutex
 	// network is nil until the agent is up; pods that need addresses wait for it.
 	network network
-	// sandboxes has the sandbox of each pod incarnation that runs or is stopping, from its CNI ADD to its CNI
-	// DEL. Only the worker that holds a key changes that key's entry; mu guards the map itself.
+	// sandboxes contains the sandbox of each running or stopping pod, from its CNI ADD to its CNI DEL. Key: the pod.
+	// Only the worker that holds a key changes its entry; mu guards the map.
 	sandboxes map[podKey]*sandbox
-	// addAt has the time before which the CNI ADD is not tried, by pod incarnation: of a new pod the kubelet
-	// makes the sandbox first, and a failed ADD it does not repeat at once. An event in between must not make
-	// the node faster than a real one. It has no key that sandboxes has.
+	// addAt contains the time before which the CNI ADD is not tried. Key: the pod. A kubelet creates the sandbox of a
+	// new pod first, and does not retry a failed ADD at once; events in between must not make the node faster than a
+	// real one. No key is in sandboxes too.
 	addAt map[podKey]time.Time
 }
 
@@ -145,7 +145,7 @@ func (k *kubelet) run(ctx context.Context) error {
 	return nil
 }
 
-// waitForPods returns when the kubelet has seen the pods that exist, or with an error when ctx ends.
+// waitForPods returns when the kubelet has seen the existing pods, or with an error when ctx ends.
 func (k *kubelet) waitForPods(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), k.informer.HasSynced) {
 		return errStopped
@@ -165,7 +165,7 @@ func (k *kubelet) runningPods() []*corev1.Pod {
 	return pods
 }
 
-// attachNetwork lets pods with addresses start. The restored pods go on with the sandboxes that they have.
+// attachNetwork lets pods with addresses start. Restored pods keep their sandboxes.
 func (k *kubelet) attachNetwork(n network, restored []restoredPod) {
 	k.mu.Lock()
 	k.network = n
@@ -177,7 +177,7 @@ func (k *kubelet) attachNetwork(n network, restored []restoredPod) {
 		keys = append(keys, key)
 	}
 	k.mu.Unlock()
-	// Pods that vanished meanwhile are in the list of restored ones only.
+	// Pods that are gone in the meantime are only in the list of restored ones.
 	for _, key := range keys {
 		k.queue.Add(key)
 	}
@@ -214,8 +214,8 @@ func (k *kubelet) next(ctx context.Context) bool {
 	return true
 }
 
-// sync brings one pod incarnation to the state that its object asks for. It returns when to look again, zero
-// if only an event can change anything.
+// sync brings one pod to the state that its object requires. It returns when to look again; zero if only an event can
+// change anything.
 func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 	pod, err := k.pod(key)
 	if err != nil {
@@ -241,7 +241,7 @@ func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 	}
 }
 
-// pod returns the object of this incarnation, nil if it is gone.
+// pod returns the object of this pod; nil if it is gone.
 func (k *kubelet) pod(key podKey) (*corev1.Pod, error) {
 	obj, exists, err := k.informer.GetStore().GetByKey(key.NamespacedName.String())
 	if err != nil {
@@ -256,8 +256,8 @@ func (k *kubelet) pod(key podKey) (*corev1.Pod, error) {
 	return nil, nil
 }
 
-// create makes the sandbox and starts the containers. Without addresses the pod waits in ContainerCreating,
-// with an event that says what the allocator said.
+// create creates the sandbox and starts the containers. Without addresses the pod waits in ContainerCreating, with an
+// event that contains the error of the allocator.
 func (k *kubelet) create(ctx context.Context, key podKey, pod *corev1.Pod, network network) (time.Duration, error) {
 	box := &sandbox{}
 	if pod.Spec.HostNetwork {
@@ -329,8 +329,8 @@ func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time
 	return 0
 }
 
-// terminate stops a pod that was asked to go, reports that it has ended and removes its object, in this order:
-// whoever sees the object gone may rely on the sandbox being gone.
+// terminate stops a pod, reports that it has ended and removes its object, in this order: when the object is gone,
+// the sandbox is gone too.
 func (k *kubelet) terminate(ctx context.Context, key podKey, pod *corev1.Pod, box *sandbox) (time.Duration, error) {
 	delay := k.opts.stopDelay
 	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
@@ -349,20 +349,20 @@ func (k *kubelet) terminate(ctx context.Context, key podKey, pod *corev1.Pod, bo
 		GracePeriodSeconds: new(int64),
 		Preconditions:      metav1.NewUIDPreconditions(string(pod.UID)),
 	})
-	// A conflict means that the name belongs to another incarnation already.
+	// A conflict means that the name belongs to another pod.
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return 0, fmt.Errorf("delete the object of the ended pod %s: %w", key.NamespacedName, err)
 	}
 	return 0, nil
 }
 
-// patchStatus writes the status if it differs, to this incarnation of the pod only.
+// patchStatus writes the status if it differs, to this pod only.
 func (k *kubelet) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	_, _, _, err := statusutil.PatchPodStatus(ctx, k.client, pod.Namespace, pod.Name, pod.UID, pod.Status, status)
 	if err == nil {
 		return nil
 	}
-	// The helper hides the kind of the error. A pod that is gone, or was replaced, has no status to write.
+	// The helper hides the type of the error. A pod that is gone or was replaced has no status to write.
 	live, getErr := k.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(getErr) || (getErr == nil && live.UID != pod.UID) {
 		return nil

@@ -1,10 +1,8 @@
-// Command fixedip-simnode is one node of a cluster without machines: it plays the kubelet, and runs Cilium's
-// own CRD allocator (pkg/ipam) where the agent would. Addresses are therefore given out, refused, restored
-// and reported by the code that does it on a real node.
-//
-// It makes nothing up: an address comes from the allocator, or the pod stays in ContainerCreating. It runs no
-// containers; probes and readiness gates are left out. One process is one node, since the
-// allocator's node store is a package global.
+// Command fixedip-simnode is one simulated node: it plays the kubelet, and runs the CRD allocator of Cilium
+// (pkg/ipam) in place of the agent. Addresses are therefore allocated, refused, restored and reported by the code
+// that does it on a real node.
+// An address comes from the allocator, or the pod stays in ContainerCreating. The node runs no containers and has no
+// probes and readiness gates. One process is one node, because the node store of the allocator is a package global.
 package main
 
 import (
@@ -31,7 +29,7 @@ func main() {
 	})
 }
 
-// clients are the two faces of the API server that a node needs.
+// clients are the Kubernetes and Cilium clients of a node.
 type clients struct {
 	kube   kubernetes.Interface
 	cilium ciliumclient.Interface
@@ -56,8 +54,8 @@ func newClients(kubeconfig, nodeName string) (*clients, error) {
 	return &clients{kube: kube, cilium: cilium}, nil
 }
 
-// run brings the node up in the order of a real one: the Node exists and is not ready, the agent waits for
-// its addresses, then pods may start and the Node turns ready. Pods stay when the process ends.
+// run starts the node in the order of a real one: the Node exists and is not ready, the agent waits for its
+// addresses, then pods may start and the Node becomes ready. Pods stay when the process ends.
 func run(ctx context.Context, o *options) error {
 	c, err := newClients(o.kubeconfig, o.nodeName)
 	if err != nil {

@@ -25,14 +25,14 @@ import (
 const (
 	// leaseSeconds is the kubelet's default lease duration.
 	leaseSeconds = 40
-	// statusReport is how often an unchanged node status is written, as by the kubelet: more would only wake
-	// up every watcher of nodes.
+	// statusReport is how often an unchanged node status is written, as by the kubelet; more would only cause events
+	// for every watcher of nodes.
 	statusReport = 5 * time.Minute
 	// registerRetry is how often a node tries to register.
 	registerRetry = 500 * time.Millisecond
 )
 
-// node keeps the Node object: its registration, its lease and its status.
+// node maintains the Node object: its registration, lease and status.
 type node struct {
 	client kubernetes.Interface
 	opts   *options
@@ -42,9 +42,9 @@ func newNode(client kubernetes.Interface, o *options) *node {
 	return &node{client: client, opts: o}
 }
 
-// register makes the Node, not ready, or takes over the one that an earlier process left. Like a kubelet it
-// tries until it succeeds, without error when ctx ends, and it registers once: a Node deleted later stays
-// deleted until the node is started again.
+// register creates the Node, not ready, or takes over the one of an earlier process. Like a kubelet it retries until
+// it succeeds, without error when ctx ends, and it registers once: a Node that is deleted later stays deleted until
+// the node is restarted.
 func (n *node) register(ctx context.Context) {
 	// The wait ends with success or with ctx.
 	_ = wait.PollUntilContextCancel(ctx, registerRetry, true, func(ctx context.Context) (bool, error) {
@@ -82,7 +82,7 @@ func (n *node) tryRegister(ctx context.Context) error {
 				return err
 			}
 		}
-		// The Ready condition is left as it is: a restart of the kubelet does not make a node unready.
+		// The Ready condition is not changed: a restart of the kubelet does not make a node unready.
 		updated.Status.Capacity, updated.Status.Allocatable = want.Status.Capacity, want.Status.Allocatable
 		updated.Status.Addresses, updated.Status.NodeInfo = want.Status.Addresses, want.Status.NodeInfo
 		if equality.Semantic.DeepEqual(have.Status, updated.Status) {
@@ -97,7 +97,7 @@ func (n *node) tryRegister(ctx context.Context) error {
 	return nil
 }
 
-// desired is the Node as a kubelet registers it before its pod network is up.
+// desired returns the Node as a kubelet registers it before its pod network is up.
 func (n *node) desired() *corev1.Node {
 	labels := map[string]string{
 		corev1.LabelHostname:   n.opts.nodeName,
@@ -157,8 +157,8 @@ func (n *node) keepLease(ctx context.Context) {
 		n.opts.nodeName, corev1.NamespaceNodeLease, owner).Run(ctx)
 }
 
-// keepStatus says that the node is ready, and says so again whenever someone (the node lifecycle controller)
-// said otherwise, until ctx ends.
+// keepStatus sets the node ready, again after another program (the node lifecycle controller) changed it, until ctx
+// ends.
 func (n *node) keepStatus(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	wait.UntilWithContext(ctx, func(ctx context.Context) {

@@ -46,7 +46,7 @@ func newOptions() *options {
 	}
 }
 
-// AddFlags names them.
+// AddFlags adds the flags.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "Kubeconfig of an identity that may do what a kubelet and an agent do.")
 	fs.StringVar(&o.nodeName, "node-name", o.nodeName, "Name of the node.")
@@ -61,13 +61,13 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.stopDelay, "stop-delay", o.stopDelay, "Time that containers take to stop, if the pod's grace period is not shorter.")
 	fs.DurationVar(&o.leaseRenewal, "lease-renewal", o.leaseRenewal, "How often the node says that it lives.")
 	fs.DurationVar(&o.endpointInterval, "endpoint-interval", o.endpointInterval, "How often the agent looks whether the CiliumEndpoints of its pods are there.")
-	fs.BoolVar(&o.oldAgent, "old-agent", o.oldAgent, "Never make a CiliumEndpoint again that somebody else deleted, as agents up to v1.18.")
-	fs.BoolVar(&o.rebooted, "rebooted", o.rebooted, "The machine was started anew: pods that an earlier process ran have lost their sandboxes, and get new ones under the same objects.")
+	fs.BoolVar(&o.oldAgent, "old-agent", o.oldAgent, "Never create a CiliumEndpoint again that another program deleted, like Cilium v1.18.0.")
+	fs.BoolVar(&o.rebooted, "rebooted", o.rebooted, "The machine was rebooted: pods of an earlier process have lost their sandboxes, and get new ones under the same objects.")
 	fs.StringToStringVar(&o.labels, "labels", o.labels, "More labels for the node.")
 	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the allocator's state as JSON; empty means off.")
 }
 
-// Validate checks the options and fills in those that follow from others.
+// Validate validates the options and sets derived ones.
 func (o *options) Validate() error {
 	if _, err := os.Stat(o.kubeconfig); err != nil {
 		return fmt.Errorf("--kubeconfig=%q: %w", o.kubeconfig, err)
@@ -120,7 +120,7 @@ func (o *options) Validate() error {
 	return nil
 }
 
-// deriveNodeIPs makes stable node addresses from the name. Nothing ever dials them. They are not loopback
+// deriveNodeIPs derives stable node addresses from the name. No program connects to them. They are not loopback
 // addresses, which the API server refuses in endpoints.
 func deriveNodeIPs(name string, ipv4, ipv6 bool) []string {
 	h := fnv.New32a()

@@ -6,10 +6,10 @@ import (
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 )
 
-// The statuses below are built on the one that the pod has, so that writing them again changes nothing, and
-// conditions that others keep stay.
+// The statuses below are based on the current status of the pod, so that writing them again changes nothing and
+// conditions of other components stay.
 
-// runningStatus is the status of a pod whose containers run.
+// runningStatus returns the status of a pod whose containers run.
 func runningStatus(pod *corev1.Pod, box *sandbox, nodeIPs []string) corev1.PodStatus {
 	s := baseStatus(pod, nodeIPs)
 	s.Phase = corev1.PodRunning
@@ -32,7 +32,7 @@ func runningStatus(pod *corev1.Pod, box *sandbox, nodeIPs []string) corev1.PodSt
 	return s
 }
 
-// waitingStatus is the status of a pod that has no sandbox yet.
+// waitingStatus returns the status of a pod without a sandbox.
 func waitingStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 	s := baseStatus(pod, nodeIPs)
 	s.Phase = corev1.PodPending
@@ -49,13 +49,13 @@ func waitingStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 	return s
 }
 
-// endedStatus is the status of a pod whose containers were stopped in good order; of one that never started,
-// it says that it failed, as a kubelet does. The addresses stay in it, as they do on a real node: a pod object
-// on its way out says nothing about who has its address.
+// endedStatus returns the status of a pod whose containers were stopped; a pod that never started has failed, as with
+// a kubelet. The addresses stay in the status, as on a real node: the status of a terminating pod does not show who
+// has its address.
 func endedStatus(pod *corev1.Pod) corev1.PodStatus {
 	s := *pod.Status.DeepCopy()
 	s.ObservedGeneration = pod.Generation
-	// Ended containers stay as they ended: a second look must not make a second patch.
+	// Terminated containers keep their state, so that a second look makes no second patch.
 	if s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed {
 		return s
 	}
@@ -81,7 +81,7 @@ func endedStatus(pod *corev1.Pod) corev1.PodStatus {
 	return s
 }
 
-// baseStatus is what all statuses of a pod on this node have in common.
+// baseStatus returns the common part of all statuses of a pod on this node.
 func baseStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 	s := *pod.Status.DeepCopy()
 	s.ObservedGeneration = pod.Generation
@@ -89,12 +89,12 @@ func baseStatus(pod *corev1.Pod, nodeIPs []string) corev1.PodStatus {
 	for _, ip := range nodeIPs {
 		s.HostIPs = append(s.HostIPs, corev1.HostIP{IP: ip})
 	}
-	// The scheduler's binding sets it; a pod made with a node name gets it from the kubelet.
+	// The binding sets it; for a pod created with a node name the kubelet does.
 	setCondition(pod, &s, corev1.PodScheduled, true, "")
 	return s
 }
 
-// setCondition sets a condition; the reason is for the false one.
+// setCondition sets a condition; the reason is for a false one.
 func setCondition(pod *corev1.Pod, s *corev1.PodStatus, t corev1.PodConditionType, is bool, reason string) {
 	c := &corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, ObservedGeneration: pod.Generation}
 	if !is {

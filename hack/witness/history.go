@@ -14,10 +14,9 @@ import (
 // place is an address on a node.
 type place struct{ node, address string }
 
-// tenure is a time in revisions of one etcd, from the first up to the one that ends it; 0: it lasts.
+// tenure is a range of etcd revisions, from first up to the one that ends it; 0 if it has not ended.
 type tenure struct {
-	// of is who had the address: a pod, or the owner of the entry as the pool has it, which is empty
-	// where the entry is for anybody.
+	// of is the pod that had the address, or the owner of the entry, which is empty for dynamic entries.
 	of          string
 	from, until uint64
 }
@@ -30,12 +29,12 @@ func (t tenure) within(o tenure) bool {
 	return o.from <= t.from && (o.until == 0 || t.until != 0 && t.until <= o.until)
 }
 
-// history is all that was ever seen of who had an address, and of whose it was by the pool.
+// history contains every pod that was seen with an address, and every owner of its entries.
 type history struct {
-	// pods are those that had the address, each from when its status first said so until it had ended
-	// or was gone. Key: the place, and under it the UID of the pod.
+	// pods contains the tenure of each pod that had the address, from the first status with the address until the pod was
+	// terminal or deleted. Key: the place and the UID of the pod.
 	pods map[place]map[types.UID]*tenure
-	// entries are the owners of the address in the pool of the node, in their order.
+	// entries contains the owners of the address in the pool of the node, in order.
 	entries map[place][]*tenure
 }
 
@@ -63,8 +62,8 @@ func (h history) seePod(pod *corev1.Pod, gone bool) {
 	}
 }
 
-// seeNode compares a CiliumNode with what it was before; nil: it is new. The last tenure of an entry
-// that stands is the one that lasts.
+// seeNode compares a CiliumNode with its previous version, which is nil if it is new. The last tenure of an existing
+// entry has no end.
 func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
 	if before != nil {
 		for ip, e := range before.Spec.IPAM.Pool {
@@ -85,7 +84,7 @@ func (h history) seeNode(before, cn *ciliumv2.CiliumNode, gone bool) {
 	}
 }
 
-// named is the time in which the entry of a place named a pod at a revision; nil: it did not.
+// named returns the tenure in which the entry of a place named a pod at a revision; nil if there is none.
 func (h history) named(at place, pod string, revision uint64) *tenure {
 	for _, e := range h.entries[at] {
 		if e.of == pod && e.from < revision && (e.until == 0 || revision < e.until) {
@@ -95,7 +94,7 @@ func (h history) named(at place, pod string, revision uint64) *tenure {
 	return nil
 }
 
-// joined tells whether a pod got the address of a place that another had.
+// joined reports whether a pod got the address of a place while another pod had it.
 func (h history) joined(at place, pod string, had tenure) bool {
 	for _, t := range h.pods[at] {
 		if t.of == pod && had.from < t.from && t.overlaps(had) {
@@ -105,7 +104,7 @@ func (h history) joined(at place, pod string, had tenure) bool {
 	return false
 }
 
-// taken tells whether an entry of a node that named a pod at one revision was taken from it by another.
+// taken reports whether an entry that named a pod at one revision was taken from it before another revision.
 func (h history) taken(node, pod string, from, by uint64) bool {
 	for at, entries := range h.entries {
 		if at.node == node && slices.ContainsFunc(entries, func(e *tenure) bool {
@@ -117,12 +116,11 @@ func (h history) taken(node, pod string, from, by uint64) bool {
 	return false
 }
 
-// Stray is a pod that had an address while the entry in the pool of its node did not name it, or not
-// all the time.
+// Stray is a pod that had an address while the pool entry of its node did not name it, or not all the time.
 type Stray struct {
 	Pod, Node, Address string
-	// Others are the pods that the entry came to name meanwhile, and those that got the address as well. An agent that
-	// is behind may give anybody what came to be another's before, who is gone: that one alone is not among them.
+	// Others are the pods that the entry named in the meantime and pods that got the address too. A pod that owned the
+	// entry before and is gone is not included: an agent that is behind may have given its address away.
 	Others []string
 }
 
@@ -133,7 +131,7 @@ func (s Stray) String() string {
 	return fmt.Sprintf("pod %s had %s on node %s, whose entry did not name it", s.Pod, s.Address, s.Node)
 }
 
-// Strays are all that were ever seen, one for each incarnation of a pod, by pod.
+// Strays returns all strays that were seen, one per UID, sorted by pod.
 func (w *Witness) Strays() []Stray {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +158,7 @@ func (w *Witness) Strays() []Stray {
 	return found
 }
 
-// Offered are the addresses that the pool of a node had for anybody at any time, sorted.
+// Offered returns the addresses that were ever dynamic entries in the pool of a node, sorted.
 func (w *Witness) Offered(node string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,15 +12,14 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 )
 
-// Pool counts the entries of one node's pool.
+// Pool counts the entries of the pool of one node.
 type Pool struct {
 	Node    string
 	Subnets []string
-	// Fixed entries name a pod, Dynamic ones nobody, Resting ones were taken from a pod, and Moving ones
-	// are marks for addresses that are on another node than their home, or on the way. Used are those
-	// that the agent says it has allocated.
+	// Fixed counts entries owned by a pod, Dynamic those without an owner, Resting those in cooldown, and Moving markers
+	// of migrated or migrating addresses. Used counts addresses that the agent reports as used.
 	Fixed, Dynamic, Resting, Moving, Used int
-	// Free are the addresses of the subnets that have no entry.
+	// Free counts addresses of the subnets without an entry.
 	Free int64
 }
 
@@ -32,7 +31,7 @@ func poolOf(cn *ciliumv2.CiliumNode) Pool {
 			p.Dynamic++
 		case pod(e.Owner):
 			p.Fixed++
-		case e.Owner == "fixedip.io/away", e.Owner == "fixedip.io/arriving":
+		case e.Owner == "fixedip.io/moved", e.Owner == "fixedip.io/move-target":
 			p.Moving++
 		default:
 			p.Resting++
@@ -68,13 +67,13 @@ func (w *Witness) AwaitPools(ctx context.Context, condition func(Pool) bool) err
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("%w; what stands is\n%s", context.Cause(ctx), w.Pools())
+			return fmt.Errorf("%w; the current state is\n%s", context.Cause(ctx), w.Pools())
 		}
 	}
 }
 
-// Generations are the generations of all CiliumNodes, by name: they change with each write of the
-// spec, and with no other.
+// Generations returns the generations of all CiliumNodes. Key: the name. A generation changes with each write of the
+// spec only.
 func (w *Witness) Generations() map[string]int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,13 +84,13 @@ func (w *Witness) Generations() map[string]int64 {
 	return generations
 }
 
-// Pools shows the pools of all nodes to people.
+// Pools formats the pools of all nodes as a table.
 func (w *Witness) Pools() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "NODE\tSUBNET\tFIXED\tDYNAMIC\tRESTING\tMOVING\tIN USE\tFREE OF ENTRIES")
+	fmt.Fprintln(t, "NODE\tSUBNET\tFIXED\tDYNAMIC\tCOOLDOWN\tMOVING\tIN USE\tFREE OF ENTRIES")
 	for _, p := range w.pools() {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", p.Node, strings.Join(p.Subnets, " "), p.Fixed, p.Dynamic, p.Resting, p.Moving, p.Used, p.Free)
 	}

@@ -14,35 +14,35 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Row is what stands for one identity.
+// Row describes one identity.
 type Row struct {
 	Pod     string
 	UID     string
 	Node    string
 	Address string
-	// Running: the pod runs, with its address, and was not asked to stop.
+	// Running is true if the pod runs with its address and is not being deleted.
 	Running bool
-	// Phase is that of the FixedIP; empty where there is none.
+	// Phase is the phase of the FixedIP; empty if there is none.
 	Phase string
-	// Entries are "node/address" of the pool entries that name the pod.
+	// Entries contains "node/address" of the pool entries that the pod owns.
 	Entries []string
 }
 
-// State is all rows of a namespace, by pod: everything that is a pod, a FixedIP or an entry.
+// State returns all rows of a namespace, sorted by pod: one for each pod, FixedIP or entry.
 func (w *Witness) State(namespace string) []Row {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.state(namespace)
 }
 
-// state looks at everything once, and not once for each row: it is asked for at every event.
+// state indexes everything once, because it is needed at every event.
 func (w *Witness) state(namespace string) []Row {
 	keys := map[string]bool{}
 	for k := range w.pods {
 		keys[k] = true
 	}
-	// records have the FixedIP of each pod. Key: its namespace/name. One of the pod's own name comes
-	// before a slot.
+	// records contains the FixedIP of each pod. Key: namespace/name. A FixedIP with the name of the pod takes precedence
+	// over a slot.
 	records := map[string]*v1alpha1.FixedIP{}
 	for _, r := range w.records {
 		if key := holder(r); records[key] == nil || !r.Spec.Slot {
@@ -50,7 +50,7 @@ func (w *Witness) state(namespace string) []Row {
 		}
 		keys[holder(r)] = true
 	}
-	// entries are "node/address". Key: the owner.
+	// entries contains "node/address". Key: the owner.
 	entries := map[string][]string{}
 	for name, cn := range w.nodes {
 		for ip, e := range cn.Spec.IPAM.Pool {
@@ -79,7 +79,7 @@ func (w *Witness) state(namespace string) []Row {
 	return rows
 }
 
-// Records are the FixedIPs of a namespace as last seen, by name.
+// Records returns the FixedIPs of a namespace as last seen, sorted by name.
 func (w *Witness) Records(namespace string) []*v1alpha1.FixedIP {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,28 +92,28 @@ func (w *Witness) Records(namespace string) []*v1alpha1.FixedIP {
 	return found
 }
 
-// Pod is a pod as last seen, nil if there is none.
+// Pod returns a pod as last seen; nil if there is none.
 func (w *Witness) Pod(namespace, name string) *corev1.Pod {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pods[namespace+"/"+name]
 }
 
-// Node is a CiliumNode as last seen, nil if there is none.
+// Node returns a CiliumNode as last seen; nil if there is none.
 func (w *Witness) Node(name string) *ciliumv2.CiliumNode {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.nodes[name]
 }
 
-// Entries are "node/address" of all pool entries that name a pod.
+// Entries returns "node/address" of all pool entries that a pod owns.
 func (w *Witness) Entries(namespace, name string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.entries(namespace + "/" + name)
 }
 
-// Owner is the owner of a pool entry; ok is false where the pool has no such entry.
+// Owner returns the owner of a pool entry; ok is false if there is no such entry.
 func (w *Witness) Owner(node, address string) (owner string, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,8 +125,7 @@ func (w *Witness) Owner(node, address string) (owner string, ok bool) {
 	return e.Owner, ok
 }
 
-// Await returns when the condition holds for the rows of a namespace. The error says what stands
-// when ctx ends.
+// Await returns when the condition holds for the rows of a namespace. If ctx ends before, the error contains the rows.
 func (w *Witness) Await(ctx context.Context, namespace string, condition func([]Row) bool) ([]Row, error) {
 	for {
 		w.mu.Lock()
@@ -138,12 +137,12 @@ func (w *Witness) Await(ctx context.Context, namespace string, condition func([]
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return rows, fmt.Errorf("%w; what stands is\n%s", context.Cause(ctx), Table(rows))
+			return rows, fmt.Errorf("%w; the current state is\n%s", context.Cause(ctx), Table(rows))
 		}
 	}
 }
 
-// Table shows rows to people.
+// Table formats rows as a table.
 func Table(rows []Row) string {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
@@ -166,7 +165,7 @@ func orDash(s string) string {
 	return s
 }
 
-// Record is a FixedIP as last seen, nil if there is none.
+// Record returns a FixedIP as last seen; nil if there is none.
 func (w *Witness) Record(namespace, name string) *v1alpha1.FixedIP {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,29 +9,29 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// suspicion is a promise that is broken as far as seen. It is not, if the FixedIP turns out to have been
-// deleted, or asked to go, before: the watches of two kinds are not in step.
+// suspicion is an apparent violation. It is cleared if the FixedIP turns out to have been deleted before, because watches
+// of two kinds are not synchronised.
 //
-// Whoever is bound while his former address is being taken back may still count on it: the scheduler sees
-// what stands, a moment late. He gets another one, and nobody else can have had either.
+// A pod that is bound while its previous address is being released may still count on that address, because the scheduler
+// sees the state with a delay. It gets another address, and no other pod can have had either.
 type suspicion struct {
 	text string
-	// bound is the version in which the pod was bound, and seen the one in which a promise looks broken: of the
-	// pod that runs, or of the CiliumNode with the late claim.
+	// bound is the revision in which the pod was bound, and seen the revision of the apparent violation: of the running pod
+	// or of the CiliumNode with the late claim.
 	bound, seen uint64
-	// record is the FixedIP that promises; empty: none did yet.
+	// record is the FixedIP that reserves the address; empty if there was none yet.
 	record types.UID
-	// key and node are namespace/name of the pod, and where it was bound.
+	// key is the namespace/name of the pod, and node the node to which it was bound.
 	key, node string
 }
 
-// promise is what a FixedIP keeps for its pod.
+// promise is the reservation of a FixedIP.
 type promise struct {
 	ips    string
 	record types.UID
 }
 
-// farewell is the version in which a FixedIP was first seen asked to go.
+// farewell is the revision in which a FixedIP was first seen with a deletionTimestamp.
 type farewell struct {
 	record types.UID
 	asked  uint64
@@ -45,16 +45,16 @@ func (w *Witness) seeFarewell(fip *v1alpha1.FixedIP) {
 	w.farewells[key] = append(w.farewells[key], farewell{fip.UID, version(fip)})
 }
 
-// cleared tells whether a suspect was bound while his address was being taken back: its FixedIP had been asked to
-// go, and the entry that named him on his node then was taken before anything looked broken.
+// cleared reports whether the pod was bound while its address was being released: its FixedIP was being deleted, and the
+// entry that named the pod on its node was released before the apparent violation.
 func (w *Witness) cleared(s suspicion) bool {
 	return slices.ContainsFunc(w.farewells[s.key], func(f farewell) bool {
 		return f.asked < s.bound && (s.record == "" || f.record == s.record) && w.history.taken(s.node, s.key, f.asked, s.seen)
 	})
 }
 
-// suspects are the suspicions that nothing has cleared, in words: those by pod, and then claims that came
-// after their binds.
+// suspects returns descriptions of the suspicions that were not cleared, sorted by pod, and of claims that followed their
+// binds.
 func (w *Witness) suspects() []string {
 	var found []string
 	for _, key := range slices.Sorted(maps.Keys(w.suspicions)) {

@@ -1,9 +1,3 @@
-// Package witness watches a cluster from outside, as a stranger would, and holds what it sees
-// against what fixedip promises: a pod keeps its address, no two have the same one, and a claim
-// stands before its pod is bound. The demo and the integration tests share it.
-//
-// It only reads, and shares no code with the product but the types of its API: what it says is
-// worth something because it was found out independently.
 package witness
 
 import (
@@ -28,52 +22,49 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// Placement is the first placement of an identity, as etcd ordered it.
+// Placement is the first placement of an identity, in the order of etcd revisions.
 type Placement struct {
 	Pod, Node, Address string
-	// Claimed is the version of the CiliumNode in which the entry first named the pod, Bound that
-	// of the pod in which it first had a node. Versions are revisions of one etcd: the lower one
-	// was written first.
+	// Claimed is the revision of the CiliumNode in which the entry first named the pod, and Bound the revision of the pod
+	// in which it first had a node. The lower revision was written first.
 	Claimed, Bound uint64
 }
 
-// Witness is what was seen so far. Its methods may be called from several goroutines.
+// Witness records what it has seen. Its methods are safe for concurrent use.
 type Witness struct {
 	mu sync.Mutex
-	// pods are the pods that exist. Key: namespace/name. Value: the last version seen.
+	// pods contains the existing pods. Key: namespace/name. Value: the last version seen.
 	pods map[string]*corev1.Pod
-	// nodes are the CiliumNodes that exist. Key: their name.
+	// nodes contains the existing CiliumNodes. Key: the name.
 	nodes map[string]*ciliumv2.CiliumNode
-	// records are the FixedIPs that exist. Key: namespace/name.
+	// records contains the existing FixedIPs. Key: namespace/name.
 	records map[string]*v1alpha1.FixedIP
-	// first are the first placements since the identity had no claim anywhere. Key: namespace/name
-	// of the pod.
+	// first contains the first placement of each identity since it last had no claim. Key: namespace/name of the pod.
 	first map[string]*Placement
-	// promised are the addresses that an identity must keep: those of its record. Key:
-	// namespace/name. It goes with the record.
+	// promised contains the addresses that an identity must keep, which are those of its FixedIP. Key: namespace/name.
+	// An element is removed with its FixedIP.
 	promised map[string]promise
-	// ran has the address that each incarnation of a pod ran with. Key: the pod's UID.
+	// ran contains the addresses that each pod ran with. Key: the UID of the pod.
 	ran map[types.UID]string
-	// boundAt is the version of each incarnation of a pod in which it first had a node. Key: the
-	// pod's UID.
+	// boundAt contains the revision in which each pod first had a node. Key: the UID of the pod.
 	boundAt map[types.UID]uint64
-	// suspicions are pods that ran with another address than the one that was kept for them as far
-	// as seen. Key: namespace/name.
+	// suspicions contains pods that seem to have run with another address than their fixed address. Key:
+	// namespace/name.
 	suspicions map[string]suspicion
-	// early are binds that came before their claims as far as seen.
+	// early contains binds that seem to precede their claims.
 	early []suspicion
-	// farewells are the FixedIPs that were asked to go. Key: namespace/name of the pod.
+	// farewells contains the FixedIPs in deletion. Key: namespace/name of the pod.
 	farewells map[string][]farewell
-	// violations are the broken promises, in the order seen.
+	// violations contains the violations in the order in which they were seen.
 	violations []string
 	history    history
-	// anyOrder: claims may follow their binds.
+	// anyOrder is true if claims may follow their binds.
 	anyOrder bool
-	// changed is closed and made anew at each event.
+	// changed is closed and replaced at each event.
 	changed chan struct{}
 }
 
-// blank is a witness that has seen nothing.
+// blank returns a witness that has seen nothing.
 func blank() *Witness {
 	return &Witness{
 		pods:       map[string]*corev1.Pod{},
@@ -90,7 +81,7 @@ func blank() *Witness {
 	}
 }
 
-// Start makes a witness that watches until ctx ends. It has seen all that stands when it returns.
+// Start starts a witness that watches until ctx ends. When it returns, the witness has seen all existing objects.
 func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	kinds, err := scheme.New()
 	if err != nil {
@@ -100,7 +91,7 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 	cfg.Wrap(reconnect.Transport)
 	watches, err := cache.New(cfg, cache.Options{Scheme: kinds})
 	if err != nil {
-		return nil, fmt.Errorf("make a cache: %w", err)
+		return nil, fmt.Errorf("create a cache: %w", err)
 	}
 	w := blank()
 	go func() {
@@ -185,7 +176,7 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 	}
 }
 
-// order compares the claim of a first placement with the bind, once both were seen.
+// order compares the claim of a first placement with its bind once both were seen.
 func (w *Witness) order(key string) {
 	p, now := w.first[key], w.pods[key]
 	if p == nil || p.Bound != 0 || now == nil || now.DeletionTimestamp != nil || w.boundAt[now.UID] == 0 {
@@ -193,8 +184,8 @@ func (w *Witness) order(key string) {
 	}
 	p.Bound = w.boundAt[now.UID]
 	if p.Claimed >= p.Bound {
-		// The controller may have taken the claim away that stood at the bind, and have given it back when it saw
-		// the pod: it looks at the pods once more after the write.
+		// The controller may have released the claim and restored it when it saw the bound pod: it confirms each release
+		// after the write.
 		if stood := w.history.named(place{p.Node, p.Address}, key, p.Bound); stood != nil && now.Spec.NodeName == p.Node {
 			p.Claimed = stood.from
 		}
@@ -219,8 +210,8 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 		if gone || !pod(e.Owner) || before != nil && before.Spec.IPAM.Pool[ip].Owner == e.Owner {
 			continue
 		}
-		// The owner is new on this address. That an ordinary pod has an entry is promised on strict nodes,
-		// not that it had it before its bind: another scheduler may have placed it.
+		// The owner is new on this address. On strict nodes unreserved pods have entries too, but not necessarily before
+		// their bind: another scheduler may have placed them.
 		if p := w.first[e.Owner]; p == nil && !strings.Contains(e.Resource, "/Pod/") {
 			w.first[e.Owner] = &Placement{Pod: e.Owner, Node: cn.Name, Address: ip, Claimed: version(cn)}
 			w.order(e.Owner)
@@ -234,8 +225,8 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	if before == nil {
 		return
 	}
-	// An identity that has no entry left anywhere starts anew with its next claim. One whose entries went with
-	// their node has its record still: what another node inherits is no claim.
+	// An identity without any entry starts again with its next claim. If its entries ended with their node, it still has
+	// its FixedIP: entries on the node that inherits the subnet are no claim.
 	for ip, e := range before.Spec.IPAM.Pool {
 		if gone && w.recorded(e.Owner) {
 			continue
@@ -246,7 +237,7 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	}
 }
 
-// recorded tells whether a FixedIP keeps anything for a pod.
+// recorded reports whether a FixedIP reserves addresses for a pod.
 func (w *Witness) recorded(key string) bool {
 	for _, r := range w.records {
 		if holder(r) == key {
@@ -259,7 +250,7 @@ func (w *Witness) recorded(key string) bool {
 func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 	key := fip.Namespace + "/" + fip.Name
 	if before := w.records[key]; before != nil && (gone || holder(before) != holder(fip)) {
-		// A slot that passes to another pod promises nothing to the one before.
+		// When a pod takes a slot over, the previous pod loses its reservation.
 		delete(w.promised, holder(before))
 	}
 	w.seeFarewell(fip)
@@ -271,7 +262,7 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 		return
 	}
 	w.records[key] = fip
-	// A record without addresses promises to keep what the pod will get.
+	// A FixedIP without addresses reserves the address that the pod will get.
 	if len(fip.Spec.IPs) > 0 {
 		w.promised[holder(fip)] = promise{strings.Join(fip.Spec.IPs, ","), fip.UID}
 	}
@@ -284,12 +275,11 @@ func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 	}
 }
 
-// away tells whether an address of the owner is on its way: no pool gives it to the pod, and a mark
-// keeps it.
+// away reports whether an address of the owner is being migrated: no pool has an owned entry, and a marker reserves it.
 func (w *Witness) away(owner string) bool {
 	for _, cn := range w.nodes {
 		for _, e := range cn.Spec.IPAM.Pool {
-			if e.Owner == "fixedip.io/away" && strings.HasSuffix(strings.TrimSuffix(e.Resource, "/leaving"), "/"+owner) {
+			if e.Owner == "fixedip.io/moved" && slices.Contains(strings.Split(e.Resource, ";"), "pod="+owner) {
 				return true
 			}
 		}
@@ -297,13 +287,13 @@ func (w *Witness) away(owner string) bool {
 	return false
 }
 
-// reassigns tells whether an identity may get another address, on another node than its record's.
+// reassigns reports whether an identity may get another address on another node.
 func (w *Witness) reassigns(key string) bool {
 	r, p := w.records[key], w.pods[key]
 	return r != nil && p != nil && r.Spec.Failover == v1alpha1.Reassign && r.Spec.NodeName != p.Spec.NodeName
 }
 
-// entries are "node/address" of all pool entries of an owner.
+// entries returns "node/address" of all pool entries of an owner.
 func (w *Witness) entries(owner string) []string {
 	var found []string
 	for name, cn := range w.nodes {
@@ -317,14 +307,14 @@ func (w *Witness) entries(owner string) []string {
 	return found
 }
 
-// Violations are the promises that were seen broken, in words.
+// Violations returns descriptions of the violations.
 func (w *Witness) Violations() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append(slices.Clone(w.violations), w.suspects()...)
 }
 
-// Placements are the first placements whose pods are bound, by pod.
+// Placements returns the first placements of bound pods, sorted by pod.
 func (w *Witness) Placements() []Placement {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -337,8 +327,7 @@ func (w *Witness) Placements() []Placement {
 	return found
 }
 
-// holder is the namespace/name of the pod that a record is for. It has the record's name, but for a
-// slot, which passes from pod to pod.
+// holder returns the namespace/name of the pod of a FixedIP: the name of the FixedIP or, for a slot, spec.podName.
 func holder(fip *v1alpha1.FixedIP) string {
 	if fip.Spec.Slot {
 		return fip.Namespace + "/" + fip.Spec.PodName
@@ -354,8 +343,8 @@ func version(obj client.Object) uint64 {
 	return v
 }
 
-// live tells whether a pod has its addresses for sure: its containers run and were not asked to
-// stop. One that is stopping may have given its addresses back already.
+// live reports whether a pod certainly has its addresses: its containers run and it is not being deleted. A terminating
+// pod may have released its addresses.
 func live(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil && len(pod.Status.PodIPs) > 0
 }
@@ -368,40 +357,39 @@ func addresses(pod *corev1.Pod) string {
 	return strings.Join(ips, ",")
 }
 
-// within tells whether all addresses of one list are in another. A record that names one family only
-// learns the other from its pod.
+// within reports whether all addresses of one list are in another. A FixedIP of one family gets the other one from its
+// pod.
 func within(few, many string) bool {
 	have := strings.Split(many, ",")
 	return !slices.ContainsFunc(strings.Split(few, ","), func(a string) bool { return !slices.Contains(have, a) })
 }
 
-// mark tells whether an owner in a pool is a mark of fixedip's, which offers the address to nobody.
+// mark reports whether an owner in a pool is a marker of fixedip, whose address is offered to no pod.
 func mark(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
-// pod tells whether an owner in a pool is a pod: the others are the node's own and marks.
+// pod reports whether an owner in a pool is a pod, not the node itself or a marker.
 func pod(owner string) bool {
 	namespace, name, ok := strings.Cut(owner, "/")
 	return ok && name != "" && !strings.Contains(namespace, ".")
 }
 
-// Forgive drops the suspicion against a pod that has the name of an identity and is another: a test
-// that makes one says so.
+// Forgive removes the suspicion against a pod that has the name of an identity but is a different pod, which the test
+// created on purpose.
 func (w *Witness) Forgive(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.suspicions, key)
 }
 
-// AnyOrder lets claims follow their binds, as they do where pods of other schedulers are adopted.
-// Call it before there are any.
+// AnyOrder allows claims to follow their binds, as they do if pods of other schedulers are adopted. Call it before the
+// first claim.
 func (w *Witness) AnyOrder() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.anyOrder = true
 }
 
-// Seen is the version in which an object was last seen: a pod, a CiliumNode or a FixedIP; 0: it does not exist
-// as far as seen.
+// Seen returns the revision in which a pod, CiliumNode or FixedIP was last seen; 0 if it does not exist.
 func (w *Witness) Seen(obj client.Object) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -423,7 +411,7 @@ func (w *Witness) Seen(obj client.Object) uint64 {
 	return 0
 }
 
-// Incarnations is how many pods were seen to run.
+// Incarnations returns the number of pods that were seen running.
 func (w *Witness) Incarnations() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// events makes objects whose versions rise with each, as those of one etcd do.
+// events creates objects with increasing revisions.
 type events struct {
 	w       *Witness
 	version int
@@ -28,7 +28,7 @@ func (e *events) meta(name, uid string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(uid), ResourceVersion: strconv.Itoa(e.version)}
 }
 
-// pod shows a pod: bound to a node, or not, and running with addresses, or not.
+// pod creates a pod that is bound to a node or not, and runs with addresses or not.
 func (e *events) pod(name, uid, node string, ips ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: e.meta(name, uid), Spec: corev1.PodSpec{NodeName: node}}
 	for _, ip := range ips {
@@ -39,7 +39,7 @@ func (e *events) pod(name, uid, node string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// node shows a CiliumNode whose pool has these entries: address, owner, address, owner, …
+// node creates a CiliumNode with the entries address, owner, address, owner, …
 func (e *events) node(name string, entries ...string) *ciliumv2.CiliumNode {
 	cn := &ciliumv2.CiliumNode{ObjectMeta: e.meta(name, name)}
 	cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
@@ -56,7 +56,7 @@ func (e *events) record(name string, ips ...string) *v1alpha1.FixedIP {
 	return f
 }
 
-// asked shows that a FixedIP was asked to go, in a version.
+// asked sets the deletionTimestamp of a FixedIP in a revision.
 func (e *events) asked(record *v1alpha1.FixedIP, version int) {
 	record = record.DeepCopy()
 	record.DeletionTimestamp, record.ResourceVersion = &metav1.Time{Time: time.Unix(1, 0)}, strconv.Itoa(version)
@@ -64,11 +64,11 @@ func (e *events) asked(record *v1alpha1.FixedIP, version int) {
 	e.w.seeRecord(record, false)
 }
 
-// What the witness swears to is worth nothing unless it tells when it is not so.
+// TestViolations checks that the witness detects each kind of violation.
 func TestViolations(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(e *events)
-		// want is a part of the one violation; empty: there is none.
+		// want is part of the only violation; empty if there is none.
 		want string
 	}{
 		"claimed, bound, running, recorded, and again": {func(e *events) {
@@ -88,62 +88,62 @@ func TestViolations(t *testing.T) {
 		"bound by a claim that is taken away and given back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, ""},
 		"bound after its claim was taken away, before it is given back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 3, before its claim at 4"},
 		"bound to one node by the claim of another that is taken away and given back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-2")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
 		"bound by a claim that is taken away, and claimed with another address": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, "pod db/web-0 was bound at revision 2, before its claim at 4"},
 		"bound while its address is being taken back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, ""},
 		"bound just before its address is taken back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 		}, ""},
 		"bound while its address is being taken back, of which the watch tells late": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			record := e.record("web-0", "10.0.1.9")
 			asked := e.version + 1
 			e.version++
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released", "10.0.1.8", "db/web-0")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.8", "db/web-0")
 			e.asked(record, asked)
 		}, ""},
-		"bound after its address was taken back, which nobody had asked for": {func(e *events) {
+		"bound after its address was released without a reason": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.record("web-0", "10.0.1.9")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 4, before its claim at 5"},
-		"another address, which nobody had asked for": {func(e *events) {
+		"another address without a reason": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1")
 			record := e.record("web-0", "10.0.1.9")
@@ -161,18 +161,18 @@ func TestViolations(t *testing.T) {
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
 			e.pod("web-0", "1", "node-1", "10.0.1.8")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 		}, "pod db/web-0 runs with 10.0.1.8, and 10.0.1.9 is kept for it"},
 		"bound before its claim, on a node that took nothing back": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.pod("web-0", "1", "node-2")
 			e.node("node-2", "10.0.2.9", "db/web-0")
 		}, "pod db/web-0 was bound at revision 5, before its claim at 6"},
 		"bound before its claim, by an entry that was taken back long ago": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
-			e.node("node-1", "10.0.1.9", "fixedip.io/released")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
 			e.asked(e.record("web-0", "10.0.1.9"), e.version+1)
 			e.pod("web-0", "1", "node-1")
 			e.node("node-1", "10.0.1.9", "db/web-0")
@@ -209,15 +209,15 @@ func TestViolations(t *testing.T) {
 			e.node("node-1", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1", "10.0.1.9")
 			e.record("web-0", "10.0.1.9")
-			e.node("node-2", "10.0.1.9", "fixedip.io/arriving")
+			e.node("node-2", "10.0.1.9", "fixedip.io/move-target")
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
 			e.pod("web-0", "2", "")
-			e.node("node-1", "10.0.1.9", "fixedip.io/away")
+			e.node("node-1", "10.0.1.9", "fixedip.io/moved")
 			e.node("node-2", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "2", "node-2", "10.0.1.9")
 		}, ""},
 		"an address that its home offers while it is elsewhere": {func(e *events) {
-			e.node("node-1", "10.0.1.9", "fixedip.io/away")
+			e.node("node-1", "10.0.1.9", "fixedip.io/moved")
 			e.node("node-2", "10.0.1.9", "db/web-0")
 			e.node("node-1", "10.0.1.9", "db/web-1")
 		}, "the address 10.0.1.9 is in the pools of node-1 and node-2"},
@@ -249,7 +249,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// What is looked up afterwards was true when it was: the pool may have changed since.
+// TestStrays checks that the history keeps what was true at each revision.
 func TestStrays(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(e *events)
@@ -282,7 +282,7 @@ func TestStrays(t *testing.T) {
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
 			e.pod("web-1", "2", "node-1", "10.0.1.9")
 		}, "[pod db/web-0 had 10.0.1.9 on node node-1, whose entry did not name it]"},
-		"one for anybody": {func(e *events) {
+		"a dynamic entry": {func(e *events) {
 			e.node("node-1", "10.0.1.1", "", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "1", "node-1", "10.0.1.1")
 		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
@@ -291,7 +291,7 @@ func TestStrays(t *testing.T) {
 			e.pod("web-0", "1", "node-1", "10.0.1.1")
 			e.node("node-1", "10.0.1.1", "db/web-0")
 		}, "[pod db/web-0 had 10.0.1.1 on node node-1, whose entry did not name it]"},
-		"each time anew": {func(e *events) {
+		"one tenure each time": {func(e *events) {
 			for _, uid := range []string{"1", "2"} {
 				e.w.seePod(e.pod("web-0", uid, "node-1", "10.0.1.1"), true)
 			}
@@ -319,6 +319,6 @@ func TestOffered(t *testing.T) {
 	e.node("node-1", "10.0.1.1", "db/web-0", "10.0.1.2", "health")
 	e.node("node-2", "10.0.2.1", "")
 	if got := fmt.Sprint(e.w.Offered("node-1")); got != "[10.0.1.1]" {
-		t.Errorf("%s was for anybody on node-1", got)
+		t.Errorf("%s was a dynamic entry on node-1", got)
 	}
 }

@@ -150,9 +150,9 @@ func (r *adoptReconciler) adopt(ctx context.Context, pod *corev1.Pod, id identit
 				return nil, fmt.Errorf("%w: %s is kept for %s by a FixedIP", errUnfit, a, owner)
 			}
 		}
-		if err := n.Another(id.Key(), addrs); err != nil {
+		if b := n.OtherAddressOf(id.Key(), addrs); b != nil {
 			// The cache has yet to show it.
-			return nil, fmt.Errorf("%w: %w", errSuperseded, err)
+			return nil, fmt.Errorf("%w: %w", errSuperseded, b)
 		}
 		edits, err := plan.Adopt(n, id, addrs, r.clock.Now())
 		if err != nil {
@@ -207,7 +207,7 @@ func (r *adoptReconciler) tellStrayed(pod *corev1.Pod, has []netip.Addr, node st
 // ordinary tells whether what a node's pool gives to a pod is for as long as it is there.
 func (r *adoptReconciler) ordinary(held []ledger.Holding, node string) bool {
 	for _, h := range held {
-		if kind, _, ok := r.ledger.WorkloadOf(h); h.Node == node && ok && kind == pool.OrdinaryKind {
+		if h.Node == node && r.ledger.EntryOf(h).IsUnreserved() {
 			return true
 		}
 	}

@@ -18,7 +18,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -34,13 +34,13 @@ func newShrinking(t *testing.T) *shrinking {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	s := &shrinking{stage: newStage(t, nil, objects(node))}
-	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {Owner: "router"}}, map[string]string{"10.0.1.3": "router"})
+	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": pool.ForOwner("router")}, map[string]string{"10.0.1.3": "router"})
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		Watermark:    plan.Watermark{Free: 1, Max: 9},
+		Watermark:    nodepool.Watermark{Free: 1, Max: 9},
 	}
-	l := s.records.ledger
+	l := s.ledger
 	s.r = &nodeReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
 		kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
@@ -56,7 +56,7 @@ func (s *shrinking) looks() (patches int, again time.Duration) {
 	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
 		s.t.Fatal(err)
 	}
-	s.records.ledger.SetNode(ciliumpool.FromCiliumNode(&cn))
+	s.ledger.SetNode(ciliumpool.FromCiliumNode(&cn))
 	before := s.patches
 	result, err := s.r.Reconcile(s.t.Context(), nodeRequest("n"))
 	if err != nil {

@@ -19,12 +19,10 @@ func (d *duty) counted(n pool.Node) func(netip.Addr) bool {
 // none. A pod that has opted out since, or that asks for another address, is not given it back: where the node has no
 // other left, each of the two would wait for the other.
 func (d *duty) back(e pool.Entry) time.Time {
-	from, ok := e.ReleasedFrom()
-	if !ok || !slices.Contains(d.counting, from) {
+	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(d.counting, e.Pod) {
 		return time.Time{}
 	}
-	at, _ := e.ReleasedAt()
-	return at.Add(2 * source.ResyncPeriod)
+	return e.SinceTime().Add(2 * source.ResyncPeriod)
 }
 
 // lastBack is when the next address is kept no longer to be given back; zero: none is.

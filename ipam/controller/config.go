@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
@@ -55,7 +55,7 @@ type Config struct {
 	SubnetPolicy subnetplan.Policy
 	SubnetHold   time.Duration
 	// Watermark is how many dynamic entries a pool holds.
-	Watermark plan.Watermark
+	Watermark nodepool.Watermark
 	// StrictNodes chooses the nodes whose pools hold owned entries only. The scheduler has to be told
 	// the same.
 	StrictNodes labels.Selector
@@ -144,7 +144,7 @@ func (c Config) Validate() field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("address-cooldown"), c.CoolDown.String(), "must not be negative"))
 	}
 	if c.AgentSilence <= 0 {
-		errs = append(errs, field.Invalid(field.NewPath("agent-report-timeout"), c.AgentSilence.String(), "must be more than 0s, and longer than agents take to report"))
+		errs = append(errs, field.Invalid(field.NewPath("agent-report-timeout"), c.AgentSilence.String(), "must be more than 0s, and longer than the report interval of the agents"))
 	}
 	if slices.Contains(c.Adoption.ExcludeDBBranch, "") {
 		errs = append(errs, field.Invalid(field.NewPath("exclude-dbbranch-prefixes"), "", "every label begins with the empty prefix"))

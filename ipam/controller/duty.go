@@ -15,8 +15,8 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -44,7 +44,7 @@ type duty struct {
 	// taken are the addresses that pods on the node have, by their statuses: the agent's word is late.
 	taken []netip.Addr
 	// occupants are the pods that have or need an address there.
-	occupants []plan.Occupant
+	occupants []nodepool.PodAddresses
 	// held tells whether a pod on the node has an address.
 	held func(netip.Addr) bool
 	// kept tells whether a FixedIP keeps an address.
@@ -158,15 +158,15 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 		}
 		// Pods that a DaemonSet made for the node are not there yet.
 		for _, o := range d.occupants {
-			if len(o.Addrs) == 0 && !slices.ContainsFunc(running, func(l plan.Occupant) bool { return l.Namespace == o.Namespace && l.Name == o.Name }) {
+			if len(o.Addrs) == 0 && !slices.ContainsFunc(running, func(l nodepool.PodAddresses) bool { return l.Namespace == o.Namespace && l.Name == o.Name }) {
 				running = append(running, o)
 			}
 		}
 		d.occupants = running
 	}
 	d.gone = map[string]bool{}
-	for _, e := range plan.Vacant(n, d.stays) {
-		namespace, name, _ := e.Pod()
+	for _, e := range nodepool.StaleUnreserved(n, d.stays) {
+		namespace, name, _ := pool.SplitOwnerKey(e.Owner)
 		stays, err := needsEntry(ctx, r.live, r.kinds, n.Name, namespace, name)
 		if err != nil {
 			return err
@@ -178,9 +178,9 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 }
 
 // watermark is that of one family.
-func (d *duty) watermark(n pool.Node, f address.Family) plan.Watermark {
+func (d *duty) watermark(n pool.Node, f address.Family) nodepool.Watermark {
 	if d.strict {
-		return plan.NoneFree
+		return nodepool.NoDynamic
 	}
 	size := int64(0)
 	for _, s := range n.Subnets {
@@ -202,7 +202,7 @@ func (d *duty) watermark(n pool.Node, f address.Family) plan.Watermark {
 func (d *duty) untold(n pool.Node) int {
 	told := 0
 	for _, owner := range n.Used {
-		if (pool.Entry{Owner: owner}).Node() {
+		if pool.ForOwner(owner).Kind == pool.NodeOwned {
 			told++
 		}
 	}
@@ -221,14 +221,14 @@ func (r *nodeReconciler) firstEntries(ctx context.Context, n pool.Node) (func(po
 // first makes the entries of a fresh pool.
 func (d *duty) first(n pool.Node) []pool.Edit {
 	if d.strict {
-		edits, _ := plan.Strict(n, d.occupants, d.kept)
+		edits, _ := nodepool.Strict(n, d.occupants, d.kept)
 		return edits
 	}
 	n = d.asTaken(n)
 	var edits []pool.Edit
 	for _, f := range address.Families {
 		if n.HasFamily(f) {
-			added, _ := plan.Fill(n, f, d.watermark(n, f), d.kept)
+			added, _ := nodepool.FillDynamic(n, f, d.watermark(n, f), d.kept)
 			edits = append(edits, added...)
 		}
 	}
@@ -259,7 +259,7 @@ func (d *duty) rested(n pool.Node) (edits []pool.Edit, next time.Time) {
 		return nil, time.Time{}
 	}
 	counted, lingered := d.counted(n), false
-	edits, next = plan.Rested(n, d.now, d.cfg.CoolDown, d.heard, func(a netip.Addr) bool {
+	edits, next = nodepool.ExpireCooldowns(n, d.now, d.cfg.CoolDown, d.heard, func(a netip.Addr) bool {
 		lingers := d.lingers(a)
 		lingered = lingered || lingers
 		return lingers || counted(a)
@@ -274,16 +274,16 @@ func (d *duty) rested(n pool.Node) (edits []pool.Edit, next time.Time) {
 func (d *duty) edits(n pool.Node) []pool.Edit {
 	edits, _ := d.rested(n)
 	if d.live {
-		for a, e := range plan.Vacant(n, func(namespace, name string) bool { return !d.gone[pool.OwnerKey(namespace, name)] }) {
+		for a, e := range nodepool.StaleUnreserved(n, func(namespace, name string) bool { return !d.gone[pool.OwnerKey(namespace, name)] }) {
 			if !d.held(a) {
-				edits = append(edits, n.Set(a, pool.Released(d.now)))
+				edits = append(edits, n.Set(a, pool.CooldownEntry("", d.now)))
 				klog.V(3).InfoS("An ordinary pod is gone", "node", n.Name, "owner", e.Owner, "ip", a)
 			}
 		}
 	}
 	n = n.With(edits)
 	for _, f := range address.Families {
-		out := plan.TakeOut(n, f, d.watermark(n, f), d.held, d.kept, d.unanswered)
+		out := nodepool.RemoveReleased(n, f, d.watermark(n, f), d.held, d.kept, d.unanswered)
 		edits, n = append(edits, out...), n.With(out)
 	}
 	return append(edits, d.first(n)...)
@@ -293,7 +293,7 @@ func (d *duty) edits(n pool.Node) []pool.Edit {
 func (d *duty) marks(n pool.Node) []pool.Mark {
 	var marks []pool.Mark
 	for _, f := range address.Families {
-		marks = append(marks, plan.Ask(n, f, d.watermark(n, f), d.held, d.kept, d.unanswered)...)
+		marks = append(marks, nodepool.ReleaseExcess(n, f, d.watermark(n, f), d.held, d.kept, d.unanswered)...)
 	}
 	return marks
 }
@@ -314,14 +314,14 @@ func sooner(a, b time.Time) time.Time {
 // tell says what the pool lacks that no edit can give it.
 func (d *duty) tell(r *nodeReconciler, n pool.Node) {
 	if d.strict {
-		if _, short := plan.Strict(n, d.occupants, d.kept); short > 0 {
+		if _, short := nodepool.Strict(n, d.occupants, d.kept); short > 0 {
 			r.warn(n, "SubnetFull", "FillPool", "The node is strict, %d addresses are needed for it and its pods, and subnets %v have none left", short, n.PodCIDRs)
 		}
 		return
 	}
 	n = d.asTaken(n)
 	for _, f := range address.Families {
-		if _, short := plan.Fill(n, f, d.watermark(n, f), d.kept); short > 0 && n.HasFamily(f) {
+		if _, short := nodepool.FillDynamic(n, f, d.watermark(n, f), d.kept); short > 0 && n.HasFamily(f) {
 			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses and subnets %v have none left", short, f, n.PodCIDRs)
 		}
 	}

@@ -40,8 +40,8 @@ func boundPod(ip string, change ...func(*corev1.Pod)) *corev1.Pod {
 // before it looked again. What stands tells it, and whoever looks puts it right.
 func TestPodBoundOnAnEntryThatWasReleased(t *testing.T) {
 	const mine = "db/web-0"
-	released := pool.ReleasedFrom(mine, begin.Add(-time.Second)).Unlisted()
-	away := pool.Away("other", mine)
+	released := pool.CooldownEntry(mine, begin.Add(-time.Second))
+	away := pool.MovedEntry("other", mine)
 	for name, c := range map[string]struct {
 		pod *corev1.Pod
 		// stored are the entries of the pool.
@@ -57,31 +57,31 @@ func TestPodBoundOnAnEntryThatWasReleased(t *testing.T) {
 		evicted bool
 	}{
 		"no address yet": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
-		"no address yet, of two the one taken last": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.ReleasedFrom(mine, begin.Add(-time.Hour)), "10.0.1.7": released},
+		"no address yet, of two the one taken last": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry(mine, begin.Add(-time.Hour)), "10.0.1.7": released},
 			want: map[string]string{"10.0.1.7": mine}},
 		"no address yet, and somebody else uses it":   {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, used: map[string]string{"10.0.1.200": "db/x"}},
-		"no address yet, and it was another's":        {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.ReleasedFrom("db/x", begin)}},
+		"no address yet, and it was another's":        {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry("db/x", begin)}},
 		"no address yet, and not at home here":        {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.2.200": released}},
 		"no address yet, and gone":                    {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, gone: true},
 		"it runs with what was taken":                 {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
 		"it runs with what rested long enough":        {pod: boundPod("10.0.1.200"), want: map[string]string{"10.0.1.200": mine}},
 		"it runs with another":                        {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": released, "10.0.1.1": {}}, want: map[string]string{"10.0.1.1": mine}},
 		"it runs with another, and was about to move": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": away, "10.0.1.1": {}}, want: map[string]string{"10.0.1.1": mine}},
-		"it runs with one of its own for now":         {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": pool.Ordinary("db", "web-0")}, want: map[string]string{"10.0.1.1": mine}},
-		"it runs with what another has by now":        {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": {Owner: "db/x"}}, evicted: true},
+		"it runs with one of its own for now":         {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": pool.UnreservedEntry("db", "web-0")}, want: map[string]string{"10.0.1.1": mine}},
+		"it runs with what another has by now":        {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}, evicted: true},
 		"it runs with what has moved":                 {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": away}, evicted: true},
 		"it runs with what another uses, it is said":  {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, used: map[string]string{"10.0.1.1": "db/x"}, evicted: true},
 		"it runs with another than it asks for": {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{request.AnnotationIPs: "10.0.1.200"} }),
 			stored: map[string]pool.Entry{"10.0.1.1": {}}, evicted: true},
-		"not so soon": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{Time: begin} }), stored: map[string]pool.Entry{"10.0.1.200": {Owner: "db/x"}}},
+		"not so soon": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{Time: begin} }), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
 		"not by its policy": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{identity.AnnotationOnMismatch: string(identity.Report)}
-		}), stored: map[string]pool.Entry{"10.0.1.200": {Owner: "db/x"}}},
+		}), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
 		"another scheduler's":            {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Spec.SchedulerName = "theirs" }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
 		"opted out":                      {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
 		"it has a record":                {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: true},
 		"its record waits for addresses": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, waits: true, want: map[string]string{"10.0.1.1": mine}},
-		"it has an entry":                {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.Owned("db", "web-0", "StatefulSet", "web")}},
+		"it has an entry":                {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
 		"not bound":                      {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func (s *stage) adopts() *adoptReconciler {
 	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
 		s.t.Fatal(err)
 	}
-	l := s.records.ledger
+	l := s.ledger
 	l.SetNode(ciliumpool.FromCiliumNode(&node))
 	return &adoptReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(s.t.Context(), ciliumpool.New(s.api), l.Node), cached: s.cached, live: s.api, events: s.recorder,
@@ -181,7 +181,7 @@ func (s *stage) fill(entries map[string]pool.Entry, used map[string]string) {
 	node.Generation = 1
 	node.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.2": {}}
 	for a, e := range entries {
-		node.Spec.IPAM.Pool[a] = ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Resource}
+		node.Spec.IPAM.Pool[a] = ciliumpool.EncodeEntry(e)
 	}
 	node.Status.IPAM.Used = ipamtypes.AllocationMap{}
 	for a, owner := range used {
@@ -213,7 +213,7 @@ func TestAdoptionBesideAnUnseenClaim(t *testing.T) {
 	s := newStage(t, objects(pod.DeepCopy()), objects(pod.DeepCopy()))
 	s.fill(map[string]pool.Entry{"10.0.1.1": {}}, nil)
 	r := s.adopts()
-	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.Owned("db", "web-0", "StatefulSet", "web")}, nil)
+	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}, nil)
 	before := s.poolOwners()
 	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)}); err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -110,7 +110,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	}
 	// What the ledger shows is looked at first: nothing to do is the rule.
 	edits, marks, untrack := d.edits(n), d.marks(n), r.untracks(n)
-	if slices.ContainsFunc(edits, takesAway) || len(plan.Vacant(n, d.stays)) > 0 {
+	if slices.ContainsFunc(edits, takesAway) || len(nodepool.StaleUnreserved(n, d.stays)) > 0 {
 		if err := d.lookLive(ctx, r, n); err != nil {
 			return reconcile.Result{}, err
 		}

@@ -15,7 +15,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -38,14 +38,14 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	s := newStage(t, objects(node), objects(node))
-	s.fill(map[string]pool.Entry{"10.0.1.9": pool.Released(begin)}, nil)
+	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", begin)}, nil)
 	s.adopts() // The ledger has the pool then.
 	cfg := Config{
 		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		Watermark:    plan.Watermark{Free: 1, Max: 1},
+		Watermark:    nodepool.Watermark{Free: 1, Max: 1},
 	}
-	l := s.records.ledger
+	l := s.ledger
 	r := &nodeReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, events: s.recorder, clock: s.clock, cfg: cfg,
 		cached: slowReader{s.cached, s.clock, 5 * time.Second},
@@ -86,7 +86,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 		"nothing is heard of the node":       {annotations: optedOut, after: time.Hour, unheard: true},
 		"the node was not heard of just now": {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 9*time.Second)},
 		"the node is heard of again":         {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 10*time.Second), ends: 1},
-		"its entry elsewhere rests":          {annotations: optedOut, after: time.Hour, elsewhere: ptr.To(pool.Released(begin)), again: true},
+		"its entry elsewhere rests":          {annotations: optedOut, after: time.Hour, elsewhere: ptr.To(pool.CooldownEntry("", begin)), again: true},
 		"it is listed elsewhere":             {annotations: optedOut, after: time.Hour, used: true, again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(c.heard)}}
 			s := newStage(t, objects(), objects(node, pod))
-			s.fill(map[string]pool.Entry{"10.0.1.9": pool.ReleasedFrom("db/mysql-0", begin)}, nil)
+			s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("db/mysql-0", begin)}, nil)
 			s.adopts() // The ledger has the pool then.
 			other := pool.Node{Name: "m", UID: "m", Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 			if c.elsewhere != nil {
@@ -107,12 +107,12 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			if c.used {
 				other.Used[netip.MustParseAddr("10.0.1.9")] = "db/mysql-0"
 			}
-			s.records.ledger.SetNode(other)
+			s.ledger.SetNode(other)
 			cfg := Config{
 				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
 			}
-			l := s.records.ledger
+			l := s.ledger
 			r := &nodeReconciler{
 				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
 				kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
@@ -154,13 +154,13 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			s := newStage(t, append(c.live, node), objects(node.DeepCopy()))
-			s.fill(map[string]pool.Entry{addr: pool.Released(begin)}, nil)
+			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("", begin)}, nil)
 			s.adopts() // The ledger has the pool then.
 			cfg := Config{
 				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
 				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
 			}
-			l := s.records.ledger
+			l := s.ledger
 			r := &nodeReconciler{
 				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
 				kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),

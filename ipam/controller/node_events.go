@@ -77,7 +77,7 @@ func (r *nodeReconciler) elsewhere(pod *corev1.Pod, q source.Queue) {
 func (r *nodeReconciler) restsFor(node string, pod *corev1.Pod) bool {
 	n, _ := r.ledger.Node(node)
 	for _, e := range n.Entries {
-		if from, ok := e.ReleasedFrom(); ok && from == pool.OwnerKey(pod.Namespace, pod.Name) {
+		if e.CoolsDownFrom(pool.OwnerKey(pod.Namespace, pod.Name)) {
 			return true
 		}
 	}

@@ -38,7 +38,7 @@ func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
 			l.SetNode(pool.Node{Name: "strict", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true,
-				Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.0.9"): pool.Ordinary("db", "job")}})
+				Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.0.9"): pool.UnreservedEntry("db", "job")}})
 			r := &nodeReconciler{ledger: l, cfg: Config{StrictNodes: labels.Nothing()}, cached: fake.NewFakeClient()}
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 			defer q.ShutDown()

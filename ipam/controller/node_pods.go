@@ -11,7 +11,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
@@ -57,8 +57,8 @@ func (r *nodeReconciler) livePods(ctx context.Context, node string) ([]corev1.Po
 
 // occupants are those of the pods that have or need an address. What a record keeps for a pod is
 // projected, and not replaced.
-func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]plan.Occupant, error) {
-	var list []plan.Occupant
+func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
+	var list []nodepool.PodAddresses
 	for i := range pods {
 		pod := &pods[i]
 		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
@@ -72,7 +72,7 @@ func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]pl
 		if err != nil && !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
 		}
-		list = append(list, plan.Occupant{Namespace: pod.Namespace, Name: pod.Name, Addrs: podutil.IPs(pod)})
+		list = append(list, nodepool.PodAddresses{Namespace: pod.Namespace, Name: pod.Name, Addrs: podutil.IPs(pod)})
 	}
 	return list, nil
 }

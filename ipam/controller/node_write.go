@@ -32,7 +32,7 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 			Whole: d.strict || len(d.waiting) > 0,
 		},
 		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
-			freed := slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return e.From == nil || !e.From.Ordinary() })
+			freed := slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return e.From == nil || !e.From.IsUnreserved() })
 			if len(freed) == 0 {
 				return nil, nil
 			}
@@ -56,11 +56,11 @@ func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrac
 // takesAway reports whether an edit would be wrong if a pod that the caches do not show had the address: it removes
 // a dynamic entry, makes one a pod's, or ends a cooldown.
 func takesAway(e pool.Edit) bool {
-	if e.From == nil {
+	switch {
+	case e.From == nil:
 		return false
-	}
-	if _, released := e.From.ReleasedAt(); released {
+	case e.From.Kind == pool.Cooldown:
 		return e.To == nil
 	}
-	return e.From.Dynamic() && (e.To == nil || !e.To.Node())
+	return e.From.Kind == pool.Dynamic && (e.To == nil || e.To.Kind != pool.NodeOwned)
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/fixedip"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
@@ -48,10 +49,10 @@ type parts struct {
 }
 
 // feeds hand what the shared watches show to the queues of the controllers.
-type feeds struct{ nodes, identities, leaving, finishing, joining, orphans, slots, verified, adopted *source.Feed }
+type feeds struct{ nodes, identities, joining, orphans, slots, verified, adopted *source.Feed }
 
 func newFeeds() feeds {
-	return feeds{nodes: &source.Feed{}, identities: &source.Feed{}, leaving: &source.Feed{}, finishing: &source.Feed{}, joining: &source.Feed{}, orphans: &source.Feed{}, slots: &source.Feed{}, verified: &source.Feed{}, adopted: &source.Feed{}}
+	return feeds{nodes: &source.Feed{}, identities: &source.Feed{}, joining: &source.Feed{}, orphans: &source.Feed{}, slots: &source.Feed{}, verified: &source.Feed{}, adopted: &source.Feed{}}
 }
 
 func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, error) {
@@ -89,7 +90,7 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, err
 }
 
 // follow feeds the ledger from the watches, and what has changed in it to the controllers.
-func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *recordReconciler, c *conflictReconciler) (err error) {
+func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *fixedip.Controller, c *conflictReconciler) (err error) {
 	// The ledger is behind its watch.
 	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
 		to.nodes.Add(nodeRequest(node))
@@ -98,7 +99,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 			to.orphans.Add(subnet.All)
 		}
 		if change.Appeared || change.Moved {
-			to.identities.Add(r.homecoming(node)...)
+			to.identities.Add(r.OfNode(node)...)
 		}
 		for _, owner := range change.Owners {
 			to.identities.Add(source.Request(owner)...)
@@ -106,7 +107,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 			to.adopted.Add(source.Request(owner)...)
 		}
 		for _, resource := range change.Workloads {
-			to.slots.Add(slotRequest(p.kinds, resource)...)
+			to.slots.Add(fixedip.SlotRequest(p.kinds, resource)...)
 		}
 		c.poolChanged(node)
 	})
@@ -133,7 +134,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 	}
 	p.workloads.Tell(func(before, after *identity.Workload) {
 		w := cmp.Or(after, before)
-		if requests := slotRequest(p.kinds, w.Resource()); len(requests) > 0 {
+		if requests := fixedip.SlotRequest(p.kinds, w.Resource()); len(requests) > 0 {
 			to.slots.Add(requests...)
 			return
 		}
@@ -141,7 +142,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *re
 			// It stood at the start: a sweep looks at its identities.
 			return
 		}
-		to.identities.Add(r.ofWorkload(ctx, *w)...)
+		to.identities.Add(r.OfWorkload(ctx, *w)...)
 	})
 	return nil
 }

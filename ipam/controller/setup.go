@@ -11,9 +11,12 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"fixedip.io/fixedip/ipam/controller/fixedip"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
@@ -38,7 +41,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		return err
 	}
 	to := newFeeds()
-	records := p.newRecordReconciler(to)
+	records, releases := p.newFixedIPControllers(to)
 	conflicts := newConflictReconciler(p.ledger, mgr, p.live)
 	if err := p.follow(ctx, mgr, to, records, conflicts); err != nil {
 		return err
@@ -62,20 +65,15 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, to.joining.Source(p.watched["fixedips"], none), to.orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })); err != nil {
 		return err
 	}
-	records.poolsSeen, records.ready = p.watched["ciliumnodes"], []toolscache.InformerSynced{p.watched["ciliumnodes"], p.watched["fixedips"], p.watched["statefulsets"]}
-	if err := records.setup(mgr, to.identities); err != nil {
-		return fmt.Errorf("set up the controller of records: %w", err)
+	records.PoolsSeen = p.watched["ciliumnodes"]
+	records.Ready = []toolscache.InformerSynced{p.watched["ciliumnodes"], p.watched["fixedips"], p.watched["statefulsets"]}
+	if err := records.Setup(mgr); err != nil {
+		return fmt.Errorf("set up the controller of FixedIPs: %w", err)
 	}
-	if err := (&slotReconciler{records}).setup(mgr, to.slots); err != nil {
-		return fmt.Errorf("set up the controller of slots: %w", err)
-	}
-	if err := p.newReleaseReconciler(to, records).setup(mgr, to.leaving, p.ledger, records.poolsSeen); err != nil {
+	if err := releases.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
-	if err := (&finishReconciler{records}).setup(mgr, to.finishing); err != nil {
-		return fmt.Errorf("set up the controller that sees records off: %w", err)
-	}
-	if err := p.newAdoptReconciler().setup(mgr, to.adopted, records.ready); err != nil {
+	if err := p.newAdoptReconciler().setup(mgr, to.adopted, records.Ready); err != nil {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)
 	}
 	if err := conflicts.setup(mgr); err != nil {
@@ -86,38 +84,25 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
 	}
-	if err := p.newVerifyReconciler().setup(mgr, to.verified, p.workloads, records.ready); err != nil {
+	if err := p.newVerifyReconciler().setup(mgr, to.verified, p.workloads, records.Ready); err != nil {
 		return fmt.Errorf("set up the controller that verifies: %w", err)
 	}
 	return nil
 }
 
-func (p *parts) newRecordReconciler(to feeds) *recordReconciler {
-	return &recordReconciler{
-		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live,
-		kinds: p.kinds, workloads: p.workloads, events: p.events, clock: p.clock,
-		leaving:   to.leaving,
-		finishing: to.finishing,
-		underway:  &underway{owners: map[string]bool{}},
-		deadline:  p.cfg.FinalizerDeadline,
-		silence:   p.cfg.AgentSilence,
-		sweep:     p.cfg.SweepInterval,
-		failover:  p.cfg.Failover,
+func (p *parts) newFixedIPControllers(to feeds) (*fixedip.Controller, *release.Controller) {
+	gatherer := &gather.Gatherer{
+		Ledger: p.ledger, Cached: p.cached, Kinds: p.kinds, Events: p.events, Clock: p.clock,
+		Failover: p.cfg.Failover, Deadline: p.cfg.FinalizerDeadline, AgentSilence: p.cfg.AgentSilence,
 	}
-}
-
-func (p *parts) newReleaseReconciler(to feeds, r *recordReconciler) *releaseReconciler {
-	return &releaseReconciler{
-		writer: p.writer, cached: p.cached, live: p.live, events: p.events, clock: p.clock,
-		situation: r.situation,
-		workloads: p.workloads,
-		absences:  newAbsences(p.clock),
-		gathered:  newGatherings(p.clock),
-		owners:    p.ledger.OwnersOn,
-		underway:  r.underway,
-		done:      to.identities,
-		deadline:  p.cfg.FinalizerDeadline,
-	}
+	batches := release.NewBatches(p.clock)
+	return fixedip.New(fixedip.Options{
+			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
+			Events: p.events, Clock: p.clock, ResyncPeriod: p.cfg.SweepInterval, Identities: to.identities, Slots: to.slots,
+		}), release.New(release.Options{
+			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
+			Events: p.events, Clock: p.clock, Again: to.identities,
+		})
 }
 
 // none asks for nothing: the package subnet asks for all nodes when it is ready for them.

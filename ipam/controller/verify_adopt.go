@@ -31,7 +31,7 @@ func (r *verifyReconciler) adopt(ctx context.Context, key types.NamespacedName, 
 		return 0, fmt.Errorf("node %s has no CiliumNode any more: %w", o.Held[0].Node, errSuperseded)
 	}
 	entry := claimed.Entries[o.Held[0].Addrs[0]]
-	if entry.Owner != owner {
+	if !entry.OwnedBy(owner) {
 		return 0, fmt.Errorf("%s is no longer the pod's on node %s: %w", o.Held[0].Addrs[0], o.Held[0].Node, errSuperseded)
 	}
 	for _, a := range addrs {
@@ -43,7 +43,7 @@ func (r *verifyReconciler) adopt(ctx context.Context, key types.NamespacedName, 
 			if err := stillHas(ctx, r.live, others[0], []netip.Addr{a}); err != nil {
 				return 0, fmt.Errorf("%s may be free by now: %w", a, err)
 			}
-			return r.unfit(ctx, o, fmt.Errorf("%s is what pod %s runs with", a, pool.Told(pool.OwnerKey(others[0].Namespace, others[0].Name), owner)))
+			return r.unfit(ctx, o, fmt.Errorf("%s is what pod %s runs with", a, pool.RedactOwner(pool.OwnerKey(others[0].Namespace, others[0].Name), owner)))
 		}
 	}
 	var made []pool.Edit

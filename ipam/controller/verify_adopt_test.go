@@ -51,10 +51,10 @@ func TestLatePodGoesWhileItsAddressIsAdopted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := boundPod(has)
 			s := newStage(t, objects(pod.DeepCopy()), objects(pod.DeepCopy()))
-			s.fill(map[string]pool.Entry{has: {}, claimed: pool.Owned("db", "web-0", "StatefulSet", "web")}, nil)
+			s.fill(map[string]pool.Entry{has: {}, claimed: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}, nil)
 			want := s.poolOwners()
 			if c.keeps {
-				want[has], want[claimed] = mine, pool.ReleasedFrom(mine, s.clock.Now()).Owner
+				want[has], want[claimed] = mine, rests
 			}
 			s.onPatch = func() (func(), error) {
 				s.onPatch = nil
@@ -96,7 +96,7 @@ func (s *stage) verifies() *verifyReconciler {
 // A pod that its agent gave what is another's by now can't keep it. It is restarted, and gets what was claimed for it.
 func TestLatePodCanNotKeepItsAddress(t *testing.T) {
 	const claimed, has = "10.0.1.200", "10.0.1.1"
-	mine, theirs := pool.Owned("db", "web-0", "StatefulSet", "web"), pool.Owned("db", "web-1", "StatefulSet", "web")
+	mine, theirs := pool.OwnedEntry("db", "web-0", "StatefulSet", "web"), pool.OwnedEntry("db", "web-1", "StatefulSet", "web")
 	reports := func(p *corev1.Pod) {
 		p.Annotations = map[string]string{identity.AnnotationOnMismatch: string(identity.Report)}
 	}
@@ -120,16 +120,16 @@ func TestLatePodCanNotKeepItsAddress(t *testing.T) {
 		told  string
 	}{
 		"it is another's": {pod: boundPod(has), entries: map[string]pool.Entry{has: theirs, claimed: mine}, evicted: true,
-			told: "10.0.1.1 on node n belongs to db/web-1: the address has another holder; it was evicted to start again with its own"},
+			told: "IP 10.0.1.1 on node n belongs to pod db/web-1; it was evicted to start again with its own"},
 		"another uses it, it is said": {pod: boundPod(has), entries: map[string]pool.Entry{has: {}, claimed: mine}, used: map[string]string{has: "db/web-1"}, evicted: true,
-			told: "10.0.1.1 on node n is used by db/web-1: the address has another holder; it was evicted to start again with its own"},
+			told: "IP 10.0.1.1 on node n is still in use by pod db/web-1; it was evicted to start again with its own"},
 		"another runs with it": {pod: boundPod(has), entries: map[string]pool.Entry{has: {}, claimed: mine}, cached: beside(has), stored: beside(has), evicted: true,
 			told: "10.0.1.1 is what pod db/web-1 runs with; it was evicted to start again with its own"},
 		"another ran with it":    {pod: boundPod(has), entries: map[string]pool.Entry{has: {}, claimed: mine}, cached: beside(has), later: time.Second},
 		"another has got other":  {pod: boundPod(has), entries: map[string]pool.Entry{has: {}, claimed: mine}, cached: beside(has), stored: beside("10.0.1.7"), later: time.Second},
 		"the agent may see it":   {pod: boundPod(has, young), entries: map[string]pool.Entry{has: theirs, claimed: mine}, later: 15 * time.Second},
-		"not by its policy":      {pod: boundPod(has, reports), entries: map[string]pool.Entry{has: theirs, claimed: mine}, told: "10.0.1.1 on node n belongs to db/web-1: the address has another holder; delete the pod, and it will get its own"},
-		"not against its budget": {pod: boundPod(has), entries: map[string]pool.Entry{has: theirs, claimed: mine}, refused: true, later: blockedRetry, told: "10.0.1.1 on node n belongs to db/web-1: the address has another holder; it can't be restarted now: the eviction was refused: one has to run"},
+		"not by its policy":      {pod: boundPod(has, reports), entries: map[string]pool.Entry{has: theirs, claimed: mine}, told: "IP 10.0.1.1 on node n belongs to pod db/web-1; delete the pod, and it will get its own"},
+		"not against its budget": {pod: boundPod(has), entries: map[string]pool.Entry{has: theirs, claimed: mine}, refused: true, later: blockedRetry, told: "IP 10.0.1.1 on node n belongs to pod db/web-1; it can't be restarted now: the eviction was refused: one has to run"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api, cached := objects(c.pod.DeepCopy()), objects(c.pod.DeepCopy())

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -155,7 +156,7 @@ func (r *verifyReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if next == 0 {
 		return reconcile.Result{}, nil
 	}
-	return untilSwept(next, source.ResyncPeriod), nil
+	return requeue.BeforeResync(next, source.ResyncPeriod), nil
 }
 
 // observe gathers what is known of a pod from a reader: the caches, or the API server. again is when

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
@@ -36,7 +37,7 @@ func (r *verifyReconciler) slotsOf(held []ledger.Holding) (w workloadKey, ok boo
 	if len(held) == 0 {
 		return workloadKey{}, false
 	}
-	label, name, ok := r.ledger.WorkloadOf(held[0])
+	label, name, ok := r.ledger.EntryOf(held[0]).WorkloadRef()
 	kind, known := r.kinds.Labelled(label)
 	if !ok || !known || kind.Identity != identity.Slot {
 		return workloadKey{}, false
@@ -76,15 +77,15 @@ func (r *verifyReconciler) keptFor(o plan.Observed, of workloadKey) bool {
 		return kept.GroupKind() == of.GroupKind && kept.Name == of.Name
 	}
 	// Entries name kinds by their labels.
-	label, name, ok := r.ledger.WorkloadOf(o.Held[0])
+	label, name, ok := r.ledger.EntryOf(o.Held[0]).WorkloadRef()
 	return ok && label == identity.Label(of.GroupKind) && name == of.Name
 }
 
 // keptForItself tells whether what is kept is kept for a pod without a workload. Its entries name none.
 func (r *verifyReconciler) keptForItself(o plan.Observed, pod types.NamespacedName) bool {
 	if o.Record != nil {
-		return r.keptFor(o, workloadKey{schema.GroupKind{Kind: podKind}, pod.Name})
+		return r.keptFor(o, workloadKey{schema.GroupKind{Kind: gather.PodKind}, pod.Name})
 	}
-	_, _, ok := r.ledger.WorkloadOf(o.Held[0])
+	_, _, ok := r.ledger.EntryOf(o.Held[0]).WorkloadRef()
 	return !ok
 }

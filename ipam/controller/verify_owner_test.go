@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -46,7 +47,7 @@ func TestVerifyFindsWhatIsKept(t *testing.T) {
 	}
 	kept := func(name, kind, by string, slot bool) *v1alpha1.FixedIP {
 		version := "apps/v1"
-		if kind == podKind {
+		if kind == gather.PodKind {
 			version = "v1"
 		}
 		return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name},
@@ -63,29 +64,29 @@ func TestVerifyFindsWhatIsKept(t *testing.T) {
 		alone    bool
 	}{
 		"a StatefulSet's": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
 		"only claimed": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), nil, "StatefulSet/web", false, false},
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "web"), nil, "StatefulSet/web", false, false},
 		"kept, and in no pool": {
 			nil, controlled("web-0", "StatefulSet", "web"), kept("web-0", "StatefulSet", "web", false), "StatefulSet/web", true, false},
 		"another workload's of the name": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "other"), kept("web-0", "StatefulSet", "web", false), "", true, false},
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "StatefulSet", "other"), kept("web-0", "StatefulSet", "web", false), "", true, false},
 		"a ReplicaSet's of the name": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), controlled("web-0", "ReplicaSet", "web"), kept("web-0", "StatefulSet", "web", false), "", true, false},
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), controlled("web-0", "ReplicaSet", "web"), kept("web-0", "StatefulSet", "web", false), "", true, false},
 		"a slot's": {
-			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), kept("web-10-0-1-200", "Deployment", "web", true), "Deployment/web", true, false},
+			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), kept("web-10-0-1-200", "Deployment", "web", true), "Deployment/web", true, false},
 		"a slot that is only claimed": {
-			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), nil, "Deployment/web", false, false},
+			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "ReplicaSet", "web-5d"), nil, "Deployment/web", false, false},
 		"a slot's name with an identity's": {
-			ptr.To(pool.Owned("db", "web-x7", "Deployment", "web")), controlled("web-x7", "StatefulSet", "web"), kept("web-10-0-1-200", "Deployment", "web", true), "", true, false},
+			ptr.To(pool.OwnedEntry("db", "web-x7", "Deployment", "web")), controlled("web-x7", "StatefulSet", "web"), kept("web-10-0-1-200", "Deployment", "web", true), "", true, false},
 		"a pod's without a workload": {
-			ptr.To(pool.Entry{Owner: "db/web-0"}), alone("web-0"), kept("web-0", "Pod", "web-0", false), "", true, true},
+			ptr.To(pool.ForOwner("db/web-0")), alone("web-0"), kept("web-0", "Pod", "web-0", false), "", true, true},
 		"a pod's without a workload, only claimed": {
-			ptr.To(pool.Entry{Owner: "db/web-0"}), alone("web-0"), nil, "", false, true},
+			ptr.To(pool.ForOwner("db/web-0")), alone("web-0"), nil, "", false, true},
 		"a StatefulSet's, and the pod has none": {
-			ptr.To(pool.Owned("db", "web-0", "StatefulSet", "web")), alone("web-0"), nil, "", false, false},
+			ptr.To(pool.OwnedEntry("db", "web-0", "StatefulSet", "web")), alone("web-0"), nil, "", false, false},
 		"an ordinary entry of a strict node": {
-			ptr.To(pool.Ordinary("db", "web-0")), alone("web-0"), nil, "", false, false},
+			ptr.To(pool.UnreservedEntry("db", "web-0")), alone("web-0"), nil, "", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registered, err := scheme.New()

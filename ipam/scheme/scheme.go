@@ -1,5 +1,3 @@
-// Package scheme knows the kinds of the API that the programs read and write: those of Kubernetes,
-// Cilium's, and those of this project.
 package scheme
 
 import (
@@ -12,7 +10,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// New makes a scheme with all of them.
+// New returns a scheme with all API types.
 func New() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, ciliumv2.AddToScheme, v1alpha1.AddToScheme} {

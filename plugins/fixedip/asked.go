@@ -91,8 +91,8 @@ func (p *Plugin) preFilterAsked(state fwk.CycleState, pod *corev1.Pod, c *cycle)
 func (p *Plugin) unmet(c *cycle, reach []string) string {
 	for _, f := range c.asked.Families() {
 		if a, single := c.asked.Single(f); single {
-			if obstacle := p.world.ledger.Obstacle(c.id.Key(), a); obstacle != "" {
-				return fmt.Sprintf("asks for %s (%s), %s", a, c.asked.Source, obstacle)
+			if b := p.world.ledger.Blocker(c.id.Key(), a); b != nil {
+				return fmt.Sprintf("asks for %s (%s): %s", a, c.asked.Source, b.Message())
 			}
 		}
 	}

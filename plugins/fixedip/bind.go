@@ -154,7 +154,7 @@ func (w *world) confirm(n pool.Node, c ledger.Claim) error {
 	}
 	for _, a := range has {
 		if user := n.Used[a]; user != "" && user != c.Owner {
-			return fmt.Errorf("%s on node %s is used by %s: %w", a, n.Name, pool.Told(user, c.Owner), pool.ErrTaken)
+			return fmt.Errorf("%s on node %s is used by %s: %w", a, n.Name, pool.RedactOwner(user, c.Owner), pool.ErrTaken)
 		}
 	}
 	return nil

@@ -242,7 +242,7 @@ func (w *world) followHolders(pods toolscache.SharedIndexInformer) error {
 
 // slotted tells whether a holding is that of a slot.
 func (w *world) slotted(h ledger.Holding) bool {
-	label, _, ok := w.ledger.WorkloadOf(h)
+	label, _, ok := w.ledger.EntryOf(h).WorkloadRef()
 	kind, known := w.kinds.Labelled(label)
 	return ok && known && kind.Identity == identity.Slot
 }

@@ -154,8 +154,7 @@ func (p *Plugin) mayRun(c *cycle, policy v1alpha1.Failover) string {
 func (p *Plugin) takenFrom(c *cycle) bool {
 	n, _ := p.world.ledger.Node(c.reservation.node)
 	return slices.ContainsFunc(c.reservation.addrs, func(a netip.Addr) bool {
-		from, ok := n.Entries[a].ReleasedFrom()
-		return ok && from == c.id.Key()
+		return n.Entries[a].CoolsDownFrom(c.id.Key())
 	})
 }
 

@@ -33,8 +33,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
@@ -81,7 +82,7 @@ func newPools(t *testing.T, seed uint64, entries map[string]pool.Entry) *pools {
 		cn.Spec.IPAM.PodCIDRs, cn.Spec.IPAM.Pool = subnets, ipamtypes.AllocationMap{"10.0.9.9": {}}
 		if e, ok := entries[name]; ok {
 			for _, a := range movedAddrs {
-				cn.Spec.IPAM.Pool[a.String()] = ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Resource}
+				cn.Spec.IPAM.Pool[a.String()] = ciliumpool.EncodeEntry(e)
 			}
 		}
 		s.nodes[name] = cn
@@ -200,7 +201,7 @@ func (s *pools) judge() {
 			e, ok := s.nodes[name].Spec.IPAM.Pool[addr.String()]
 			if ok && !strings.HasPrefix(e.Owner, "fixedip.io/") {
 				offering = append(offering, name)
-				if mark := s.nodes["home"].Spec.IPAM.Pool[addr.String()]; name != "home" && strings.TrimSuffix(mark.Resource, "/leaving") != name+"/"+movedOwner {
+				if mark := s.nodes["home"].Spec.IPAM.Pool[addr.String()]; name != "home" && strings.TrimSuffix(mark.Resource, ";leaving") != "node="+name+";pod="+movedOwner {
 					s.t.Errorf("%s is offered by %s, and its home says %v\n%s", addr, name, mark, strings.Join(s.log, "\n"))
 				}
 			}
@@ -237,7 +238,7 @@ func (s *pools) settled(t *testing.T, node string) {
 		if got := s.nodes[node].Spec.IPAM.Pool[addr.String()].Owner; got != movedOwner {
 			t.Errorf("%s is %q on %s\n%s", addr, got, node, strings.Join(s.log, "\n"))
 		}
-		if got, want := strings.TrimSuffix(s.nodes["home"].Spec.IPAM.Pool[addr.String()].Resource, "/leaving"), node+"/"+movedOwner; node != "home" && got != want {
+		if got, want := strings.TrimSuffix(s.nodes["home"].Spec.IPAM.Pool[addr.String()].Resource, ";leaving"), "node="+node+";pod="+movedOwner; node != "home" && got != want {
 			t.Errorf("%s at home is %q, want %q\n%s", addr, got, want, strings.Join(s.log, "\n"))
 		}
 	}
@@ -257,7 +258,7 @@ func movedPod() (*corev1.Pod, kubernetes.Interface) {
 
 var (
 	atHome = map[string]pool.Entry{"home": movedID.Entry()}
-	onA    = map[string]pool.Entry{"home": pool.Away("a", movedOwner), "a": movedID.Entry()}
+	onA    = map[string]pool.Entry{"home": pool.MovedEntry("a", movedOwner), "a": movedID.Entry()}
 )
 
 // A scheduler dies after each write of a move. The next one brings the pod to whatever node takes it
@@ -289,7 +290,7 @@ func TestMoveResumed(t *testing.T) {
 						successor := s.process(ctx, "successor", clients)
 						rests := false
 						for _, e := range s.nodes[then].Spec.IPAM.Pool {
-							rests = rests || e.Owner == "fixedip.io/released"
+							rests = rests || e.Owner == "fixedip.io/cooldown"
 						}
 						err := successor.goTo(ctx, pod, then)
 						if rests {
@@ -438,7 +439,7 @@ func (s *pools) note(line string) {
 func (a *actor) sweep(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.world.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) {
-			edits, _ := plan.Rested(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
+			edits, _ := nodepool.ExpireCooldowns(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
 			return edits, nil
 		})
 		if err != nil {
@@ -459,16 +460,16 @@ func (a *actor) giveBack(ctx context.Context) {
 		}
 	}
 	for range 20 {
-		next := plan.Decide(plan.Situation{Record: record, Held: l.Held(movedOwner), Arriving: l.Arriving(movedOwner), Away: l.Away(movedOwner)})
+		next := reclaim.Decide(reclaim.State{Record: record, Held: l.Held(movedOwner), Arriving: l.Arriving(movedOwner), Away: l.Away(movedOwner)})
 		write(cmp.Or(next.Node, "home"), func(n pool.Node) ([]pool.Edit, error) {
-			switch next.Step {
-			case plan.ReleaseEntries:
+			switch next.Type {
+			case reclaim.ReleaseEntries:
 				return n.Release(movedOwner, next.Addrs, time.Now()), nil
-			case plan.Depart:
+			case reclaim.Depart:
 				return n.Depart(movedOwner, next.From, next.Addrs)
-			case plan.Bar:
+			case reclaim.Fence:
 				return n.Bar(movedOwner, next.Addrs, time.Now()), nil
-			case plan.ReleaseHome:
+			case reclaim.ReleaseHome:
 				if n.Generation != next.Generation {
 					return nil, errMoved
 				}
@@ -476,9 +477,9 @@ func (a *actor) giveBack(ctx context.Context) {
 			}
 			return nil, nil
 		})
-		if next.Step == plan.FinishRecord {
+		if next.Type == reclaim.FinishRecord {
 			write("home", func(n pool.Node) ([]pool.Edit, error) {
-				return n.Claim(movedAddrs, pool.Owned("db", "other-0", "StatefulSet", "other"))
+				return n.Claim(movedAddrs, pool.OwnedEntry("db", "other-0", "StatefulSet", "other"))
 			})
 		}
 	}

@@ -43,14 +43,14 @@ func (p *Plugin) occupiedOn(on string, addrs []netip.Addr, owner string, uid typ
 			}
 			helps.occupant = o
 			return fmt.Sprintf("its address %s on node %s is still in use by %s, which had it from an agent that was behind; it is placed when that pod is gone",
-				sharedWith(o, addrs), on, pool.Told(pool.OwnerKey(o.Namespace, o.Name), owner)), helps
+				sharedWith(o, addrs), on, pool.RedactOwner(pool.OwnerKey(o.Namespace, o.Name), owner)), helps
 		}
 	}
 	n, _ := p.world.ledger.Node(on)
 	for _, a := range addrs {
 		if user := n.Used[a]; user != "" && user != owner {
 			helps.node = on
-			return fmt.Sprintf("the agent of node %s lists its address %s as used by %s; it is placed when that has ended", on, a, pool.Told(user, owner)), helps
+			return fmt.Sprintf("the agent of node %s lists its address %s as used by %s; it is placed when that has ended", on, a, pool.RedactOwner(user, owner)), helps
 		}
 	}
 	if why, at := p.unheard(on, addrs, made); why != "" {

@@ -101,11 +101,11 @@ func TestClaimIsConfirmed(t *testing.T) {
 	}{
 		"it stands":                    {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, stands: map[netip.Addr]pool.Entry{a: mine}},
 		"and its agent lists it":       {shown: map[netip.Addr]pool.Entry{a: mine}, stands: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: movedOwner}},
-		"and another has it":           {shown: map[netip.Addr]pool.Entry{a: mine}, stands: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: "db/other-0"}, want: "10.0.1.6 on node n is used by db/other-0: the address has another holder"},
-		"it was taken":                 {shown: map[netip.Addr]pool.Entry{a: mine}, stands: map[netip.Addr]pool.Entry{a: pool.Released(time.Unix(1, 0))}, want: "the pool of node n has nothing for it, which the watch has yet to show: the address has another holder"},
-		"another is kept in its place": {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, stands: map[netip.Addr]pool.Entry{b: mine}, want: "the pool of node n has 10.0.1.7 for it, which the watch has yet to show: the address has another holder"},
+		"and another has it":           {shown: map[netip.Addr]pool.Entry{a: mine}, stands: map[netip.Addr]pool.Entry{a: mine}, used: map[netip.Addr]string{a: "db/other-0"}, want: "10.0.1.6 on node n is used by db/other-0: the address is not available"},
+		"it was taken":                 {shown: map[netip.Addr]pool.Entry{a: mine}, stands: map[netip.Addr]pool.Entry{a: pool.CooldownEntry("", time.Unix(1, 0))}, want: "the pool of node n has nothing for it, which the watch has yet to show: the address is not available"},
+		"another is kept in its place": {shown: map[netip.Addr]pool.Entry{a: mine, b: {}}, stands: map[netip.Addr]pool.Entry{b: mine}, want: "the pool of node n has 10.0.1.7 for it, which the watch has yet to show: the address is not available"},
 		"two, both shown":              {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, stands: map[netip.Addr]pool.Entry{a: mine, b: mine}},
-		"two, and another has one":     {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, stands: map[netip.Addr]pool.Entry{a: mine, b: mine}, used: map[netip.Addr]string{b: "web/x"}, want: "10.0.1.7 on node n is used by a pod of another namespace: the address has another holder"},
+		"two, and another has one":     {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, stands: map[netip.Addr]pool.Entry{a: mine, b: mine}, used: map[netip.Addr]string{b: "web/x"}, want: "10.0.1.7 on node n is used by a pod of another namespace: the address is not available"},
 	} {
 		w := &world{ledger: ledger.New()}
 		w.ledger.SetNode(pool.Node{Name: "n", UID: "n", Entries: c.shown})

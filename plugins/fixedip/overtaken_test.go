@@ -17,7 +17,7 @@ func TestOvertaken(t *testing.T) {
 	const owner = "db/mysql-0"
 	mine := netip.MustParseAddr("10.0.1.6")
 	l := ledger.New()
-	l.SetNode(pool.Node{Name: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{mine: {Owner: owner}}})
+	l.SetNode(pool.Node{Name: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{mine: pool.ForOwner(owner)}})
 	l.SetNode(pool.Node{Name: "other", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/29")}})
 	var woken []string
 	p := &Plugin{world: &world{ledger: l}}

@@ -67,7 +67,7 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 	}
 	held := w.ledger.Held(id.Key())
 	for _, h := range held {
-		if kind, name, ok := w.ledger.WorkloadOf(h); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
+		if kind, name, ok := w.ledger.EntryOf(h).WorkloadRef(); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
 			return reservation{}, &unreservable{reason: fmt.Sprintf("its name has the address %s on node %s, which is kept for %s %s, and it belongs to %s %s",
 				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)}
 		}
@@ -101,14 +101,14 @@ func (w *world) reservationOf(ctx context.Context, id identity.Identity) (reserv
 func (w *world) keptFrom(pod *corev1.Pod) []string {
 	var nodes []string
 	for _, h := range w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
-		kind, name, ok := w.ledger.WorkloadOf(h)
+		kind, name, ok := w.ledger.EntryOf(h).WorkloadRef()
 		owner := metav1.GetControllerOfNoCopy(pod)
 		if owner != nil && owner.Kind == identity.ReplicaSets.Kind && w.workloads != nil {
 			if by, seen := w.workloads.Controller(pod.Namespace, *owner); seen && by != nil {
 				owner = by
 			}
 		}
-		if ok && kind != pool.OrdinaryKind && (owner == nil || identity.Label(schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()) != kind || owner.Name != name) {
+		if ok && kind != pool.UnreservedKind && (owner == nil || identity.Label(schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()) != kind || owner.Name != name) {
 			nodes = append(nodes, h.Node)
 		}
 	}
@@ -125,7 +125,7 @@ func (w *world) optsOut(ctx context.Context, pod *corev1.Pod) string {
 	}
 	owner := metav1.GetControllerOfNoCopy(pod)
 	for _, h := range w.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
-		kind, name, ok := w.ledger.WorkloadOf(h)
+		kind, name, ok := w.ledger.EntryOf(h).WorkloadRef()
 		if !ok || owner == nil || owner.Kind != kind || owner.Name != name {
 			continue
 		}
@@ -166,7 +166,7 @@ func (w *world) fromPools(held []ledger.Holding, away []ledger.Absence, preferre
 	for _, h := range held {
 		choice = append(choice, reservation{node: h.Node, addrs: h.Addrs})
 		holders = append(holders, h.Node)
-		if _, _, claimed := w.ledger.WorkloadOf(h); !claimed {
+		if _, _, claimed := w.ledger.EntryOf(h).WorkloadRef(); !claimed {
 			byHand = append(byHand, h.Node)
 		}
 	}
@@ -259,7 +259,7 @@ func (w *world) heldElsewhere(owner, node string, known []string) (ledger.Holdin
 // the next cycle chooses.
 func (w *world) alone(c ledger.Claim, known []string) error {
 	if h, ok := unknown(w.ledger.Held(c.Owner), append(slices.Clone(known), c.Node)); ok {
-		return pool.Elsewhere(c.Owner, h.Node, h.Addrs)
+		return pool.ErrOnOtherNode(c.Owner, h.Node, h.Addrs)
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func TestOptsOutWaits(t *testing.T) {
 			}
 			n := pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}}
 			for _, a := range addressesOf(c.held) {
-				n.Entries[a] = pool.Owned("db", "web-0", "StatefulSet", "web")
+				n.Entries[a] = pool.OwnedEntry("db", "web-0", "StatefulSet", "web")
 			}
 			w.ledger.SetNode(n)
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", Annotations: map[string]string{identity.AnnotationEnabled: "false"},

@@ -174,8 +174,8 @@ func (p *Plugin) freeRecord(r *v1alpha1.FixedIP, id identity.Identity) (f freeSl
 		f.kept = unheard(f.from, f.at)
 	}
 	for _, a := range f.addrs {
-		if obstacle := p.world.ledger.Obstacle(f.from, a); obstacle != "" {
-			f.kept = fmt.Sprintf("%s is an address %s", a, obstacle)
+		if b := p.world.ledger.Blocker(f.from, a); b != nil {
+			f.kept = b.Error()
 		}
 	}
 	return f, true

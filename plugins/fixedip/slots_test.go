@@ -27,7 +27,7 @@ import (
 // is being given back is not a slot any more.
 func TestFreeSlots(t *testing.T) {
 	const addr = "10.0.1.6"
-	entry := func(pod string) pool.Entry { return pool.Owned("db", pod, "Deployment", "web") }
+	entry := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "Deployment", "web") }
 	record := func(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 		r := &v1alpha1.FixedIP{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-10-0-1-6", Finalizers: []string{v1alpha1.Finalizer}},
@@ -101,15 +101,15 @@ func TestFreeSlots(t *testing.T) {
 		"and it lists it still":                        {entry: entry("web-x"), record: listed, user: "db/web-x", went: started, want: []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, kept: "the agent there still lists it as used by db/web-x", recorded: listed.Status.Departed}}},
 		"its record says it of an earlier one":         {entry: entry("web-x"), record: seen("web-w", before(time.Hour)), went: started, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
 		"its entry is lost, its record says it":        {record: seen("web-x", before(time.Minute)), went: started, want: since(free(""), before(time.Minute), time.Time{})},
-		"another workload's":                           {entry: pool.Owned("db", "web-x", "StatefulSet", "web")},
+		"another workload's":                           {entry: pool.OwnedEntry("db", "web-x", "StatefulSet", "web")},
 
 		"its entry is lost":                               {record: record(), want: free("")},
 		"its entry is lost, its pod lives":                {record: record(), pod: living},
 		"its entry is lost, and its pod looks":            {record: record(), pod: living, asks: "web-x", want: free("")},
 		"its entry is lost, its pod was deleted by force": {record: record(), went: forced("n"), want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
 		"its entry is lost, its pod has only just left":   {record: record(), went: func(d *departures, _ time.Time) { d.came(living) }, want: free("db/web-x, which is being deleted, still has it")},
-		"its entry is lost, the agent lists it":           {record: record(), user: "db/web-x", want: free("10.0.1.6 is an address which db/web-x still uses on n; it can be had when the agent there says that it is out of use")},
-		"its entry is lost, another's is there":           {entry: pool.Owned("db", "shop-x", "Deployment", "shop"), record: record(), want: free("10.0.1.6 is an address which belongs to db/shop-x on n; ask for another or free it")},
+		"its entry is lost, the agent lists it":           {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by pod db/web-x")},
+		"its entry is lost, another's is there":           {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
 		"its node is gone":                                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", kept: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
 		"a record that is no slot is no business":         {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
 		"made beforehand, since the start":                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), went: started, want: free("")},

@@ -97,7 +97,7 @@ func (p *Plugin) bindStrict(ctx context.Context, pod *corev1.Pod, c *cycle, node
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.claimTimeout, fmt.Errorf("not done within claimTimeout %v", p.claimTimeout))
 	defer cancel()
-	err := p.world.claimOrdinary(ctx, claim, pool.Ordinary(pod.Namespace, pod.Name))
+	err := p.world.claimOrdinary(ctx, claim, pool.UnreservedEntry(pod.Namespace, pod.Name))
 	switch {
 	case errors.Is(err, pool.ErrTaken):
 		return p.refuse(pod, cause{owner: claim.Owner, node: nodeName, room: true}, c.decided, err.Error())

@@ -31,11 +31,10 @@ const system = "fixedip-system"
 
 var programs = []string{"fixedip-controller", "fixedip-scheduler"}
 
-// What users install is all that runs of us: the images of the Dockerfile and the manifests, on nodes that
-// can't get ready without them. None of it has a credential but the token that the kubelet gives its pod. It
-// runs without root, without capabilities and under seccomp, and finds the API server without its Service. The
-// pods of a StatefulSet have their
-// addresses again when they are deleted, when all of our processes are killed, and when they are updated.
+// TestInstalledAsPods checks that the images of the Dockerfile and the manifests are all that fixedip needs, on nodes that
+// cannot become ready without it. Its only credential is the token of its pods. It runs without root and capabilities
+// and under seccomp, and finds the API server without its Service. The pods of a StatefulSet have their addresses
+// again after they are deleted, after all our processes are killed, and after an update.
 func TestInstalledAsPods(t *testing.T) {
 	i := installAsPods(t)
 	for _, name := range programs {
@@ -85,10 +84,10 @@ func TestInstalledAsPods(t *testing.T) {
 	i.web(after)
 }
 
-// installation is a cluster in which nobody gives addresses but our pods.
+// installation is a cluster in which only our pods assign addresses.
 type installation struct {
 	*scene
-	// server is the host of the API server, which is not that of its Service.
+	// server is the host of the API server, not of its Service.
 	server string
 }
 
@@ -118,7 +117,7 @@ func installAsPods(t *testing.T) installation {
 	return i
 }
 
-// writeSite writes what a user writes beside the manifests where there is no kube-proxy: the address of the
+// writeSite writes the files that a user writes beside the manifests if there is no kube-proxy: the address of the
 // API server.
 func writeSite(dir string, c *realcluster.Cluster) error {
 	cfg, err := c.RESTConfig(cluster.Admin)
@@ -146,7 +145,7 @@ configMapGenerator:
 	)
 }
 
-// packImages makes our images, of the tag that the manifests name.
+// packImages builds our images with the tag of the manifests.
 func packImages(t *testing.T) []string {
 	t.Helper()
 	file, err := os.Open(filepath.Join("..", "..", "Dockerfile"))
@@ -160,7 +159,7 @@ func packImages(t *testing.T) []string {
 	}
 	var archives []string
 	for _, r := range recipes {
-		// The programs are in bin, and that is beside the Dockerfile for it.
+		// The programs are in bin, next to the Dockerfile.
 		img, err := image.Make(r, filepath.Dir(bin))
 		if err != nil {
 			t.Fatal(err)
@@ -174,7 +173,7 @@ func packImages(t *testing.T) []string {
 	return archives
 }
 
-// tell shows, of a test that has failed, what our pods said.
+// tell prints the logs of our pods if the test failed.
 func (i installation) tell() {
 	if !i.t.Failed() {
 		return
@@ -190,7 +189,7 @@ func (i installation) tell() {
 	}
 }
 
-// rolledOut waits as kubectl rollout status does.
+// rolledOut waits like kubectl rollout status.
 func (i installation) rolledOut(name string) {
 	i.t.Helper()
 	var last appsv1.DeploymentStatus
@@ -208,8 +207,8 @@ func (i installation) rolledOut(name string) {
 	}
 }
 
-// processes are those of a Deployment's containers, on any node: the machine sees them all, and those of
-// other clusters too.
+// processes returns the processes of the containers of a Deployment on any node. The machine sees all of them, also
+// those of other clusters.
 func (i installation) processes(name string) []int {
 	i.t.Helper()
 	pods, err := i.api.CoreV1().Pods(system).List(within(i.t), metav1.ListOptions{LabelSelector: "app=" + name})
@@ -223,7 +222,7 @@ func (i installation) processes(name string) []int {
 	i.must(err)
 	var found []int
 	for _, dir := range processes {
-		// Whoever is gone meanwhile is none of them.
+		// A process that is gone in the meantime is not one of them.
 		program, _ := os.Readlink(filepath.Join(dir, "exe"))
 		group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		ours := slices.ContainsFunc(containers, func(id string) bool { return strings.Contains(string(group), id) })
@@ -236,13 +235,12 @@ func (i installation) processes(name string) []int {
 	return found
 }
 
-// unprivileged is what the kernel says of a process that may do nothing in particular, and can't get to.
-// Seccomp 2 is a filter.
+// unprivileged is the status of a process without privileges that cannot get any. Seccomp 2 is a filter.
 var unprivileged = map[string]string{
 	"Uid": "65532", "Gid": "65532", "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2",
 }
 
-// status is what the kernel says of a process, with the keys of unprivileged; of several users or groups the
+// status returns the kernel status of a process, with the keys of unprivileged; for several users or groups the
 // effective one.
 func status(t *testing.T, pid int) map[string]string {
 	t.Helper()
@@ -281,8 +279,8 @@ func (i installation) createWeb() {
 	i.must(err)
 }
 
-// web waits until the pods run, each in another life than before and with the address that it had, and asks
-// each over the network who it is.
+// web waits until the pods run, each with another UID than before and with its address, and sends a request to each
+// over the network.
 func (i installation) web(before []*corev1.Pod) []*corev1.Pod {
 	i.t.Helper()
 	var pods []*corev1.Pod

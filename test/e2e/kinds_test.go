@@ -15,8 +15,8 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// In each kind of cluster the pods of a StatefulSet have addresses of all families, at which the other node reaches
-// them, and have them again when they come back.
+// TestKinds checks that in each kind of cluster the pods of a StatefulSet have addresses of all families,
+// at which the other node reaches them, and have them again after a restart.
 func TestKinds(t *testing.T) {
 	for name, change := range map[string]func(*realcluster.Options){
 		"IPv4 tunnel": nil,
@@ -63,7 +63,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// familiesOf are the families of a pod's addresses, in their order.
+// familiesOf returns the families of the addresses of a pod, in order.
 func familiesOf(pod *corev1.Pod) string {
 	var families []string
 	for _, ip := range pod.Status.PodIPs {

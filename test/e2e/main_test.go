@@ -1,4 +1,4 @@
-// Package e2e runs the product on real nodes: kubelets, containerd and unmodified agents of Cilium, in namespaces of
+// Package e2e tests the product on real nodes: kubelets, containerd and unmodified Cilium agents, in namespaces of
 // this machine. It needs root; make test-e2e builds what it runs.
 package e2e
 
@@ -16,10 +16,10 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// stepTimeout bounds one step of a test. It is not what is measured: a step that hangs is to end some time.
+// stepTimeout limits one step of a test, so that a step that hangs ends.
 const stepTimeout = 3 * time.Minute
 
-// bin has the programs, as make test-e2e builds them.
+// bin is the folder of the programs, as built by make test-e2e.
 var bin = os.Getenv("FIXEDIP_BIN")
 
 func TestMain(m *testing.M) {
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts a cluster of a test's own, which is stopped at its end.
+// start starts a cluster for one test; it is stopped at the end of the test.
 func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster {
 	t.Helper()
 	o := realcluster.Options{
@@ -58,7 +58,7 @@ func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster
 	return c
 }
 
-// within is a context for one step.
+// within returns a context for one step.
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	t.Cleanup(cancel)

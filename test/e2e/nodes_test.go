@@ -22,7 +22,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
-// What the other tests do to nodes does to them what it says.
+// TestNodes checks the operations on nodes that other tests rely on.
 func TestNodes(t *testing.T) {
 	c := start(t, func(o *realcluster.Options) { o.Spare = 1 })
 	cfg, err := c.RESTConfig(cluster.Admin)
@@ -58,7 +58,7 @@ func TestNodes(t *testing.T) {
 	near = s.restarted(near)
 	s.answers(two, near)
 
-	t.Log("node-1 is installed anew")
+	t.Log("node-1 is reinstalled")
 	s.must(one.Reboot(within(t), false))
 	s.must(one.WaitReady(within(t)))
 	near = s.restarted(near)
@@ -103,7 +103,7 @@ func (s *scene) runPod(name, node string) *corev1.Pod {
 	return s.awaitPod(name, func(*corev1.Pod) bool { return true })
 }
 
-// restarted waits until the containers of a pod run anew after all of them died with its node.
+// restarted waits until the containers of a pod run again after all of them died with its node.
 func (s *scene) restarted(before *corev1.Pod) *corev1.Pod {
 	s.t.Helper()
 	return s.awaitPod(before.Name, func(p *corev1.Pod) bool {
@@ -111,7 +111,7 @@ func (s *scene) restarted(before *corev1.Pod) *corev1.Pod {
 	})
 }
 
-// awaitPod waits until a pod is ready and as it should be.
+// awaitPod waits until a pod is ready and meets the condition.
 func (s *scene) awaitPod(name string, condition func(*corev1.Pod) bool) *corev1.Pod {
 	s.t.Helper()
 	var pod *corev1.Pod
@@ -131,8 +131,8 @@ func (s *scene) awaitPod(name string, condition func(*corev1.Pod) bool) *corev1.
 	return pod
 }
 
-// answers waits until the pod answers to a node, under each of its addresses. The first packets of a connection may
-// be lost while agents tell one another about the pod.
+// answers waits until the pod answers to a node at each of its addresses. The first packets of a connection may be
+// lost while agents learn about the pod.
 func (s *scene) answers(from *realcluster.Node, pod *corev1.Pod) {
 	s.t.Helper()
 	for _, ip := range pod.Status.PodIPs {

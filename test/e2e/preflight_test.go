@@ -13,14 +13,14 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// Where a cluster can't be had, whoever wants one is told what is missing, and nothing is left.
+// TestMissing checks that a machine without the prerequisites gets a list of them, and that nothing is left behind.
 func TestMissing(t *testing.T) {
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 	for name, c := range map[string]struct {
 		attributes syscall.SysProcAttr
 		want       string
 	}{
-		// A user namespace without a mapping makes everybody nobody.
+		// In a user namespace without a mapping every user is nobody.
 		"not root":        {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}, want: "- root: "},
 		"root of nothing": {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}, want: "- file systems of kind bpf (CONFIG_BPF_SYSCALL): operation not permitted"},
 	} {

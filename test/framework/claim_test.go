@@ -23,7 +23,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "10.1.0.6")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a belongs to NS/other-0; it is tried again"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a belongs to pod NS/other-0; it is tried again"},
 			}, afterLoss("a", "10.1.0.5")...),
 		},
 		"an address that somebody took unseen is given up for another": {
@@ -32,7 +32,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.line.hold()
 					s.takes("other-0", "a", "10.1.0.6")
-				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a belongs to NS/other-0; it is tried again"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a belongs to pod NS/other-0; it is tried again"},
 				{at: unreserve, before: func(s *scene) {
 					s.line.release()
 					s.seesAt("other-0", "a", true)
@@ -46,7 +46,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "fd00:1::7")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: the address decided for the pod was lost: fd00:1::7 on node a belongs to NS/other-0; it is tried again"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: IP fd00:1::7 on node a belongs to pod NS/other-0; it is tried again"},
 			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
 		},
 		"of two families neither is claimed when that is lost which a record leaves out": {
@@ -59,7 +59,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "fd00:1::7")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: the address decided for the pod was lost: fd00:1::7 on node a belongs to NS/other-0; it is tried again"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: IP fd00:1::7 on node a belongs to pod NS/other-0; it is tried again"},
 			}, afterLoss("a", "10.1.0.3", "fd00:1::6")...),
 		},
 		"an address that only a record has waits for who took it": {
@@ -71,11 +71,11 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.takes("other-0", "a", "10.1.0.3")
 					s.seesAt("other-0", "a", true)
-				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.3 on node a belongs to NS/other-0; it is tried again"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.3 on node a belongs to pod NS/other-0; it is tried again"},
 				{at: unreserve},
-				{at: reserve, answer: "UnschedulableAndUnresolvable: node(s) couldn't give the pod its address: 10.1.0.3 on node a is held by NS/other-0"},
+				{at: reserve, answer: "UnschedulableAndUnresolvable: node(s) couldn't give the pod its address: IP 10.1.0.3 on node a belongs to pod NS/other-0"},
 				{at: unreserve},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) couldn't give the pod its address: 10.1.0.3 on node a is held by NS/other-0."},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) couldn't give the pod its address: IP 10.1.0.3 on node a belongs to pod NS/other-0."},
 					before: func(s *scene) { s.frees("a", "10.1.0.3") }},
 			}, afterLoss("a", "10.1.0.3")[1:]...),
 		},

@@ -32,7 +32,7 @@ func swap(s *scene) {
 
 // away is what stands at a when web-0 has gone to b.
 func away(s *scene, want *stored) {
-	want.entry("a", "10.1.0.6", "fixedip.io/away", "b/"+s.ns+"/web-0")
+	want.entry("a", "10.1.0.6", "fixedip.io/moved", "node=b;pod="+s.ns+"/web-0")
 }
 
 // movedToB is what a move of web-0 from its home a to b stores.
@@ -48,7 +48,7 @@ func livingOnB(policy string) func(*scene) {
 		s.node("c", "10.3.0.0/29")
 		s.node("b", "10.2.0.0/29")
 		s.node("a", "10.1.0.0/29")
-		for node, entry := range map[string][2]string{"a": {"fixedip.io/away", "b/" + s.ns + "/web-0"}, "b": {s.ns + "/web-0", s.ns + "/StatefulSet/web"}} {
+		for node, entry := range map[string][2]string{"a": {"fixedip.io/moved", "node=b;pod=" + s.ns + "/web-0"}, "b": {s.ns + "/web-0", s.ns + "/StatefulSet/web"}} {
 			s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, entry[0], entry[1]))
 			s.want.entry(node, "10.1.0.6", entry[0], entry[1])
 		}
@@ -80,7 +80,7 @@ func bothAtHome(s *scene) {
 // bothMovedToB is movedToB for a pod with an address of each family.
 func bothMovedToB(s *scene, want *stored) {
 	movedToB(s, want)
-	want.entry("a", "fd00:1::7", "fixedip.io/away", "b/"+s.ns+"/web-0")
+	want.entry("a", "fd00:1::7", "fixedip.io/moved", "node=b;pod="+s.ns+"/web-0")
 	want.entry("b", "fd00:1::7", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 }
 
@@ -287,7 +287,7 @@ func TestFailover(t *testing.T) {
 				step{at: preBind, before: func(s *scene) { s.line.lose(0, unsent, unsent, unsent, unsent, unsent, unsent) },
 					answer: "Error: claim address 10.1.0.6 of node b for pod NS/web-0: have 10.1.0.6, at home on node a, on node b instead of a: not written after 6 tries: *",
 					then: func(s *scene, want *stored) {
-						want.entry("b", "10.1.0.6", "fixedip.io/arriving", s.ns+"/web-0")
+						want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
 						want.Writes++
 					}},
 				step{at: preBind, then: func(s *scene, want *stored) { movedToB(s, want); want.Writes-- }},

@@ -107,7 +107,7 @@ func TestSlots(t *testing.T) {
 			steps: flocked(
 				step{before: func(s *scene) { s.removes("web-x"); s.joins("web-y") }},
 				step{at: preBind, pod: "web-y", before: func(s *scene) { s.uses("a", "10.1.0.6", "web-x") },
-					answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a is still used by NS/web-x; it is tried again"},
+					answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a is still in use by pod NS/web-x; it is tried again"},
 				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address*"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
@@ -200,7 +200,7 @@ func TestSlots(t *testing.T) {
 					s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-w"}, Spec: func() corev1.PodSpec { p := s.podSpec(); p.SchedulerName = "another"; return p }()})
 					s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-w", s.ns+"/Flock.example.com/web"))
 					s.want.entry("a", "10.1.0.6", s.ns+"/web-w", s.ns+"/Flock.example.com/web")
-				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 on node a belongs to NS/web-w; it is tried again"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a belongs to pod NS/web-w; it is tried again"},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.5")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},

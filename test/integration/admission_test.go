@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// annotationReaders are what our programs read each annotation with. Key: the annotation.
+// annotationReaders are the parsers of our programs. Key: the annotation.
 var annotationReaders = map[string]func(value string) error{
 	identity.AnnotationEnabled: ofPod(identity.AnnotationEnabled),
 	identity.AnnotationStickyMAC: func(v string) error {
@@ -59,7 +59,7 @@ func ofReclaim(key string) func(string) error {
 	return func(v string) error { _, err := identity.Reclaim(map[string]string{key: v}, nil); return err }
 }
 
-// admit applies the policies, and waits until the API server goes by them.
+// admit applies the policies and waits until the API server enforces them.
 func (e *env) admit() {
 	e.t.Helper()
 	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "admission.yaml")))
@@ -68,14 +68,14 @@ func (e *env) admit() {
 	})
 }
 
-// tries creates an object, and does not.
+// tries creates an object as a dry run.
 func (e *env) tries(o client.Object) error {
 	return e.api.Create(within(e.t), o, client.DryRunAll)
 }
 
-// An annotation that our programs could not read is refused where it is written, with the field, the value and
-// what to write; one that they can read is let in, and so is all else, in a cluster that has the policies and
-// nothing else of ours.
+// TestAdmission checks that an invalid annotation is refused when it is written, with the field, the value and the
+// expected form, and that valid annotations and everything else are admitted, in a cluster with nothing but the
+// policies.
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -110,7 +110,7 @@ func (e *env) sameAsReaders() {
 			}
 		}
 	}
-	// What takes more than an expression is left to the scheduler, which tells it on the pod.
+	// Errors that an expression cannot detect are reported by the scheduler on the pod.
 	for _, v := range []string{"10.0.1.9-10.0.1.1", "10.0.1.1,10.0.1.1"} {
 		if err := e.tries(annotatedPod(request.AnnotationIPs, v)); err != nil {
 			e.t.Errorf("%q: %v", v, err)
@@ -118,7 +118,7 @@ func (e *env) sameAsReaders() {
 	}
 }
 
-// refusedAtAdmission are the words of a refusal, wherever the annotation is.
+// refusedAtAdmission checks the text of refusals for each place of an annotation.
 func (e *env) refusedAtAdmission() {
 	both := statefulSet("web", 1, annotatedWith(identity.AnnotationTTL, "1 day"), onTemplate("fixedip.io/enabled", "maybe"))
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
@@ -142,7 +142,7 @@ func (e *env) refusedAtAdmission() {
 	}
 }
 
-// ratchet: an object from before the policy can be changed in every way that leaves its annotations, and mended.
+// ratchet checks that an object from before the policy can be changed in other fields, and corrected.
 func (e *env) ratchet(old *appsv1.StatefulSet) {
 	for _, c := range []struct {
 		patch string
@@ -159,8 +159,7 @@ func (e *env) ratchet(old *appsv1.StatefulSet) {
 	}
 }
 
-// policies: that of annotations knows all that there are, and an error in it, which concerns all pods, stops
-// nobody.
+// policies checks that the policy lists all annotations, and that an error in it blocks no pod.
 func (e *env) policies() {
 	for _, o := range manifest(e.t, "admission.yaml") {
 		policy, ok := o.(*admissionv1.ValidatingAdmissionPolicy)

@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// boundTo places all pods of a StatefulSet on a node without any scheduler.
+// boundTo binds all pods of a StatefulSet to a node without a scheduler.
 func boundTo(node string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.NodeName = node }
 }
@@ -28,17 +28,17 @@ func boundTo(node string) func(*appsv1.StatefulSet) {
 func (e *env) projected(name string, status metav1.ConditionStatus, message string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
-		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionProjected)
+		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionAllocated)
 		return c != nil && c.Status == status && strings.Contains(c.Message, message)
 	})
 }
 
-// G10: an owner that a person wrote into a CiliumNode is respected, whoever places the pod and
-// whatever he wrote that it is for, and it is adopted.
+// TestG10HandWrittenOwners checks that an owner that a user wrote into a CiliumNode is respected, whichever scheduler
+// places the pod and whatever the resource is, and is adopted (G10).
 func TestG10HandWrittenOwners(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
-	// What is written back comes after the bind.
+	// A restored entry follows the bind.
 	e.witness.AnyOrder()
 	e.must(e.ownerEntry("node-2", ".61", "default/ours-0", ""))
 	e.must(e.ownerEntry("node-1", ".62", "default/theirs-0", "by hand, 2024"))
@@ -65,7 +65,7 @@ func TestG10HandWrittenOwners(t *testing.T) {
 		t.Errorf("what was written for a name that nobody has is %v", got)
 	}
 
-	// An entry that is lost is there again, and the pod of its own has its address when it is back.
+	// A lost entry is restored, and the pod has its address after a restart.
 	e.setOwner("node-1", e.in("node-1", "62"), nil)
 	e.await("wait for the entry of theirs-0 to be back", func([]witness.Row) bool {
 		return slices.Equal(e.witness.Entries(namespace, "theirs-0"), before["theirs-0"].Entries)
@@ -75,7 +75,7 @@ func TestG10HandWrittenOwners(t *testing.T) {
 	e.createAnew(alone())
 	e.sameAddresses(before, e.awaitRunning(before, "ours-0", "theirs-0", "alone"))
 
-	// What was adopted goes back as what was claimed.
+	// An adopted address is released like a claimed one.
 	e.delete(statefulSet("theirs", 1))
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "alone"}})
 	e.deletePods("alone")
@@ -84,9 +84,8 @@ func TestG10HandWrittenOwners(t *testing.T) {
 	})
 }
 
-// A cluster that ran the guide's controller: the whole subnet of each node is in its pool, and the
-// addresses of running pods have owners. Ours takes it over, and no pod is restarted or changes its
-// address.
+// TestGuidesClusterTakenOver checks that our controller takes over a cluster of the guide's controller, in which
+// pools contain whole subnets and addresses of running pods have owners: no pod is restarted or changes its address.
 func TestGuidesClusterTakenOver(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
@@ -116,7 +115,7 @@ func TestGuidesClusterTakenOver(t *testing.T) {
 	}
 	before := running(e.await("wait for the pods to run", func(rows []witness.Row) bool { return len(running(rows)) == 7 }))
 	for _, name := range all {
-		// As the guide's controller does it when it sees the pod's address.
+		// As the guide's controller does when it sees the address of the pod.
 		workload := name[:strings.LastIndex(name, "-")]
 		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: before[name].Node}}
 		patch := fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{"owner":"default/%s","resource":"default/StatefulSet/%s"}}}}}`, before[name].Address, name, workload)
@@ -157,8 +156,8 @@ func (e *env) awaitRunningAsBefore(names []string) map[string]witness.Row {
 	return e.awaitRunning(map[string]witness.Row{}, names...)
 }
 
-// FixedIPs are restored from a backup, which has their metadata and specs and not their status: before their nodes and workloads are there,
-// and with the UIDs of another life. All addresses stand in pools before the first pod is placed.
+// TestRestoredFromSpecs checks that FixedIPs from a backup (metadata and spec without status) that are applied before
+// their nodes and workloads exist, with old UIDs, are all in pools before the first pod is placed.
 func TestRestoredFromSpecs(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: defaultPool})
@@ -170,7 +169,7 @@ func TestRestoredFromSpecs(t *testing.T) {
 	}
 	want := map[string]string{"web-0": "10.240.7.9", "web-1": "10.240.3.200", "web-2": "10.240.7.200"}
 	e.create(restored("web-0", want["web-0"], "node-1"), restored("web-1", want["web-1"], "node-2"), restored("web-2", want["web-2"], "node-1"))
-	e.projected("web-0", metav1.ConditionFalse, "10.240.7.9 is in no node's subnet")
+	e.projected("web-0", metav1.ConditionFalse, "IP 10.240.7.9 is in no node's subnet")
 	for _, n := range []string{"node-1", "node-2"} {
 		e.startNode(n)
 	}
@@ -192,7 +191,8 @@ func TestRestoredFromSpecs(t *testing.T) {
 	}
 }
 
-// A template that opts out: each pod comes back without a fixed address, and its record goes.
+// TestOptedOut checks that after a template opts out each pod is replaced without a fixed address, and its FixedIP is
+// removed.
 func TestOptedOut(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -212,7 +212,7 @@ func TestOptedOut(t *testing.T) {
 		}
 		return without == 2
 	})
-	// They are others than those that the records were for.
+	// These pods are not those of the FixedIPs.
 	for _, name := range []string{"web-0", "web-1", "kept-0"} {
 		e.witness.Forgive(namespace + "/" + name)
 	}

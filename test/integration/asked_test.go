@@ -21,7 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// in is the address that ends in the given text in a node's IPv4 subnet, a /24.
+// in returns the address that ends in the given text in the IPv4 subnet of a node, a /24.
 func (e *env) in(node, end string) string {
 	e.t.Helper()
 	var cn ciliumv2.CiliumNode
@@ -44,7 +44,7 @@ func annotations(pairs []string) map[string]string {
 	return out
 }
 
-// beforehand is a FixedIP as a person makes it for a pod that is yet to come.
+// beforehand returns a FixedIP that a user creates before its pod.
 func beforehand(workload, pod string, ips ...string) *v1alpha1.FixedIP {
 	return &v1alpha1.FixedIP{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod},
@@ -52,7 +52,7 @@ func beforehand(workload, pod string, ips ...string) *v1alpha1.FixedIP {
 	}
 }
 
-// annotate changes one annotation of an object that stands.
+// annotate changes one annotation of an existing object.
 func (e *env) annotate(o client.Object, key, value string) {
 	e.t.Helper()
 	e.must(e.api.Patch(within(e.t), o, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value))))
@@ -62,20 +62,19 @@ func aPod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 }
 
-// G11: annotations say whether a pod has a fixed address, and which.
+// TestG11Annotations checks that annotations decide whether a pod has a fixed address, and which (G11).
 func TestG11Annotations(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
-	// A pod that another scheduler placed is claimed after its bind.
+	// The pod of another scheduler is claimed after its bind.
 	e.witness.AnyOrder()
 	e.part("in and out", (*env).optedInAndOut)
 	e.part("addresses asked for", (*env).askedFor)
 	e.part("pods of their own", (*env).alone)
 }
 
-// A pod without a controller, as it was written for Calico, is one that comes back under its name: it has
-// the address that it asks for then as well, wherever there is room otherwise, and nobody else has it
-// meanwhile.
+// alone checks that a bare pod with Calico's annotation has the requested address in each incarnation, wherever other
+// addresses are free, and that no other pod has it in between.
 func (e *env) alone() {
 	alone := func(name string, pairs ...string) *corev1.Pod {
 		pod := ordinaryPod(name, "fixedip-scheduler", "")
@@ -140,7 +139,7 @@ func (e *env) optedInAndOut() {
 	}
 	e.podMessage("wrong-0", `annotation fixedip.io/enabled of pod default/wrong-0 is "yes please"; write "true" or "false"`)
 
-	// Mended on the pod itself, it is placed.
+	// Corrected on the pod itself, it is placed.
 	e.annotate(aPod("wrong-0"), enabled, "true")
 	e.awaitRunning(nil, "wrong-0")
 	e.deletePods("in-0", "unsaid-0", "elsewhere-in-0")
@@ -151,11 +150,11 @@ func (e *env) optedInAndOut() {
 	e.await("wait for all to leave nothing behind", nothingLeft)
 }
 
-// Every way to ask for addresses, each given, kept, and recorded.
+// askedFor checks each way to request addresses: assigned, kept and recorded.
 func (e *env) askedFor() {
 	const ips, by = "fixedip.io/ips", "fixedip.io/ips-assignment"
 
-	// Made before their StatefulSet, which the controller must not take for one that is gone.
+	// Created before their StatefulSet, which the controller must not take for a deleted one.
 	e.create(beforehand("early", "early-0", e.in("node-1", "90")), beforehand("early", "early-1"))
 	e.awaitRecord("early-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 
@@ -198,15 +197,15 @@ func (e *env) askedFor() {
 		})
 	}
 
-	// What a pod has comes before what it asks for: another wish changes nothing for it.
+	// The existing address takes precedence over a request: a new request changes nothing.
 	e.annotate(statefulSet("whole", 2), ips, e.in("node-3", "200")+"/31")
 	e.deletePods(all...)
 	e.sameAddresses(before, e.awaitRunning(before, all...))
 }
 
-// What can't be had is said on the pod, and the pod is placed as soon as it can be had, or as
-// something else is asked for. Nothing but our own wake-ups would do that within the test's
-// patience: the scheduler's queue is emptied every five minutes.
+// TestAskedForInVain checks that the pod reports why a requested address is not available, and is placed as soon as
+// it is available or the request changes. Only our own requeueing can do that within the time limit of the test: the
+// scheduler flushes its queue every five minutes.
 func TestAskedForInVain(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -231,21 +230,21 @@ func TestAskedForInVain(t *testing.T) {
 	)
 	const annotated = " (annotation fixedip.io/ips)"
 	for name, message := range map[string]string{
-		"wants-0":     "asks for " + held + annotated + ", which belongs to default/holder-0 on node-1; ask for another or free it",
-		"outside-0":   "asks for 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside), which is in no node's subnet; ask for one that is",
-		"malformed-0": `asks for addresses by annotation fixedip.io/ips, which can't be read: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
-		"few-1":       "asks for addresses " + e.in("node-1", "60") + annotated + ", which have no IPv4 address for ordinal 1 (the first is for ordinal 0); add one or scale down",
-		"dynamic-0":   "asks for " + e.in("node-1", "1") + annotated + ", which is a dynamic entry in the pool of node-1 that any pod may be using; ask for one nearer to the top of its subnet " + e.in("node-1", "0") + "/24",
+		"wants-0":     "asks for " + held + annotated + ": IP " + held + " on node node-1 belongs to pod default/holder-0; ask for another or release it",
+		"outside-0":   "asks for 192.168.9.9 (annotation fixedip.io/ips of StatefulSet outside): IP 192.168.9.9 is in no node's subnet; it becomes available when a node gets that subnet",
+		"malformed-0": `requests addresses by annotation fixedip.io/ips, which is invalid: "10.240.1.300" is not an IP address; write an address (10.240.1.10), a range`,
+		"few-1":       "requests addresses " + e.in("node-1", "60") + annotated + ", which have no IPv4 address for ordinal 1 (the first is for ordinal 0); add one or scale down",
+		"dynamic-0":   "asks for " + e.in("node-1", "1") + annotated + ": IP " + e.in("node-1", "1") + " on node node-1 is a dynamic entry, which any pod may be using; ask for an address nearer to the top of the node's subnet",
 		"family-0":    "asks for fd00::1" + annotated + ", but the scheduler gives pods no IPv6 addresses; leave them out or add IPv6 to its ipFamilies",
-		"broadcast-0": "asks for " + e.in("node-1", "255") + annotated + ", which no pod can have: it is an end of the subnet " + e.in("node-1", "0") + "/24 of node node-1; ask for another",
-		"calico-0":    `asks for addresses by annotation cni.projectcalico.org/ipAddrs, which can't be read: it is not a JSON list of addresses; write ["10.240.1.10"]`,
+		"broadcast-0": "asks for " + e.in("node-1", "255") + annotated + ": IP " + e.in("node-1", "255") + " is the first or last address of a subnet of node node-1, which no pod can have; ask for another",
+		"calico-0":    `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: it is not a JSON list of addresses; write ["10.240.1.10"]`,
 		"far-0":       "its address 192.168.9.10 (FixedIP far-0) is in no node's subnet; it waits for a node that has it",
-		"taken-0":     "node(s) couldn't give the pod its address: " + e.in("node-2", "50") + " on node node-2 is held by default/somebody.",
+		"taken-0":     "node(s) couldn't give the pod its address: IP " + e.in("node-2", "50") + " on node node-2 belongs to pod default/somebody.",
 	} {
 		e.podMessage(name, message)
 	}
 	e.awaitRunning(nil, "few-0")
-	// One of the two that share a set has its free address, the other waits for that of holder-0.
+	// One of the two pods that share a list has its free address; the other waits for that of holder-0.
 	e.await("wait for one of shares-0 and shares-1 to run and the other to say why not", func([]witness.Row) bool {
 		waits, runs := e.witness.Pod(namespace, "shares-0"), e.witness.Pod(namespace, "shares-1")
 		if waits == nil || runs == nil {
@@ -260,7 +259,7 @@ func TestAskedForInVain(t *testing.T) {
 	})
 	e.delete(statefulSet("shares", 2))
 
-	// Freed by its holder, mended on the pod, mended on the StatefulSet, freed by hand.
+	// Released by its holder, corrected on the pod, corrected on the StatefulSet, released by hand.
 	e.delete(statefulSet("holder", 1))
 	e.annotate(aPod("malformed-0"), ips, e.in("node-2", "60"))
 	e.annotate(statefulSet("outside", 1), ips, e.in("node-2", "61"))
@@ -273,7 +272,7 @@ func TestAskedForInVain(t *testing.T) {
 		}
 	}
 
-	// Pods that wait for what none of this brings are not tried again for it.
+	// Pods that wait for something else are not retried for these events.
 	waiting := []string{"family-0", "dynamic-0", "broadcast-0", "few-1", "calico-0", "far-0"}
 	attempts := e.refusals(waiting)
 	before := e.awaitRunning(nil, "few-0", "wants-0")
@@ -286,7 +285,7 @@ func TestAskedForInVain(t *testing.T) {
 	}
 }
 
-// refusals are how often the scheduler could not place each pod, as its log says.
+// refusals returns how often the scheduler refused each pod, from its log.
 func (e *env) refusals(pods []string) map[string]int {
 	e.t.Helper()
 	log, err := os.ReadFile(e.scheduler.LogPath())
@@ -301,7 +300,8 @@ func (e *env) refusals(pods []string) map[string]int {
 	return out
 }
 
-// Who asks for one family only gets any address of the other, on the same node.
+// TestAskedForOneOfTwoFamilies checks that a pod that requests an address of one family gets any address of the other
+// one, on the same node.
 func TestAskedForOneOfTwoFamilies(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// awaitEndpoint waits until the CiliumEndpoint of a pod is as wanted; nil: there is none.
+// awaitEndpoint waits until the CiliumEndpoint of a pod is as expected; nil for none.
 func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpoint) bool) *ciliumv2.CiliumEndpoint {
 	e.t.Helper()
 	var cep *ciliumv2.CiliumEndpoint
@@ -37,8 +37,7 @@ func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpo
 	return cep
 }
 
-// ownEndpoint waits until a pod has a CiliumEndpoint that is its own, with its address, and another
-// than before.
+// ownEndpoint waits until a pod has its own CiliumEndpoint with its address, and another UID than before.
 func (e *env) ownEndpoint(name string, before types.UID) *ciliumv2.CiliumEndpoint {
 	e.t.Helper()
 	return e.awaitEndpoint("to be its own", name, func(cep *ciliumv2.CiliumEndpoint) bool {
@@ -62,8 +61,8 @@ func endpointBy(name, ip string, owners ...metav1.OwnerReference) *ciliumv2.Cili
 	}
 }
 
-// keepCollectorFrom has the API server refuse the controller manager, whose part the garbage collector is, to delete
-// CiliumEndpoints of a name.
+// keepCollectorFrom makes the API server refuse deletions of CiliumEndpoints with a name by the controller manager,
+// which runs the garbage collector.
 func (e *env) keepCollectorFrom(name string) {
 	e.t.Helper()
 	meta := metav1.ObjectMeta{Name: "keep-collector-from-" + name}
@@ -82,8 +81,8 @@ func (e *env) keepCollectorFrom(name string) {
 	}})
 }
 
-// G6: whatever becomes of a CiliumEndpoint, the pod comes to have its own: with an agent that makes
-// missing ones again, and with one that does not.
+// TestG6CEPKeeper checks that a pod gets its own CiliumEndpoint in each case, with agents that create missing ones
+// and with agents that do not (G6).
 func TestG6CEPKeeper(t *testing.T) {
 	t.Parallel()
 	if got := defaultOf(t, "cep-termination-timeout"); got != "30m0s" {
@@ -102,7 +101,8 @@ func TestG6CEPKeeper(t *testing.T) {
 	for _, name := range young {
 		e.create(onNode(name[:len(name)-2], "node-1"))
 	}
-	// Two on the old agent's node, for a node without any is taken for one that makes none.
+	// Two pods run on the node of the old agent, because a node without any CiliumEndpoint counts as one that creates
+	// none.
 	e.create(onNode("old", "node-2"), onNode("witness", "node-2"))
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
 		NodeName: "node-2", Containers: []corev1.Container{{Name: "main", Image: "none"}},
@@ -117,7 +117,7 @@ func TestG6CEPKeeper(t *testing.T) {
 		e.awaitMetric(port, "fixedip_ciliumendpoints_removed_total", map[string]string{"cause": cause}, func(v float64) bool { return v > 0 })
 	}
 
-	// Missing. The young agent sees to it, the old one does not.
+	// Missing: the new agent creates it, the old one does not.
 	first := e.ownEndpoint("missing-0", "")
 	e.delete(first)
 	e.ownEndpoint("missing-0", first.UID)
@@ -132,34 +132,34 @@ func TestG6CEPKeeper(t *testing.T) {
 		t.Errorf("pod old-0 was to start again with its address: it was %+v and is %+v", before["old-0"], after)
 	}
 
-	// Held by a finalizer.
+	// In deletion, held by a finalizer.
 	stuck := e.ownEndpoint("stuck-0", "")
 	e.must(e.api.Patch(within(t), stuck, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/hold"]}}`))))
 	e.delete(stuck)
 	e.ownEndpoint("stuck-0", stuck.UID)
 	removed("Stuck")
 
-	// Made by somebody else: the agent refuses it, and no other agent would make it again.
+	// Created by another program: the agent refuses it.
 	other := e.ownEndpoint("misaddressed-0", "")
 	e.delete(other)
 	e.create(endpointBy("misaddressed-0", "192.0.2.7"))
 	e.ownEndpoint("misaddressed-0", other.UID)
 	removed("MisAddressed")
 
-	// Of nobody at all.
+	// Without a pod.
 	e.create(endpointBy("nobody-0", "192.0.2.8"))
 	e.awaitEndpoint("to go", "nobody-0", func(cep *ciliumv2.CiliumEndpoint) bool { return cep == nil })
 	removed("Podless")
 
-	// Of a former pod, as which the garbage collector may be first to remove it.
+	// Of a previous pod; the garbage collector may delete it first.
 	former := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "stale-0", UID: "11111111-2222-3333-4444-555555555555"}
 	stale := e.ownEndpoint("stale-0", "")
 	e.delete(stale)
 	e.create(endpointBy("stale-0", "192.0.2.9", former))
 	e.ownEndpoint("stale-0", stale.UID)
 
-	// Its own but for the owner reference. The garbage collector wants it too, and is kept from it: on a busy machine
-	// it is faster than we are. That takes the API server a moment, and it is tried until it was us.
+	// Its own except for the owner reference. The garbage collector deletes it too, and is faster on a busy machine,
+	// so its deletions are refused until the keeper has acted.
 	former.Name = "misowned-0"
 	e.keepCollectorFrom("misowned-0")
 	for turns := within(t); ; {

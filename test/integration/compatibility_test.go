@@ -15,13 +15,13 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// row is one of the table of versions.
+// row is a row of the table of versions.
 type row struct{ module, version, testedBy string }
 
 var rowPattern = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (v[0-9.]+) \\| [^|]+ \\| `([^`]+)` \\|$")
 
-// G25: the table of versions says what is built and tested: what go.mod requires, what is linked into the
-// programs, what the API server of the tests calls itself. Each row names the test that shows it.
+// TestG25CompatibilityTable checks that the table of versions matches go.mod, the built programs and the API server
+// of the tests, and that each row names a make target (G25).
 func TestG25CompatibilityTable(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -35,7 +35,7 @@ func TestG25CompatibilityTable(t *testing.T) {
 	}
 	// Key: the module.
 	table := map[string]row{}
-	for _, cells := range rowPattern.FindAllStringSubmatch(read("docs", "compatibility.md"), -1) {
+	for _, cells := range rowPattern.FindAllStringSubmatch(read("docs", "project", "compatibility.md"), -1) {
 		table[cells[1]] = row{cells[1], cells[2], cells[3]}
 	}
 	required := map[string]string{}
@@ -67,7 +67,7 @@ func TestG25CompatibilityTable(t *testing.T) {
 		t.Errorf("fixedip-scheduler is a scheduler of Kubernetes %s", in)
 	}
 
-	// What is said elsewhere in short is the same.
+	// The summary in the README has the same versions.
 	short := regexp.MustCompile(`Versions: Kubernetes ([0-9.]+), Cilium ([0-9.]+), scheduler-plugins ([0-9.]+)\.`).FindStringSubmatch(read("README.md"))
 	for i, module := range []string{"k8s.io/kubernetes", "github.com/cilium/cilium", "sigs.k8s.io/scheduler-plugins"} {
 		if short == nil || table[module].version == "" || "v"+short[i+1] != table[module].version[:strings.LastIndex(table[module].version, ".")] {
@@ -87,7 +87,7 @@ func TestG25CompatibilityTable(t *testing.T) {
 	}
 }
 
-// dependency is the version of a module that a program was built with.
+// dependency returns the version of a module in a program.
 func dependency(t *testing.T, program, module string) string {
 	t.Helper()
 	info, err := buildinfo.ReadFile(program)

@@ -31,13 +31,13 @@ import (
 const (
 	// A node with 60 pods, 20 of them with fixed addresses.
 	costFixed, costOrdinary = 20, 40
-	// Claims are written as in the measurement of REAL-CLUSTER.md: by 16 writers, to 200 nodes.
+	// Claims are written by 16 writers to 200 nodes.
 	costWriters, costNodes = 16, 200
-	// smaller is how many times smaller than the guide's our CiliumNode is at least. 2.8 was measured.
+	// smaller is the minimum factor by which our CiliumNode is smaller than that of the guide. 2.8 was measured.
 	smaller = 2.2
 )
 
-// claimRounds is how often each node is claimed on; FIXEDIP_CLAIM_ROUNDS overrides it, for a measurement.
+// claimRounds returns the number of claims per node; FIXEDIP_CLAIM_ROUNDS overrides it.
 func claimRounds(t *testing.T) int {
 	if s := os.Getenv("FIXEDIP_CLAIM_ROUNDS"); s != "" {
 		n, err := strconv.Atoi(s)
@@ -49,8 +49,8 @@ func claimRounds(t *testing.T) int {
 	return 2
 }
 
-// What a CiliumNode weighs with 60 pods on it, and what a claim costs for it, beside the guide's way, whose
-// pools hold the whole subnet. Sizes are asserted, and times only told: make claims measures them.
+// TestCostOfAClaim compares the size of a CiliumNode with 60 pods and the rate of claims with the way of the guide,
+// whose pools contain the whole subnet. Sizes are asserted and rates are logged: make claims measures them.
 func TestCostOfAClaim(t *testing.T) {
 	t.Parallel()
 	ours := busyNode(t)
@@ -58,7 +58,7 @@ func TestCostOfAClaim(t *testing.T) {
 		t.Errorf("the CiliumNode has field tracking by %s", ours.ManagedFields[0].Manager)
 	}
 
-	// Nobody else may have his hands in what is measured now.
+	// No other program may run during the measurement.
 	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestCostOfAClaim(t *testing.T) {
 	var ourTime, theirTime time.Duration
 	rounds := claimRounds(t)
 	for round := range rounds {
-		// What else the machine does, it does to both.
+		// Other load affects both equally.
 		ourTime += us.round(round)
 		theirTime += they.round(round)
 	}
@@ -104,8 +104,8 @@ func TestCostOfAClaim(t *testing.T) {
 	t.Logf("%d claims on each, of %d writers: %.0f/s on ours, %.0f/s on the guide's: %.1f times as many", rounds*costNodes, costWriters, perSecond(ourTime), perSecond(theirTime), theirTime.Seconds()/ourTime.Seconds())
 }
 
-// busyNode is the CiliumNode of a node with 60 running pods, as our controller, with the pools of its
-// defaults, and Cilium's allocator leave it.
+// busyNode returns the CiliumNode of a node with 60 running pods, as our controller with default settings and the
+// allocator of Cilium leave it.
 func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 	t.Helper()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16"}})
@@ -130,7 +130,7 @@ func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 				free++
 			}
 		}
-		// The node itself has two: router and health.
+		// The node itself uses two: router and health.
 		return len(cn.Status.IPAM.Used) == costFixed+costOrdinary+2 && free >= 8 && free <= 16 && len(cn.Status.IPAM.ReleaseIPs) == 0 && len(cn.ManagedFields) == 0, nil
 	})
 	if err != nil {
@@ -139,7 +139,7 @@ func busyNode(t *testing.T) *ciliumv2.CiliumNode {
 	return &cn
 }
 
-// asTheGuide is the same node where the pool holds all addresses of its subnet.
+// asTheGuide returns the same node with all addresses of its subnet in the pool.
 func asTheGuide(ours *ciliumv2.CiliumNode) *ciliumv2.CiliumNode {
 	cn := ours.DeepCopy()
 	for a := range address.Up(netip.MustParsePrefix(cn.Spec.IPAM.PodCIDRs[0])) {
@@ -150,18 +150,17 @@ func asTheGuide(ours *ciliumv2.CiliumNode) *ciliumv2.CiliumNode {
 	return cn
 }
 
-// claims writes claims to nodes that are all alike.
+// claims writes claims to equal nodes.
 type claims struct {
 	t    *testing.T
 	api  client.Client
 	like *ciliumv2.CiliumNode
 	name string
-	// nodes are the pools as they were made. Key: the node.
+	// nodes contains the pools as created. Key: the node.
 	nodes map[string]pool.Node
 }
 
-// makeNodes makes the CiliumNodes through the API, so that fields are tracked as they are; strip is done
-// to each afterwards.
+// makeNodes creates the CiliumNodes through the API, so that fields are tracked; strip is applied to each afterwards.
 func (c *claims) makeNodes(strip func(*ciliumv2.CiliumNode)) {
 	c.t.Helper()
 	ctx := within(c.t)
@@ -184,7 +183,7 @@ func (c *claims) makeNodes(strip func(*ciliumv2.CiliumNode)) {
 	}
 }
 
-// size is that of one of the CiliumNodes as the API server sends it.
+// size returns the size of one of the CiliumNodes as the API server sends it.
 func (c *claims) size() int {
 	c.t.Helper()
 	var cn ciliumv2.CiliumNode
@@ -198,11 +197,11 @@ func (c *claims) size() int {
 	return len(data)
 }
 
-// round claims one address on each node, each in a write of its own, and returns how long all took.
+// round claims one address on each node, in one write each, and returns how long that took.
 func (c *claims) round(round int) time.Duration {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(within(c.t))
-	// A writer looks once more when a write is done.
+	// A writer reads the pool again after each write.
 	known := maps.Clone(c.nodes)
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.Node, bool) { n, ok := known[node]; return n, ok })
 	defer w.Wait()
@@ -213,7 +212,7 @@ func (c *claims) round(round int) time.Duration {
 	after := make([]pool.Node, costNodes)
 	for i, name := range slices.Sorted(maps.Keys(c.nodes)) {
 		writers.Go(func() error {
-			entry := pool.Owned("db", fmt.Sprintf("mysql-%d", round), "StatefulSet", "mysql")
+			entry := pool.OwnedEntry("db", fmt.Sprintf("mysql-%d", round), "StatefulSet", "mysql")
 			return w.Write(ctx, ciliumpool.Request{Node: name, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 				edits := []pool.Edit{n.Set(claimable(n), entry)}
 				after[i] = n.With(edits)
@@ -226,18 +225,18 @@ func (c *claims) round(round int) time.Duration {
 	}
 	took := time.Since(began)
 	for _, n := range after {
-		// As a watch would show it.
+		// As the watch would show it.
 		n.Generation++
 		c.nodes[n.Name] = n
 	}
 	return took
 }
 
-// claimable is the highest address of the node that nobody has: one outside of the pool, or, where there
-// is none, a dynamic entry that is not used, as the guide takes it.
+// claimable returns the highest free address of the node: one without an entry or, if there is none, an unused
+// dynamic entry, as the guide does.
 func claimable(n pool.Node) (found netip.Addr) {
 	for a := range address.Up(n.Subnets[0]) {
-		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Dynamic()) {
+		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Kind == pool.Dynamic) {
 			found = a
 		}
 	}

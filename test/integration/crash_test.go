@@ -11,11 +11,10 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// bindGate is a proxy in front of the API server that lets everything through but binds: those it
-// reports and holds for ever.
+// bindGate is a proxy in front of the API server that reports binds and holds them for ever.
 type bindGate struct {
 	kubeconfig string
-	// arrived has each bind that came, by the pod's name.
+	// arrived receives the pod name of each bind.
 	arrived chan string
 	open    atomic.Bool
 }
@@ -35,14 +34,14 @@ func (e *env) bindGate() *bindGate {
 	return g
 }
 
-// schedulerThrough is the kubeconfig of a scheduler whose requests go through a proxy in this process.
+// schedulerThrough returns the kubeconfig of a scheduler whose requests go through a proxy in this process.
 func (e *env) schedulerThrough(proxied func(w http.ResponseWriter, r *http.Request, pass http.Handler)) string {
 	e.t.Helper()
 	return e.proxy(cluster.Scheduler, "scheduler-proxy", proxied)
 }
 
-// The scheduler is killed after it has written the claim and before the bind is done. Its successor
-// finds the claim: the pod has that address, and nothing else is left standing.
+// TestSchedulerKilledBetweenClaimAndBind checks that if the scheduler is killed after the claim and before the bind,
+// its successor finds the claim: the pod gets that address, and no other entry is left.
 func TestSchedulerKilledBetweenClaimAndBind(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, noScheduler: true})
@@ -82,7 +81,8 @@ func TestSchedulerKilledBetweenClaimAndBind(t *testing.T) {
 	}
 }
 
-// A claim that was left behind on another node goes, and the record follows the pod.
+// TestSecondClaimIsReleased checks that a claim left behind on another node is released, and that the FixedIP follows
+// the pod.
 func TestSecondClaimIsReleased(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -100,7 +100,7 @@ func TestSecondClaimIsReleased(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }
 
-// Both programs are killed again and again while pods come and go.
+// TestKilledDuringChurn kills both programs repeatedly while pods are created and deleted.
 func TestKilledDuringChurn(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})

@@ -62,7 +62,7 @@
 //	Strict nodes                     TestStrictNode, TestStrictNodeDaemonSet, TestNodeTurnsStrict
 //	Records                          TestG10HandWrittenOwners, TestGuidesClusterTakenOver, TestRestoredFromSpecs
 //	Reclaim                          TestG3Recycle, TestG4EventsAndSweep, TestOptedOut, TestFieldBugs, and the retention policy above
-//	What went wrong elsewhere        TestFieldBugs, and docs/field-bugs.md for all others (TestFieldBugsTable)
+//	What went wrong elsewhere        TestFieldBugs, and docs/project/field-bugs.md for all others (TestFieldBugsTable)
 //	Verify, conflicts                TestFirstPlacementAdopted, TestMismatch, TestLateAgents, TestLateAgentOfSlots, TestConflicts
 //	CiliumEndpoints                  TestG6CEPKeeper
 //	Pods of other schedulers         TestG9AdoptMode, TestG13Exclusion

@@ -27,8 +27,8 @@ import (
 
 const namespace = "default"
 
-// env is a cluster of one test's own. When the test ends everything is stopped, and the test fails
-// if a promise was broken at any time or one of our programs had a data race.
+// env is the cluster of one test. At the end of the test everything is stopped, and the test fails if an invariant
+// was violated or one of our programs had a data race.
 type env struct {
 	*cluster.Cluster
 	t          *testing.T
@@ -36,36 +36,35 @@ type env struct {
 	witness    *witness.Witness
 	scheduler  *cluster.Process
 	controller *cluster.Process
-	// provoked tells of a broken promise that the test has brought about itself; nil: none is.
+	// provoked reports whether the test caused a violation on purpose; nil if it causes none.
 	provoked func(violation string) bool
 	// rounds counts the uses of settled.
 	rounds int
-	// plain: our programs run without the race detector.
+	// plain is true if our programs run without the race detector.
 	plain bool
 }
 
-// options say what an env starts beside the control plane.
+// options configure an env.
 type options struct {
 	nodes []string
-	// controllerArgs are added to the flags; nil: no controller.
+	// controllerArgs are the flags of the controller; nil for no controller.
 	controllerArgs []string
-	// families are the scheduler's; nil: IPv4.
+	// families are those of the scheduler; nil for IPv4.
 	families []string
-	// failover is the scheduler's and the controller's for workloads that say nothing; "": Wait. movable:
-	// addresses may live on other nodes than their home.
+	// failover is the default policy of scheduler and controller; Wait if empty. movable allows addresses to migrate.
 	failover string
 	movable  bool
-	// controlPlaneArgs are more flags of the control plane.
+	// controlPlaneArgs are additional flags of the control plane.
 	controlPlaneArgs []string
-	// workloads are the scheduler's: YAML on one line.
+	// workloads is the field of FixedIPArgs, as YAML on one line.
 	workloads string
-	// noScheduler leaves it to the test to start one.
+	// noScheduler is true if the test starts the scheduler itself.
 	noScheduler bool
-	// plain: our programs run without the race detector.
+	// plain is true if our programs run without the race detector.
 	plain bool
 }
 
-// defaultPool are the flags of a controller where a test has no wish of its own.
+// defaultPool are the default flags of a controller.
 var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-cooldown=2s"}
 
 // startCluster starts a control plane with the product's manifests applied.
@@ -92,7 +91,7 @@ func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 	e.must(err)
 	e.api, err = client.New(cfg, client.Options{Scheme: kinds})
 	e.must(err)
-	// Not the context of the test, which ends before the cleanup.
+	// The context of the test ends before the cleanup.
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	e.witness, err = witness.Start(ctx, cfg)
@@ -123,7 +122,7 @@ func start(t *testing.T, o options) *env {
 	return e
 }
 
-// whileAllRun is a context for one step that ends early when a process does.
+// whileAllRun returns a context for one step that ends early if a process exits.
 func (e *env) whileAllRun() context.Context {
 	ctx, cancel := context.WithCancelCause(within(e.t))
 	for _, p := range e.Processes() {
@@ -146,7 +145,7 @@ func (e *env) startNode(name string, args ...string) *cluster.Process {
 	return p
 }
 
-// program is the path of one of our programs.
+// program returns the path of one of our programs.
 func (e *env) program(name string) string {
 	if e.plain {
 		return filepath.Join(bin, name)
@@ -154,7 +153,7 @@ func (e *env) program(name string) string {
 	return filepath.Join(bin, "race", name)
 }
 
-// startController starts a controller. The name tells replicas apart.
+// startController starts a controller. The name distinguishes replicas.
 func (e *env) startController(name string, args ...string) {
 	e.t.Helper()
 	var err error
@@ -199,9 +198,9 @@ func (e *env) end() {
 	}
 }
 
-// dataRaces are the reports of the race detector in a log that concern our packages. The scheduler
-// of Kubernetes v1.34 has one of its own, between handleSchedulingFailure and PriorityQueue.Update,
-// which every pod that can't be placed may set off (kubernetes/kubernetes#139340).
+// dataRaces returns the reports of the race detector about our packages. The scheduler of Kubernetes v1.34 has a data
+// race between handleSchedulingFailure and PriorityQueue.Update, which every unschedulable pod may trigger
+// (kubernetes/kubernetes#139340).
 func dataRaces(log []byte) []string {
 	var found []string
 	for _, part := range bytes.Split(log, []byte("==================")) {
@@ -213,7 +212,7 @@ func dataRaces(log []byte) []string {
 	return found
 }
 
-// part is a part of a test in the cluster of the whole.
+// part runs a part of a test in the same cluster.
 func (e *env) part(name string, f func(*env)) {
 	e.t.Helper()
 	e.t.Run(name, func(t *testing.T) {
@@ -230,8 +229,7 @@ func (e *env) must(err error) {
 	}
 }
 
-// statefulSet makes a StatefulSet of ours. Its pods are made at once, unless the test says
-// otherwise.
+// statefulSet returns a StatefulSet of our scheduler with parallel pod management, unless the test changes it.
 func statefulSet(name string, replicas int32, change ...func(*appsv1.StatefulSet)) *appsv1.StatefulSet {
 	labels := map[string]string{"app": name}
 	sts := &appsv1.StatefulSet{
@@ -286,7 +284,7 @@ func (e *env) await(what string, condition func([]witness.Row) bool) []witness.R
 	return rows
 }
 
-// waiting says of the pods that do not run what they wait for.
+// waiting describes what the pods that do not run wait for.
 func (e *env) waiting(rows []witness.Row) string {
 	var b strings.Builder
 	for _, r := range rows {
@@ -302,8 +300,8 @@ func (e *env) waiting(rows []witness.Row) string {
 	return b.String()
 }
 
-// awaitRunning waits until exactly these pods run and are recorded as in use, each in another
-// incarnation than in before, and returns their rows by name.
+// awaitRunning waits until exactly these pods run and are recorded as in use, each with another UID than in before,
+// and returns their rows by name.
 func (e *env) awaitRunning(before map[string]witness.Row, names ...string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -319,7 +317,7 @@ func (e *env) awaitRunning(before map[string]witness.Row, names ...string) map[s
 	return found
 }
 
-// sameAddresses compares the addresses of two moments.
+// sameAddresses compares the addresses before and after.
 func (e *env) sameAddresses(before, after map[string]witness.Row) {
 	e.t.Helper()
 	for name, b := range before {
@@ -329,7 +327,7 @@ func (e *env) sameAddresses(before, after map[string]witness.Row) {
 	}
 }
 
-// names are those of a StatefulSet's pods.
+// names returns the pod names of a StatefulSet.
 func names(workload string, replicas int) []string {
 	var out []string
 	for i := range replicas {
@@ -338,8 +336,7 @@ func names(workload string, replicas int) []string {
 	return out
 }
 
-// podMessage waits until the scheduler says of a pod what it can't be placed for, in words that
-// contain the given ones.
+// podMessage waits until the message of an unschedulable pod contains the given text.
 func (e *env) podMessage(name, contains string) {
 	e.t.Helper()
 	e.await(fmt.Sprintf("wait for pod %s to say %q", name, contains), func([]witness.Row) bool {
@@ -350,8 +347,8 @@ func (e *env) podMessage(name, contains string) {
 	})
 }
 
-// ownerEntry writes an owner into a node's pool by hand: on the address of its subnet that ends in
-// the given text.
+// ownerEntry writes an owner by hand into the pool of a node, on the address of its subnet that ends in the given
+// text.
 func (e *env) ownerEntry(node, suffix, owner, resource string) error {
 	var cn ciliumv2.CiliumNode
 	if err := e.api.Get(within(e.t), client.ObjectKey{Name: node}, &cn); err != nil {

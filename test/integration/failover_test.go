@@ -34,7 +34,7 @@ func (e *env) cordon(node string, yes bool) {
 		client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes))))
 }
 
-// cordonOthers lets pods go to one node alone, or, where it is empty, to every node.
+// cordonOthers makes only one node schedulable; every node if it is empty.
 func (e *env) cordonOthers(all []string, but string) {
 	e.t.Helper()
 	for _, n := range all {
@@ -42,8 +42,8 @@ func (e *env) cordonOthers(all []string, but string) {
 	}
 }
 
-// moved fails the test unless a pod has the address that it had, on another node, whose pool alone gives
-// it, and waits until its record says so.
+// moved fails the test unless a pod has the same address on another node, whose pool alone has its entry, and waits
+// until its FixedIP says so.
 func (e *env) moved(before, after witness.Row) {
 	e.t.Helper()
 	if after.Address != before.Address || after.Node == before.Node {
@@ -59,7 +59,7 @@ func (e *env) moved(before, after witness.Row) {
 	e.awaitRecord(after.Pod, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == after.Node })
 }
 
-// owners are who the pools keep an address for, by node: "" for a dynamic entry.
+// owners returns the owner of an address in each pool by node; "" for a dynamic entry.
 func (e *env) owners(nodes []string, address string) map[string]string {
 	found := map[string]string{}
 	for _, n := range nodes {
@@ -70,7 +70,7 @@ func (e *env) owners(nodes []string, address string) map[string]string {
 	return found
 }
 
-// eventually waits for what the witness does not watch.
+// eventually waits for a condition that the witness does not watch.
 func (e *env) eventually(what string, so func() bool) {
 	e.t.Helper()
 	err := wait.PollUntilContextCancel(within(e.t), 100*time.Millisecond, true, func(context.Context) (bool, error) { return so(), nil })
@@ -79,8 +79,8 @@ func (e *env) eventually(what string, so func() bool) {
 	}
 }
 
-// An address goes with its pod where the pod's node can't take it, stays there when that node is back,
-// goes on, comes home, and is free again when its workload is gone. One that waits stays what it is.
+// TestMigrate checks that an address migrates with its pod if the node cannot take it, stays there when that node is
+// back, migrates again, returns home, and is released with its workload. A pod that waits is not affected.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, movable: true})
@@ -101,11 +101,11 @@ func TestMigrate(t *testing.T) {
 	others := slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == home })
 	second := step(before, others[0])
 	e.awaitEvent("web-0", "Moved", fmt.Sprintf("Address [%s] moved from node %s to node %s", address, home, others[0]))
-	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/away", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
+	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/moved", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the pools say %v, want %v", got, want)
 	}
 
-	// Home is back, and the address stays. A restart in place writes nothing.
+	// The home node is back, and the address stays. A restart in place writes nothing.
 	e.cordonOthers(threeNodes, "")
 	generations := e.witness.Generations()
 	e.deletePods("web-0")
@@ -137,7 +137,7 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
-// Both addresses of a pod move together.
+// TestMigrateDualStack checks that both addresses of a pod migrate together.
 func TestMigrateDualStack(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{
@@ -164,8 +164,8 @@ func TestMigrateDualStack(t *testing.T) {
 	}
 }
 
-// Of a node that is not ready nobody knows what runs there: the pod waits and says so, until somebody
-// swears that nothing does.
+// TestMigrateOnlyFenced checks that a pod of a node that is not ready waits with a message until an administrator
+// states that nothing runs there.
 func TestMigrateOnlyFenced(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool, movable: true, controlPlaneArgs: []string{"--node-monitor-grace-period=12s"}})
@@ -190,7 +190,7 @@ func TestMigrateOnlyFenced(t *testing.T) {
 	e.moved(before["web-0"], after["web-0"])
 }
 
-// Where addresses can't live on other nodes, a pod whose failover says Migrate waits and says so.
+// TestMigrateNotAllowed checks that a pod with the policy Migrate waits with a message if addresses may not migrate.
 func TestMigrateNotAllowed(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -205,7 +205,8 @@ func TestMigrateNotAllowed(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }
 
-// A pod gets another address on another node, its record is one of that, and what it had goes back.
+// TestReassign checks that a pod gets another address on another node, that its FixedIP follows, and that the old
+// address is released.
 func TestReassign(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -214,7 +215,7 @@ func TestReassign(t *testing.T) {
 	r := before["web-0"]
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Reassign })
 
-	// The node takes it again: it keeps what it has.
+	// The node is schedulable again: the pod keeps its new address.
 	e.deletePods("web-0")
 	again := e.awaitRunning(before, "web-0")
 	e.sameAddresses(map[string]witness.Row{"web-0": r}, again)
@@ -237,14 +238,13 @@ func TestReassign(t *testing.T) {
 	e.await("wait for the old address to be free", func([]witness.Row) bool { return len(e.owners([]string{"node-1", "node-2"}, r.Address)) == 0 })
 }
 
-// The scheduler is killed after each write of a move. Its successor brings the pod to an end, with its
-// address, whatever was done.
+// TestSchedulerKilledDuringMove kills the scheduler after each write of a migration. Its successor completes it, with
+// the same address.
 func TestSchedulerKilledDuringMove(t *testing.T) {
 	t.Parallel()
 	nodes := []string{"node-1", "node-2", "node-3"}
 	e := start(t, options{nodes: nodes, controllerArgs: defaultPool, noScheduler: true})
-	// The gate swallows the answer to the patch of a CiliumNode that makes patches zero, and all requests
-	// after it.
+	// The gate drops the answer to the patch of a CiliumNode that makes patches zero, and all later requests.
 	var patches atomic.Int64
 	patches.Store(1 << 30)
 	arrived := make(chan struct{}, 64)
@@ -277,7 +277,7 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 			name := fmt.Sprintf("to-%s-%d", leg.to, dies)
 			e.await("wait for "+leg.to+" to have no trace of it", func([]witness.Row) bool {
 				owner, exists := e.witness.Owner(leg.to, now["web-0"].Address)
-				return !exists || owner == "fixedip.io/away"
+				return !exists || owner == "fixedip.io/moved"
 			})
 			if dies <= leg.writes {
 				e.must(scheduler.Kill())
@@ -305,7 +305,7 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 	}
 }
 
-// swallowed is an answer that nobody gets.
+// swallowed is a response that is dropped.
 type swallowed struct{ header http.Header }
 
 func (s *swallowed) Header() http.Header         { return s.header }

@@ -30,12 +30,12 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// nobody is the scheduler of pods that fakes places.
+// nobody is the schedulerName of pods that fakes place.
 const nobody = "nobody"
 
-// fakes are nodes without an agent and a kubelet: a test that is about the controller alone has
-// many of them, and decides itself when a pod is gone. They do what scheduler, agent and kubelet do
-// as far as the controller sees it: the claim is written, then the pod is bound, then it runs.
+// fakes are nodes without an agent and a kubelet, for tests of the controller alone with many nodes, which decide
+// when a pod is gone. They do what scheduler, agent and kubelet do as far as the controller sees it: write the claim,
+// bind the pod, run it.
 type fakes struct {
 	e      *env
 	api    kubernetes.Interface
@@ -44,30 +44,29 @@ type fakes struct {
 	pods   toolscache.SharedIndexInformer
 
 	mu sync.Mutex
-	// nodes are the names of the fake nodes. Pods of the scheduler are served as well, once it has bound them
-	// to one.
+	// nodes are the names of the fake nodes. Pods of the scheduler are served too, once it has bound them to one.
 	nodes map[string]bool
-	// addrs are what pods were bound with. Key: the pod's UID. Those that the scheduler bound have what the
-	// pool of their node gives them.
+	// addrs contains the addresses with which pods were bound. Key: the UID. Pods that the scheduler bound have the
+	// addresses of their entries.
 	addrs map[types.UID]string
 	// place chooses the node of a new pod.
 	place func(pod string) string
-	// stay: pods that are asked to stop go on for now.
+	// stay is true if terminating pods keep running for now.
 	stay bool
-	// gone is when the watch showed that a pod was gone. Key: its name.
+	// gone contains the time at which the watch showed that a pod was gone. Key: the name.
 	gone map[string]time.Time
 }
 
-// subnet is that of the n-th fake node.
+// fakeSubnet returns the subnet of the n-th fake node.
 func fakeSubnet(n int) string { return fmt.Sprintf("10.77.%d.0/24", n) }
 
 func fakeName(n int) string { return fmt.Sprintf("fake-%d", n) }
 
-// heardForAll has nodes count as ready for longer than any test lasts, although nobody stands behind them: no address comes
-// free on a node of which nothing is heard.
+// heardForAll keeps nodes ready for longer than any test lasts although they have no kubelet: no address becomes free
+// on a node that is not ready.
 var heardForAll = []string{"--node-monitor-grace-period=1h"}
 
-// fakeNodes makes nodes fake-0, fake-1 and so on, which are ready, and serves their pods. Their cluster is heardForAll.
+// fakeNodes creates the ready nodes fake-0, fake-1 and so on, and serves their pods. Their cluster uses heardForAll.
 func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -132,14 +131,14 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	return f
 }
 
-// serves tells whether a pod is for the fakes: nobody else places it, or it was placed on one of them.
+// serves reports whether a pod is for the fakes: no scheduler places it, or it was bound to one of them.
 func (f *fakes) serves(p *corev1.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return p.Spec.SchedulerName == nobody || f.nodes[p.Spec.NodeName]
 }
 
-// addNode makes a fake node that the scheduler can place pods on. The controller gives it its subnet.
+// addNode creates a fake node on which the scheduler can place pods. The controller assigns its subnet.
 func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	f.mu.Lock()
 	f.nodes[node.Name] = true
@@ -150,7 +149,7 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	}
 	made.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
 	made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}
-	// The controllers of Kubernetes write to it as soon as it is there: this asks for no version.
+	// Controllers of Kubernetes update it at once, so the write has no version.
 	made.ResourceVersion = ""
 	if _, err := f.api.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("make node %s ready: %w", node.Name, err)
@@ -161,7 +160,7 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	return nil
 }
 
-// serve takes a pod one step further. What fails is tried again soon.
+// serve takes a pod one step further. Errors are retried.
 func (f *fakes) serve(ctx context.Context, key types.NamespacedName) {
 	obj, exists, err := f.pods.GetStore().GetByKey(key.String())
 	if err != nil || !exists || !f.serves(obj.(*corev1.Pod)) {
@@ -193,10 +192,10 @@ func (f *fakes) end(ctx context.Context, pod *corev1.Pod) error {
 	return f.api.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *now)
 }
 
-// errReleasing: a pod has to wait for its record to go.
+// errReleasing means that a pod waits until its FixedIP is gone.
 var errReleasing = errors.New("the former address is being released")
 
-// errNoEntry: a pod was bound to a node whose pool has nothing for it.
+// errNoEntry means that a pod was bound to a node whose pool has no entry for it.
 var errNoEntry = errors.New("the pool has no entry for the pod")
 
 func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
@@ -207,7 +206,7 @@ func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
 	node := f.place(pod.Name)
 	f.mu.Unlock()
 	owner := metav1.GetControllerOfNoCopy(pod)
-	entry := pool.Owned(pod.Namespace, pod.Name, owner.Kind, owner.Name)
+	entry := pool.OwnedEntry(pod.Namespace, pod.Name, owner.Kind, owner.Name)
 	var chosen netip.Addr
 	err := f.writer.Write(ctx, ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		for a, e := range n.Entries {
@@ -236,7 +235,7 @@ func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
 	}, metav1.CreateOptions{})
 }
 
-// run does what agent and kubelet do: the pod has the address that the pool gives to its name.
+// run does the work of agent and kubelet: the pod gets the address of its entry.
 func (f *fakes) run(ctx context.Context, pod *corev1.Pod) error {
 	f.mu.Lock()
 	addr := f.addrs[pod.UID]
@@ -264,7 +263,7 @@ func (f *fakes) run(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// placing lets place choose the nodes of new pods from now on, and returns who did so before.
+// placing sets the function that chooses the nodes of new pods, and returns the previous one.
 func (f *fakes) placing(place func(pod string) string) (before func(pod string) string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -272,7 +271,7 @@ func (f *fakes) placing(place func(pod string) string) (before func(pod string) 
 	return before
 }
 
-// keepPods says whether pods that are asked to stop go on for now.
+// keepPods sets whether terminating pods keep running.
 func (f *fakes) keepPods(stay bool) {
 	f.mu.Lock()
 	f.stay = stay
@@ -287,7 +286,7 @@ func (f *fakes) keepPods(stay bool) {
 	}
 }
 
-// endByNode ends all pods that were asked to stop, node by node.
+// endByNode ends all terminating pods, node by node.
 func (f *fakes) endByNode(t *testing.T) {
 	byNode := map[string][]*corev1.Pod{}
 	for _, obj := range f.pods.GetStore().List() {
@@ -308,7 +307,7 @@ func (f *fakes) endByNode(t *testing.T) {
 	}
 }
 
-// goneAt is when a pod of the name was last seen to be gone.
+// goneAt returns when a pod with the name was last seen to be gone.
 func (f *fakes) goneAt(pod string) (time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -316,13 +315,13 @@ func (f *fakes) goneAt(pod string) (time.Time, bool) {
 	return at, ok
 }
 
-// byNobody leaves the pods of a StatefulSet to fakes.
+// byNobody leaves the pods of a StatefulSet to the fakes.
 func byNobody(s *appsv1.StatefulSet) { s.Spec.Template.Spec.SchedulerName = nobody }
 
 // onFake places all pods on one fake node.
 func onFake(n int) func(string) string { return func(string) string { return fakeName(n) } }
 
-// startFakes starts a cluster of a controller and fake nodes alone.
+// startFakes starts a cluster with a controller and fake nodes only.
 func startFakes(t *testing.T, nodes int, place func(string) string, args ...string) (*env, *fakes) {
 	t.Helper()
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll, controllerArgs: append([]string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1s", "--enable-leader-election=false"}, args...)})

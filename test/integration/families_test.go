@@ -13,7 +13,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// familiesOf are those of addresses or subnets, in their order.
+// familiesOf returns the families of addresses or subnets, in order.
 func familiesOf(texts ...string) []string {
 	var families []string
 	for _, s := range texts {
@@ -23,16 +23,16 @@ func familiesOf(texts ...string) []string {
 	return families
 }
 
-// G8: a cluster of either family, and of both. There the pods that another scheduler placed may be left with
-// the IPv6 address that comes; that both of theirs can be kept is TestG15GuideScenarios'.
+// TestG8Families runs clusters of either family and of both, in which the IPv6 addresses of pods of another scheduler
+// may be left out; TestG15GuideScenarios adopts both (G8).
 func TestG8Families(t *testing.T) {
 	t.Parallel()
 	v4, v6, both := []string{"IPv4"}, []string{"IPv6"}, []string{"IPv4", "IPv6"}
 	const ipv6CIDR, ipv6Mask = "--cluster-pool-ipv6-cidr=fd00:240::/112", "--cluster-pool-ipv6-mask-size=120"
 	for name, c := range map[string]struct {
 		controller, node []string
-		// ours and theirs are the families in which the pods of our scheduler and those of another one have
-		// a fixed address; ours are those of the nodes, too.
+		// ours and theirs are the families with fixed addresses of pods of our scheduler and of another one; ours are
+		// also those of the nodes.
 		ours, theirs []string
 	}{
 		"IPv4 alone": {
@@ -53,7 +53,7 @@ func TestG8Families(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := startOn(t, options{controllerArgs: append(c.controller, `--label-selector={"matchLabels":{"app":"theirs"}}`), families: c.ours},
 				map[string][]string{"node-1": c.node, "node-2": c.node})
-			// Theirs are claimed when they run.
+			// Pods of the other scheduler are claimed when they run.
 			e.witness.AnyOrder()
 			for _, node := range []string{"node-1", "node-2"} {
 				var cn ciliumv2.CiliumNode

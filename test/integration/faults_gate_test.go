@@ -14,16 +14,15 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
-// failure is what happens to a write. What its author is told is the same in all of them: nothing that says
-// whether it was carried out.
+// failure is what happens to a write. Its author cannot tell in any case whether it was executed.
 type failure int
 
 const (
-	// refused: the API server never has it, and the connection breaks.
+	// refused: the API server does not get it, and the connection breaks.
 	refused failure = iota
-	// errored: it is carried out, and answered with an error of the store's.
+	// errored: it is executed, and answered with an error of the storage.
 	errored
-	// lost: it is carried out, and the connection breaks before the answer.
+	// lost: it is executed, and the connection breaks before the answer.
 	lost
 )
 
@@ -33,8 +32,7 @@ func (f failure) String() string {
 	return [...]string{"refused", "carried out and answered with an error", "carried out and the answer lost"}[f]
 }
 
-// fault says which write of one program fails, counted from 1 within a run, and how. The zero fault fails
-// none.
+// fault defines which write of one program fails, counted from 1 within a run, and how. The zero fault fails none.
 type fault struct {
 	program string
 	at      int
@@ -48,27 +46,27 @@ func (f fault) String() string {
 	return fmt.Sprintf("write %d of %s is %s", f.at, f.program, f.failure)
 }
 
-// faultGate is a proxy in front of the API server for both programs. It fails one write of each run. Runs
-// share the programs and go side by side: a write is that of the run whose namespace, or node, it names.
-// Events and the Leases of elections are no writes here. A NodeSubnet belongs to the run whose node it names.
+// faultGate is a proxy in front of the API server for both programs. It fails one write of each run. Runs share the
+// programs and run in parallel: a write belongs to the run whose namespace or node it names. Events and Leases of
+// leader election do not count.
 type faultGate struct {
-	// kubeconfigs lead through the gate. Key: the program, by its user.
+	// kubeconfigs use the gate. Key: the user of the program.
 	kubeconfigs map[string]string
 	history     *history
-	// closed is locked while no request is let through.
+	// closed is locked while no request may pass.
 	closed sync.RWMutex
 
 	mu sync.Mutex
-	// runs are those that have begun. Key: the run's name.
+	// runs contains the started runs. Key: the name of the run.
 	runs map[string]*gatedRun
 }
 
-// gatedRun is what the gate knows of a run.
+// gatedRun is the state of a run in the gate.
 type gatedRun struct {
 	fault fault
-	// writes has them in their order, in words. Key: the program.
+	// writes contains descriptions of the writes in order. Key: the program.
 	writes map[string][]string
-	// failed is the write that was failed, in words; empty: it has not come.
+	// failed describes the failed write; empty if it has not come.
 	failed string
 	// last is when the last write came.
 	last time.Time
@@ -103,34 +101,34 @@ func (e *env) faultGate() *faultGate {
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusInternalServerError)
-			// What the API server says of an etcd that is slow.
+			// The answer of the API server if etcd is slow.
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"etcdserver: request timed out","code":500}`)
 		})
 	}
 	return g
 }
 
-// awaitOpen returns when requests are let through.
+// awaitOpen returns when requests may pass.
 func (g *faultGate) awaitOpen() {
 	g.closed.RLock()
 	defer g.closed.RUnlock()
 }
 
-// shut lets no request through while f does something.
+// shut blocks all requests while f runs.
 func (g *faultGate) shut(f func()) {
 	g.closed.Lock()
 	defer g.closed.Unlock()
 	f()
 }
 
-// begin lets a run have its writes counted, and one of them fail.
+// begin counts the writes of a run and fails one of them.
 func (g *faultGate) begin(run string, f fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.runs[run] = &gatedRun{fault: f, writes: map[string][]string{}, last: time.Now()}
 }
 
-// of is what the gate knows of a run now.
+// of returns the state of a run.
 func (g *faultGate) of(run string) gatedRun {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -28,19 +28,19 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// runsAtOnce are the runs that go side by side: they wait for most of their time.
+// runsAtOnce is the number of parallel runs, which mostly wait.
 const runsAtOnce = 10
 
-// step is one thing that happens in a run. What stands afterwards is compared.
+// step is one action of a run. The state after it is compared.
 type step struct {
 	name string
 	does func(*faultRun) error
-	// pods are all that there are then, with how many there were of that name, and their nodes.
+	// pods are all existing pods, with the number of pods that had the name, and their nodes.
 	pods []string
 }
 
-// scenarios are what runs go through. Key: the name. Together they have every kind of write that both programs
-// make for a workload and for a node that comes and goes.
+// scenarios contains the scenarios. Key: the name. Together they have every kind of write that both programs make for
+// a workload and for a node that joins and leaves.
 var scenarios = map[string][]step{
 	"life": {
 		{"a node joins", func(r *faultRun) error { return r.join("a", false, "") }, nil},
@@ -68,24 +68,24 @@ func whenScaledDelete(s *appsv1.StatefulSet) {
 	metav1.SetMetaDataAnnotation(&s.ObjectMeta, "fixedip.io/when-scaled", "Delete")
 }
 
-// faultRun is one way through a scenario, in a namespace and on nodes of its own.
+// faultRun is one run of a scenario, in its own namespace and on its own nodes.
 type faultRun struct {
 	e    *env
 	f    *fakes
 	gate *faultGate
-	// name is that of its namespace, and begins those of its nodes.
+	// name is the name of its namespace and the prefix of its nodes.
 	name, scenario string
 	fault          fault
 
-	// nodes are those that joined, by their names without that of the run.
+	// nodes are the nodes that joined, without the prefix of the run.
 	nodes []string
-	// subnets are named after the nodes that had them first, and addresses after the pods. Key: what is named.
+	// subnets are named after their first node, and addresses after their pods. Key: the subnet or address.
 	subnets, addresses map[string]string
-	// incarnations are the UIDs that pods of a name have had, in their order. Key: the pod's name.
+	// incarnations contains the UIDs of pods with a name, in order. Key: the pod name.
 	incarnations map[string][]types.UID
-	// workloads are the UIDs of the StatefulSets. Key: their name.
+	// workloads contains the names of StatefulSets. Key: the UID.
 	workloads map[types.UID]string
-	// last is what stood at the end.
+	// last is the state at the end.
 	last string
 }
 
@@ -104,7 +104,7 @@ func (r *faultRun) join(name string, cordoned bool, successorOf string) error {
 func (r *faultRun) statefulSet(name string, replicas int32) *appsv1.StatefulSet {
 	sts := statefulSet(name, replicas)
 	sts.Namespace = r.name
-	// One after the other: who is first has no say in who gets what.
+	// Pods are created one after the other, so that the order does not affect which address each gets.
 	sts.Spec.PodManagementPolicy = appsv1.OrderedReadyPodManagement
 	sts.Spec.Template.Spec.NodeSelector = map[string]string{"run": r.name}
 	return sts
@@ -134,7 +134,7 @@ func (r *faultRun) cordon(name string, yes bool) error {
 	return r.patchNode(name, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))
 }
 
-// outOfService is how an administrator swears that nothing runs on a node any more.
+// outOfService taints a node as out of service, as an administrator does if nothing runs there.
 func (r *faultRun) outOfService(name string) error {
 	return r.patchNode(name, fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, corev1.TaintNodeOutOfService))
 }
@@ -143,7 +143,7 @@ func (r *faultRun) patchNode(name, patch string) error {
 	return r.e.api.Patch(r.e.t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.node(name)}}, client.RawPatch(types.MergePatchType, []byte(patch)))
 }
 
-// lose ends a node for good, and its pods, which the pod garbage collector would see to in a minute.
+// lose removes a node for good, with its pods, which the pod garbage collector would delete within a minute.
 func (r *faultRun) lose(name string) error {
 	ctx := r.e.t.Context()
 	r.nodes = slices.DeleteFunc(r.nodes, func(n string) bool { return n == name })
@@ -152,8 +152,8 @@ func (r *faultRun) lose(name string) error {
 	return errors.Join(err, r.e.api.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(r.name), client.MatchingFields{"spec.nodeName": r.node(name)}, client.GracePeriodSeconds(0)))
 }
 
-// through goes through the scenario. After each step it waits until what stands is what wants has, or, where
-// there is nothing to compare with yet, until no write has come for a while, and appends it.
+// through runs the scenario. After each step it waits until the state equals the expected one or, if there is none
+// yet, until no write has come for a while, and appends the state.
 func (r *faultRun) through(wants []string) (stood []string, err error) {
 	ctx := r.e.t.Context()
 	if err := r.e.api.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.name}}); err != nil {
@@ -171,7 +171,7 @@ func (r *faultRun) through(wants []string) (stood []string, err error) {
 			stood = append(stood, r.stands(r.e.witness.State(r.name)))
 			continue
 		}
-		// The others take their share of the machine meanwhile.
+		// Other runs use the machine at the same time.
 		step, cancel := context.WithTimeoutCause(ctx, 3*patience, errors.New("not so after "+(3*patience).String()))
 		_, err := r.e.witness.Await(step, r.name, func(rows []witness.Row) bool {
 			r.last = r.stands(rows)
@@ -186,15 +186,15 @@ func (r *faultRun) through(wants []string) (stood []string, err error) {
 	return stood, nil
 }
 
-// quiet waits until all nodes have subnets, the pods are these, those that are somewhere run, no address rests
-// and no write has come for a while.
+// quiet waits until all nodes have subnets, exactly these pods exist, bound pods run, no address is in cooldown and
+// no write has come for a while.
 func (r *faultRun) quiet(ctx context.Context, pods []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*patience)
 	defer cancel()
 	return wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
 		rows := r.e.witness.State(r.name)
 		stands := r.stands(rows)
-		busy := strings.Contains(stands, "has []") || strings.Contains(stands, "has no CiliumNode") || strings.Contains(stands, "fixedip.io/released")
+		busy := strings.Contains(stands, "has []") || strings.Contains(stands, "has no CiliumNode") || strings.Contains(stands, "fixedip.io/cooldown")
 		var now []string
 		for _, row := range rows {
 			where := "nowhere"
@@ -207,7 +207,7 @@ func (r *faultRun) quiet(ctx context.Context, pods []string) error {
 	})
 }
 
-// stands is all that stands of a run: pods, FixedIPs, subnets and pools, in words that are the same in each run.
+// stands describes the state of a run: pods, FixedIPs, subnets and pools, in words that are equal in each run.
 func (r *faultRun) stands(rows []witness.Row) string {
 	var b strings.Builder
 	nodes := map[string]*ciliumv2.CiliumNode{}
@@ -259,7 +259,7 @@ func (r *faultRun) record(fip *v1alpha1.FixedIP) string {
 		fip.Name, fip.DeletionTimestamp != nil, fip.Status.ExpiresAt != nil, fip.Status.PodUID, fip.Status.Phase, spec, conditions, fip.Finalizers)
 }
 
-// entries counts the dynamic entries of a pool and tells the others.
+// entries counts the dynamic entries of a pool and describes the others.
 func (r *faultRun) entries(cn *ciliumv2.CiliumNode) string {
 	dynamic := 0
 	var others []string
@@ -274,7 +274,7 @@ func (r *faultRun) entries(cn *ciliumv2.CiliumNode) string {
 	return fmt.Sprintf("%d dynamic entries, %d others: %s", dynamic, len(others), strings.Join(others, ", "))
 }
 
-// named puts names in place of what is another in each run.
+// named replaces values that differ between runs by names.
 func (r *faultRun) named(text string) string {
 	var pairs []string
 	for a, name := range r.addresses {
@@ -295,10 +295,10 @@ func (r *faultRun) named(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// Every write of both programs fails once: it is not carried out, or it is and they are told that it failed,
-// or they are told nothing. The life of a workload and of a node goes on as if it had not, and at each step what
-// stands comes to be the same. Each write fails in one of the three ways in turn; FIXEDIP_FAULTS=all has it fail in
-// each. It is make faults, and no part of make test.
+// TestEveryWriteFails fails each write of both programs once: it is not executed, or executed and reported as failed,
+// or executed without an answer. The scenario continues, and each step has to reach the same state. Each write fails
+// in one of the three ways in turn; FIXEDIP_FAULTS=all fails it in each. It is part of make faults and not of make
+// test.
 func TestEveryWriteFails(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
@@ -326,7 +326,7 @@ func TestEveryWriteFails(t *testing.T) {
 		return r
 	}
 
-	// What a run without a fault does and leaves.
+	// The writes and states of a run without a fault.
 	wants, todo := map[string][]string{}, []*faultRun{}
 	for scenario := range maps.Keys(scenarios) {
 		todo = append(todo, prepare(scenario, fault{}))
@@ -376,7 +376,7 @@ func TestEveryWriteFails(t *testing.T) {
 		}
 	})
 
-	// Nothing was done afterwards that shows only later.
+	// No later effect was left.
 	hit := 0
 	for _, r := range runs {
 		if gate.of(r.name).failed != "" {
@@ -387,14 +387,14 @@ func TestEveryWriteFails(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d runs had their write fail, in %s", hit, len(todo), time.Since(began).Round(time.Second))
-	// A run may make fewer writes than another, where two of them go together.
+	// A run may make fewer writes than another, because two writes can be combined.
 	if hit < len(todo)*9/10 {
 		t.Errorf("only %d of %d writes failed; does the gate see them?", hit, len(todo))
 	}
 	gate.history.linearizable(t)
 }
 
-// sideBySide goes through runs, some at a time.
+// sideBySide executes runs, some at a time.
 func (e *env) sideBySide(runs []*faultRun, through func(*faultRun)) {
 	queue := make(chan *faultRun)
 	var working sync.WaitGroup

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// How fixed-IP systems failed their users: each test replays public threads about one of them, as
-// the controller alone sees them. docs/field-bugs.md has all of them, and those that other tests replay.
+// Failures of similar systems: each test replays public threads about one failure, as the controller sees it.
+// docs/project/field-bugs.md lists all of them, also those that other tests replay.
 
 func annotatedWith(pairs ...string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) { s.Annotations = annotations(pairs) }
@@ -33,7 +33,7 @@ func (e *env) scale(name string, replicas int) {
 	e.must(e.api.Patch(within(e.t), statefulSet(name, 0), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))))
 }
 
-// records are the FixedIPs of a workload, by name.
+// records returns the FixedIPs of a workload by name.
 func (e *env) records(workload string) map[string]*v1alpha1.FixedIP {
 	e.t.Helper()
 	var list v1alpha1.FixedIPList
@@ -57,7 +57,7 @@ func (e *env) rowsOf(workload, what string, condition func([]witness.Row) bool) 
 
 func nothingLeft(rows []witness.Row) bool { return len(rows) == 0 }
 
-// All of them share one cluster, each with a workload of its own.
+// TestFieldBugs replays the failures in one cluster, each with its own workload.
 func TestFieldBugs(t *testing.T) {
 	t.Parallel()
 	e, f := startFakes(t, 3, func(pod string) string { return fakeName(len(pod) % 3) }, "--force-finalize-after=3s")
@@ -67,8 +67,7 @@ func TestFieldBugs(t *testing.T) {
 	}
 
 	t.Run("F1", func(t *testing.T) {
-		// A full scan sees other UIDs than it has recorded: those of pods that were restarted, and
-		// that of a StatefulSet that was made anew around them.
+		// A full scan sees other UIDs than recorded: of restarted pods, and of a StatefulSet that was created again.
 		e.create(statefulSet("f1", 2, byNobody))
 		before := e.awaitRunning(nil, names("f1", 2)...)
 		e.must(e.controller.Kill())
@@ -83,8 +82,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F2", func(t *testing.T) {
-		// Down and up again, faster than whoever takes addresses back looks: the new pod keeps what it
-		// has, be it the old address or a new one. The witness sees to it.
+		// Scaled down and up faster than addresses are released: the new pod keeps its address, whether old or new.
+		// The witness checks it.
 		e.create(statefulSet("f2", 2, byNobody, annotatedWith("fixedip.io/when-scaled", "Delete")))
 		now := e.awaitRunning(nil, names("f2", 2)...)
 		for range 8 {
@@ -104,7 +103,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F3", func(t *testing.T) {
-		// A pod that is asked to stop and does not has its address.
+		// A terminating pod that does not stop keeps its address.
 		e.create(statefulSet("f3", 1, byNobody))
 		before := e.awaitRunning(nil, "f3-0")
 		f.keepPods(true)
@@ -123,7 +122,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F4", func(t *testing.T) {
-		// Everything restarts at once, the controller too: each has its address again, and nobody another's.
+		// Everything restarts at once, including the controller: each pod has its own address again.
 		pods := names("f4", 60)
 		e.create(statefulSet("f4", 60, byNobody))
 		before := e.awaitRunning(nil, pods...)
@@ -136,8 +135,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F5", func(t *testing.T) {
-		// The controller is away while a StatefulSet is deleted and made anew, and while another is
-		// deleted and is not.
+		// The controller is down while one StatefulSet is deleted and created again, and another is deleted.
 		e.create(statefulSet("f5", 1, byNobody), statefulSet("f5gone", 1, byNobody))
 		before := e.awaitRunning(nil, "f5-0", "f5gone-0")
 		e.must(e.controller.Kill())
@@ -156,7 +154,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F6", func(t *testing.T) {
-		// The addresses of pods that are away are nobody else's, however many look for one.
+		// Addresses of absent pods are given to no other pod, however many pods need one.
 		e.create(statefulSet("f6", 2, byNobody))
 		before := e.awaitRunning(nil, names("f6", 2)...)
 		e.scale("f6", 0)
@@ -176,7 +174,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F8", func(t *testing.T) {
-		// What is asked for is edited, in the record and on the workload: one address is held, as before.
+		// The request is edited, in the FixedIP and on the workload: one address is reserved, as before.
 		e.create(statefulSet("f8", 1, byNobody))
 		before := e.awaitRunning(nil, "f8-0")
 		fip := e.records("f8")["f8-0"]
@@ -196,7 +194,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F9", func(t *testing.T) {
-		// Ordinals start at 5, and a replica that is left out still runs.
+		// Ordinals start at 5, and a pod beyond the replicas still runs.
 		e.create(statefulSet("f9", 2, byNobody, annotatedWith("fixedip.io/when-scaled", "Delete"), func(s *appsv1.StatefulSet) {
 			s.Spec.Ordinals = &appsv1.StatefulSetOrdinals{Start: 5}
 		}))
@@ -215,8 +213,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F10", func(t *testing.T) {
-		// One record for one owner, however often it comes and goes; and one that is stopped keeps
-		// what it has.
+		// One FixedIP per owner, however often it is deleted and created; a stopped owner keeps it.
 		e.create(statefulSet("f10", 3, byNobody))
 		now := e.awaitRunning(nil, names("f10", 3)...)
 		before := now
@@ -238,8 +235,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F13", func(t *testing.T) {
-		// While the pod goes on with its preStop hook its address is not taken away, and a foreign
-		// finalizer is left to whom it belongs.
+		// While a preStop hook runs, the pod keeps its address, and a foreign finalizer is not removed.
 		e.create(statefulSet("f13", 1, byNobody))
 		before := e.awaitRunning(nil, "f13-0")
 		fip := e.records("f13")["f13-0"]
@@ -248,7 +244,7 @@ func TestFieldBugs(t *testing.T) {
 		e.delete(statefulSet("f13", 1))
 		e.delete(fip)
 		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReleasing })
-		// Longer than the deadline: it is no reason to take an address from a pod.
+		// The deadline passes: that is no reason to take an address from a pod.
 		e.overdue(t)
 		if got := e.witness.Entries(namespace, "f13-0"); !slices.Equal(got, before["f13-0"].Entries) {
 			t.Errorf("its pod still runs, had %v and has %v", before["f13-0"].Entries, got)
@@ -260,7 +256,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F15", func(t *testing.T) {
-		// The node is gone before the time to live is over: the record goes all the same, in time.
+		// The node is gone before the TTL ends: the FixedIP expires in time all the same.
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}, func() *ciliumv2.CiliumNode {
 			cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}
 			cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(15)}
@@ -278,8 +274,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	t.Run("F17", func(t *testing.T) {
-		// Not by its name: the pod that comes next keeps what the one before it had, although the
-		// record was asked to go in between and the address goes back.
+		// Not by its name: the next pod keeps the address, although the FixedIP was deleted in between and the
+		// address is released.
 		e.create(statefulSet("f17", 1, byNobody))
 		before := e.awaitRunning(nil, "f17-0")
 		e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "f17-0"}})
@@ -292,7 +288,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 }
 
-// createAnew makes an object as soon as the one of its name is gone.
+// createAnew creates an object as soon as the previous one with its name is gone.
 func (e *env) createAnew(o client.Object) {
 	e.t.Helper()
 	e.must(wait.PollUntilContextCancel(within(e.t), 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -304,8 +300,8 @@ func (e *env) createAnew(o client.Object) {
 	}))
 }
 
-// settled waits until the controller has been through all that stood before: it has recorded a pod
-// that comes after it, and has taken its address back.
+// settled waits until the controller has processed everything before: it has recorded a pod that was created later,
+// and released its address.
 func (e *env) settled(t *testing.T) {
 	t.Helper()
 	e.rounds++
@@ -319,7 +315,7 @@ func (e *env) settled(t *testing.T) {
 	e.await("wait for "+name+" to go", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
 }
 
-// overdue waits until a deadline of 3 s from now is over, as the clock of the API server says.
+// overdue waits until 3 s from now have passed on the clock of the API server.
 func (e *env) overdue(t *testing.T) {
 	t.Helper()
 	stamp := func() metav1.Time {

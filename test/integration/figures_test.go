@@ -28,15 +28,15 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// quantile is the upper end of the bucket of a histogram that has the quantile of all that was observed with
-// the given labels, and how much that was.
+// quantile returns the upper bound of the histogram bucket that contains the quantile of the observations with the
+// given labels, and their number.
 func quantile(t *testing.T, body, name string, q float64, with map[string]string) (atMost time.Duration, count float64) {
 	t.Helper()
 	samples := testutil.NewMetrics()
 	if err := testutil.ParseMetrics(body, &samples); err != nil {
 		t.Fatal(err)
 	}
-	// Key: the upper end, in seconds. Value: how many were below it.
+	// Key: the upper bound in seconds. Value: the number of observations below it.
 	below := map[float64]float64{}
 	for _, s := range samples[name+"_bucket"] {
 		matches := true
@@ -64,14 +64,14 @@ func quantile(t *testing.T, body, name string, q float64, with map[string]string
 	return time.Duration(least * float64(time.Second)), count
 }
 
-// G20: on a node every address of its subnet can be somebody's, and in a cluster of more than a thousand
-// nodes each has a subnet of its own. How long it takes to decide about an address there, and to handle the
-// event of a pod, is told: no machine of a test can promise it. What it takes to recycle is TestG3Recycle's.
-//
-// It does not run beside others, which would be measured too, and with programs as users run them.
+// TestG20Figures checks that all addresses of the subnet of a node can be assigned, and that each node of a cluster
+// of more than a thousand has a subnet. The time to choose an address and to handle a pod event is logged: no test
+// machine can guarantee it. TestG3Recycle measures releases (G20).
+// It does not run in parallel with other tests, which would distort the measurement, and uses programs without the
+// race detector.
 func TestG20Figures(t *testing.T) {
 	const nodes, spread = 1001, 200
-	// Nodes that nobody stands behind count as ready for as long.
+	// Nodes without a kubelet stay ready for that long.
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	metricsPort, securePort := freePort(t), freePort(t)
 	var err error
@@ -88,8 +88,8 @@ func TestG20Figures(t *testing.T) {
 	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{NoElection: true, SecurePort: securePort})
 	e.must(err)
 
-	// 254 addresses of a /24, of which the node has two. Pods are looked at in lists: the witness shows all
-	// that stands after each event, which is too much of it here.
+	// A /24 has 254 addresses, of which the node uses two. Pods are read in lists, because the witness would evaluate
+	// everything after each event.
 	const most = 252
 	began := time.Now()
 	e.create(statefulSet("fills", most, on("full")))
@@ -166,11 +166,11 @@ func TestG20Figures(t *testing.T) {
 	}
 	tell("claim written and seen", body, "fixedip_claim_duration_seconds", nil)
 	body = e.get(metricsPort)
-	tell("pod event waits", body, "workqueue_queue_duration_seconds", map[string]string{"name": "record"})
-	tell("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "record"})
+	tell("pod event waits", body, "workqueue_queue_duration_seconds", map[string]string{"name": "fixedip"})
+	tell("pod event handled", body, "controller_runtime_reconcile_time_seconds", map[string]string{"controller": "fixedip"})
 }
 
-// get reads the metrics of the controller that serves on a port.
+// get reads the metrics of the controller on a port.
 func (e *env) get(port int) string {
 	e.t.Helper()
 	request, err := http.NewRequestWithContext(within(e.t), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
@@ -183,7 +183,7 @@ func (e *env) get(port int) string {
 	return string(body)
 }
 
-// long is eventually for what takes some thousand requests.
+// long is eventually for steps with thousands of requests.
 func (e *env) long(what string, so func() bool) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(e.t.Context(), 3*patience, errors.New("it takes too long"))
@@ -197,7 +197,7 @@ func (e *env) long(what string, so func() bool) {
 	}
 }
 
-// pods are those of a workload, as the API server has them.
+// pods returns the pods of a workload from the API server.
 func (e *env) pods(workload string) []corev1.Pod {
 	e.t.Helper()
 	var list corev1.PodList
@@ -205,13 +205,12 @@ func (e *env) pods(workload string) []corev1.Pod {
 	return list.Items
 }
 
-// run does what the kubelets of nodes that nobody stands behind would do: the pods run, with the addresses
-// that the pools give them.
+// run does the work of kubelets of nodes without one: the pods run with the addresses of their entries.
 func (e *env) run(pods []corev1.Pod) {
 	e.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
 	e.must(e.api.List(within(e.t), &nodes))
-	// Key: the owner as the pool names it.
+	// Key: the owner in the pool.
 	has := map[string]string{}
 	for _, cn := range nodes.Items {
 		for ip, entry := range cn.Spec.IPAM.Pool {
@@ -232,7 +231,7 @@ func (e *env) run(pods []corev1.Pod) {
 	e.must(starting.Wait())
 }
 
-// fast are clients that nothing holds back.
+// fast returns clients without rate limits.
 func (e *env) fast() (kubernetes.Interface, client.Client) {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -243,7 +242,7 @@ func (e *env) fast() (kubernetes.Interface, client.Client) {
 	return kubernetes.NewForConfigOrDie(cfg), api
 }
 
-// manyNodes makes nodes many-0 and so on in a hurry, which are ready and behind which nobody stands.
+// manyNodes quickly creates the ready nodes many-0 and so on, without kubelets.
 func (e *env) manyNodes(n int) {
 	e.t.Helper()
 	api, fast := e.fast()

@@ -23,8 +23,8 @@ import (
 
 const podGroupLabel = "scheduling.x-k8s.io/pod-group"
 
-// startGangs starts a cluster with one node, whose scheduler places gangs: Coscheduling of
-// scheduler-plugins beside FixedIP, with that project's own CRD.
+// startGangs starts a cluster with one node, whose scheduler places gangs: Coscheduling of scheduler-plugins beside
+// FixedIP, with the CRD of that project.
 func startGangs(t *testing.T) (*env, *served) {
 	t.Helper()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool, noScheduler: true})
@@ -33,14 +33,14 @@ func startGangs(t *testing.T) (*env, *served) {
 	e.must(e.Apply(within(t),
 		filepath.Join(strings.TrimSpace(string(module)), "manifests", "coscheduling", "crd.yaml"),
 		filepath.Join("..", "..", "manifests", "scheduler-plugins-rbac.yaml")))
-	// The plugin reads PodGroups from a cache of its own, which may be behind the event that wakes a
-	// pod: those that stand when it starts are in it.
+	// The plugin reads PodGroups from its own cache, which may lag behind the event that requeues a pod; existing
+	// ones are in it when the plugin starts.
 	e.create(podGroup("trio", 3), podGroup("quartet", 4), podGroup("late", 4), podGroup("never", 4))
 	return e, e.startServing(product.SchedulerOptions{
 		Plugins: []string{"Coscheduling"},
-		// It brings an order of its own for the queue, of which there can be one.
+		// It has its own queue order, and only one can be enabled.
 		Disabled: []string{"PrioritySort"},
-		// Whoever waits goes on waiting, however many are missing and for longer than the test.
+		// Pods wait for longer than the test takes, however many members are missing.
 		PluginArgs: map[string]string{"Coscheduling": "{permitWaitingTimeSeconds: 600, podGroupRejectPercentage: 100}"},
 	})
 }
@@ -60,8 +60,7 @@ func inGroup(group string) func(*appsv1.StatefulSet) {
 	}
 }
 
-// unplaced checks that these pods are there, and that none is bound or named in a pool, which is
-// read from the API server and not from a watch.
+// unplaced checks that these pods exist and that none is bound or has an entry, by reading the API server.
 func (e *env) unplaced(pods ...string) {
 	e.t.Helper()
 	for _, name := range pods {
@@ -74,7 +73,7 @@ func (e *env) unplaced(pods ...string) {
 	e.unclaimed(pods...)
 }
 
-// unclaimed checks that no pool names these pods.
+// unclaimed checks that no pool has an entry of these pods.
 func (e *env) unclaimed(pods ...string) {
 	e.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
@@ -88,8 +87,8 @@ func (e *env) unclaimed(pods ...string) {
 	}
 }
 
-// incomplete makes the members of a gang of four: the pods name-0 to name-2, and one that runs only on nodes of
-// the given stage and is there first, so that the three find their number complete.
+// incomplete creates members of a gang of four: the pods name-0 to name-2, and one that runs only on nodes of the
+// given stage and exists first, so that the number of members is complete.
 func (e *env) incomplete(name, stage string) {
 	e.t.Helper()
 	e.create(statefulSet(name+"-last", 1, inGroup(name), func(s *appsv1.StatefulSet) {
@@ -112,9 +111,9 @@ func (e *env) addr(text string) netip.Addr {
 	return a
 }
 
-// A gang is placed whole or not at all, and its members have addresses of their own for life. They
-// wait at Permit, which comes after Reserve and before PreBind: their addresses are decided and
-// nobody else's, and nothing is written before the gang is complete.
+// TestGang checks that a gang is placed completely or not at all, and that its members have fixed addresses. Members
+// wait at Permit, between Reserve and PreBind: their addresses are chosen and reserved in memory, and nothing is
+// written before the gang is complete.
 func TestGang(t *testing.T) {
 	t.Parallel()
 	e, s := startGangs(t)
@@ -139,7 +138,7 @@ func TestGang(t *testing.T) {
 	e.incomplete("late", "open")
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 3, `fixedip_claims_total{result="written"}`: 7})
 	e.unplaced(append(names("late", 3), "late-last-0")...)
-	// Another pod is placed meanwhile, on the same node: it takes none of the three addresses.
+	// Another pod is placed on the same node in between: it takes none of the three addresses.
 	e.create(statefulSet("single", 1))
 	single := e.awaitRunning(nil, "single-0")["single-0"]
 	e.unplaced(names("late", 3)...)
@@ -151,7 +150,7 @@ func TestGang(t *testing.T) {
 			t.Errorf("%s has %s, which was decided after the %s of single-0", name, a, b)
 		}
 	}
-	// Seven before, the single one and these four, none of which met another's.
+	// Seven before, the single one and these four, without a conflict.
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 0, `fixedip_claims_total{result="written"}`: 12, `fixedip_claims_total{result="conflict"}`: 0})
 
 	t.Log("a gang that is given up while it waits")
@@ -166,7 +165,7 @@ func TestGang(t *testing.T) {
 	})
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 0, `fixedip_claims_total{result="written"}`: 12})
 	e.unclaimed(gone...)
-	// The three addresses are free again: the next pod has the highest of them.
+	// The three addresses are free again: the next pod gets the highest of them.
 	e.create(statefulSet("next", 1))
 	taken := []netip.Addr{e.addr(single.Address)}
 	for _, r := range slices.Concat(slices.Collect(maps.Values(trio)), slices.Collect(maps.Values(quartet)), slices.Collect(maps.Values(late))) {

@@ -29,8 +29,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// startAsGuide starts a controller with nothing but the given arguments and variables, and with the
-// cluster's kubeconfig in the place of the guide's. The nodes are up when it returns.
+// startAsGuide starts a controller with only the given arguments and variables and the kubeconfig of the cluster. The
+// nodes are ready when it returns.
 func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *env {
 	t.Helper()
 	e := startCluster(t)
@@ -38,7 +38,7 @@ func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *
 	for _, n := range nodes {
 		e.startNode(n, nodeArgs...)
 	}
-	// The account runs in our namespace; in a pod, the pod says so.
+	// The account is in our namespace; in a pod, the namespace is that of the pod.
 	cfg, err := clientcmd.LoadFromFile(e.Kubeconfig(cluster.Controller))
 	e.must(err)
 	cfg.Contexts[cfg.CurrentContext].Namespace = "fixedip-system"
@@ -54,8 +54,8 @@ func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *
 	return e
 }
 
-// placed is a StatefulSet whose pods are on a node without any scheduler, which is all that the
-// controller sees of one that is not ours.
+// placed returns a StatefulSet whose pods are bound to a node without a scheduler, which is what the controller sees
+// of another scheduler.
 func placed(name, node string, replicas int32, labels map[string]string) *appsv1.StatefulSet {
 	return statefulSet(name, replicas, func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.SchedulerName = "default-scheduler"
@@ -65,7 +65,7 @@ func placed(name, node string, replicas int32, labels map[string]string) *appsv1
 	})
 }
 
-// logged are the lines of a process's log that contain a text.
+// logged returns the lines of a process log that contain a text.
 func (e *env) logged(p *cluster.Process, text string) []string {
 	e.t.Helper()
 	log, err := os.ReadFile(p.LogPath())
@@ -94,10 +94,9 @@ func (e *env) awaitEvent(name, reason, note string) {
 	}
 }
 
-// deployGuide applies the guide's Deployment with nothing changed but the image, for the guide's account
-// with the rights of ours, and does for each of its pods what a kubelet does: starts the program of the
-// image with the arguments and variables that the pod has, as the account that it names. Only the file that
-// KUBECONFIG names is another one, since there is one of the guide's name on no machine.
+// deployGuide applies the guide's Deployment with another image, for the account of the guide with the rights of
+// ours, and does the work of a kubelet for its pods: it starts the program of the image with the arguments, variables
+// and account of the pod. Only the kubeconfig is a different file.
 func (e *env) deployGuide() (pods []*corev1.Pod) {
 	e.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "guide-deployment.yaml"))
@@ -127,7 +126,7 @@ func (e *env) deployGuide() (pods []*corev1.Pod) {
 		}
 		command = append(append(command, filepath.Join(bin, "race", "fixedip-controller")), container.Args...)
 		if i > 0 {
-			// Pods have ports of their own, and these are on one machine.
+			// Pods have their own ports; these share one machine.
 			command = append(command, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 		}
 		_, err := e.StartProcess(pod.Name, "/usr/bin/env", command...)
@@ -136,7 +135,7 @@ func (e *env) deployGuide() (pods []*corev1.Pod) {
 	return pods
 }
 
-// accountOf is a kubeconfig of the account and in the namespace that a pod runs with.
+// accountOf returns a kubeconfig with the account and namespace of a pod.
 func (e *env) accountOf(pod *corev1.Pod) string {
 	e.t.Helper()
 	admin, err := e.RESTConfig(cluster.Admin)
@@ -153,8 +152,8 @@ func (e *env) accountOf(pod *corev1.Pod) string {
 	return path
 }
 
-// G14: the guide's Deployment starts our controller with nothing changed but the image, both replicas,
-// and pods that another scheduler placed get the address fixed that they run with: its first mode.
+// TestG14GuideDeployment checks that the guide's Deployment starts our controller with only the image changed, both
+// replicas, and that pods of another scheduler are adopted: the first mode of the guide (G14).
 func TestG14GuideDeployment(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -195,7 +194,7 @@ func TestG14GuideDeployment(t *testing.T) {
 	e.deletePods(names("db", 2)...)
 	e.sameAddresses(before, e.awaitRunning(before, names("db", 2)...))
 
-	// Nothing steers such a pod back to the node of its address.
+	// The other scheduler does not steer the pod back to the node of its address.
 	moved := placed("db", "node-2", 2, map[string]string{"app": "fixed-ip-pod"})
 	e.must(e.api.Patch(within(t), moved, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null},"template":{"spec":{"nodeName":"node-2"}}}}`))))
 	e.deletePods("db-1")
@@ -210,7 +209,7 @@ func TestG14GuideDeployment(t *testing.T) {
 	}
 	e.witness.Forgive(namespace + "/db-1")
 
-	// Unless its StatefulSet says that the address may change.
+	// Unless the policy of its StatefulSet is Reassign.
 	e.must(e.api.Patch(within(t), moved, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/failover":"Reassign"}}}`))))
 	e.awaitRecord("db-1", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Reassign })
 	e.deletePods("db-1")
@@ -229,14 +228,15 @@ func TestG14GuideDeployment(t *testing.T) {
 	}
 }
 
-// G13: pods whose label DBBranch begins with one of the prefixes are left alone, whatever else they say.
+// TestG13Exclusion checks that pods whose label DBBranch has one of the prefixes are excluded, whatever their
+// annotations say (G13).
 func TestG13Exclusion(t *testing.T) {
 	t.Parallel()
 	e := startAsGuide(t, []string{"node-1"}, []string{
 		`--labelSector={"matchLabels":{"tier":"db"}}`, "--excludeDbbranchPrefixs=test-,staging-",
 		"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0",
 	}, nil)
-	// By the name of the workload. A branch of "": there is no such label.
+	// Key: the workload. An empty value means no label.
 	branches := map[string]string{
 		"first": "test-1", "second": "staging-eu", "asks": "test-2",
 		"other": "release-1", "shorter": "test", "inside": "a-test-1", "capital": "Test-1", "none": "",
@@ -270,12 +270,12 @@ func TestG13Exclusion(t *testing.T) {
 	}
 }
 
-// G15: the guide's three configurations.
+// TestG15GuideScenarios runs the three configurations of the guide (G15).
 func TestG15GuideScenarios(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		args, env []string
-		// adopted and ignored are the labels of pods.
+		// adopted and ignored are labels of pods.
 		adopted, ignored map[string]string
 		families         int
 	}{
@@ -324,8 +324,8 @@ func TestG15GuideScenarios(t *testing.T) {
 	}
 }
 
-// G9: pods that run already when the controller is told of them keep their addresses without a restart.
-// An annotation counts for more than the selector.
+// TestG9AdoptMode checks that pods that already run when the controller starts keep their addresses without a
+// restart, and that an annotation takes precedence over the selector (G9).
 func TestG9AdoptMode(t *testing.T) {
 	t.Parallel()
 	args := []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--metrics-bind-address=0", "--health-probe-bind-address=0"}
@@ -344,7 +344,7 @@ func TestG9AdoptMode(t *testing.T) {
 		make("opted-out", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "false"}),
 		make("mistaken", map[string]string{"tier": "db"}, map[string]string{"fixedip.io/enabled": "maybe"}),
 	)
-	// The guide's example is a pod without a controller.
+	// The example of the guide is a bare pod.
 	lone := func(name, tier string) *corev1.Pod {
 		pod := ordinaryPod(name, "", "node-1")
 		pod.Labels = map[string]string{"tier": tier}

@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// defaultOf is what the controller says that a flag is by default.
+// defaultOf returns the default of a flag from --help.
 func defaultOf(t *testing.T, flag string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -37,8 +37,8 @@ func defaultOf(t *testing.T, flag string) string {
 	return string(line[2])
 }
 
-// startAs starts a controller that is told no more about its election than the given arguments and its
-// namespace, which a pod finds in POD_NAMESPACE.
+// startAs starts a controller with only the given election arguments and its namespace, which a pod has in
+// POD_NAMESPACE.
 func (e *env) startAs(name string, args ...string) *replica {
 	e.t.Helper()
 	r := &replica{e: e, name: name, metrics: freePort(e.t)}
@@ -50,7 +50,7 @@ func (e *env) startAs(name string, args ...string) *replica {
 	return r
 }
 
-// leads waits until a replica says that it leads by the Lease of a name, or that it does not.
+// leads waits until a replica reports that it leads with the named Lease, or that it does not.
 func (r *replica) leads(id string, yes bool) {
 	r.e.t.Helper()
 	n := 0
@@ -60,8 +60,8 @@ func (r *replica) leads(id string, yes bool) {
 	r.awaitServed(r.metrics, "/metrics", fmt.Sprintf(`leader_election_master_status{name=%q} %d`, id, n))
 }
 
-// G7: of two replicas one leads, by a Lease and with times that the flags name. It is killed in the middle
-// of its work; the other takes over when the lease is over, goes on with that work, and nothing is lost.
+// TestG7HighAvailability checks that one of two replicas leads, with the Lease and the times of the flags. It is
+// killed during its work; the other takes over when the lease ends and completes the work, and nothing is lost (G7).
 func TestG7HighAvailability(t *testing.T) {
 	t.Parallel()
 	const id = "cilium-ipam-leader"
@@ -88,7 +88,7 @@ func TestG7HighAvailability(t *testing.T) {
 		t.Errorf("the lease is for %d s, want 15", got)
 	}
 
-	// Half of its work is done, at most, when it goes.
+	// At most half of its work is done when it is killed.
 	records := map[string]*v1alpha1.FixedIP{}
 	for _, name := range names("web", 4) {
 		records[name] = e.witness.Record(namespace, name)
@@ -113,15 +113,14 @@ func TestG7HighAvailability(t *testing.T) {
 		}
 	}
 
-	// The one that was killed comes back as the second, and is the first again when the other stops, which
-	// gives the lease up.
+	// The killed replica comes back as the standby, and leads again when the other stops and releases the lease.
 	e.must(e.Process("first").Restart(within(t)))
 	first.leads(id, false)
 	e.must(e.Process("second").Terminate(within(t)))
 	first.leads(id, true)
 	e.must(e.Process("first").Terminate(within(t)))
 
-	// Another Lease, elsewhere, and other times.
+	// Another Lease in another namespace with other times.
 	e.allowLeases("kube-public", "another")
 	other := e.startAs("other", "--leader-election-namespace=kube-public", "--leader-election-id=another",
 		"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s", "--leader-election-retry-period=1s")
@@ -140,8 +139,7 @@ func (e *env) lease(namespace, name string) *coordinationv1.Lease {
 	return &lease
 }
 
-// allowLeases lets the controller have Leases in another namespace than the manifests say, as whoever sets
-// its flags so has to.
+// allowLeases grants Leases in another namespace, as an administrator with such flags has to.
 func (e *env) allowLeases(namespace string, names ...string) {
 	e.t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "fixedip-controller"}

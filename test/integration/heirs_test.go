@@ -217,7 +217,7 @@ func (e *env) inheritedMarks(t *testing.T) {
 	pools := ciliumpool.New(e.api)
 	foreign := e.ciliumNode(t, "foreign", "10.66.1.0/28")
 	lives, moves := netip.MustParseAddr("10.6.0.2"), netip.MustParseAddr("10.6.0.3")
-	if _, err := pools.Edit(within(t), foreign, []pool.Edit{foreign.Set(lives, owned("mysql-1")), foreign.Set(moves, pool.Arriving("db/mysql-2"))}); err != nil {
+	if _, err := pools.Edit(within(t), foreign, []pool.Edit{foreign.Set(lives, owned("mysql-1")), foreign.Set(moves, pool.MoveTargetEntry("db/mysql-2"))}); err != nil {
 		t.Fatal(err)
 	}
 	heir := e.ciliumNode(t, "heir", "10.66.2.0/28")
@@ -226,16 +226,16 @@ func (e *env) inheritedMarks(t *testing.T) {
 		t.Fatalf("given: %+v, %v", given, err)
 	}
 	heir, foreign = e.published(t, "heir"), e.published(t, "foreign")
-	for addr, want := range map[string]pool.Entry{"10.6.0.1": owned("mysql-0"), "10.6.0.2": pool.Away("foreign", "db/mysql-1"), "10.6.0.3": owned("mysql-2")} {
+	for addr, want := range map[string]pool.Entry{"10.6.0.1": owned("mysql-0"), "10.6.0.2": pool.MovedEntry("foreign", "db/mysql-1"), "10.6.0.3": owned("mysql-2")} {
 		if got := heir.Entries[netip.MustParseAddr(addr)]; got != want {
 			t.Errorf("the heir has %+v on %s, want %+v", got, addr, want)
 		}
 	}
-	if _, released := foreign.Entries[moves].ReleasedAt(); foreign.Entries[lives] != owned("mysql-1") || !released {
+	if foreign.Entries[lives] != owned("mysql-1") || foreign.Entries[moves].Kind != pool.Cooldown {
 		t.Errorf("the other node has %v", foreign.Entries)
 	}
 	// Who was about to let it arrive there is refused.
-	if _, err := pools.Edit(within(t), foreign, []pool.Edit{{Addr: moves, From: ptr.To(pool.Arriving("db/mysql-2")), To: ptr.To(owned("mysql-2"))}}); !errors.Is(err, ciliumpool.ErrChanged) {
+	if _, err := pools.Edit(within(t), foreign, []pool.Edit{{Addr: moves, From: ptr.To(pool.MoveTargetEntry("db/mysql-2")), To: ptr.To(owned("mysql-2"))}}); !errors.Is(err, ciliumpool.ErrChanged) {
 		t.Errorf("the move went on: %v", err)
 	}
 }
@@ -264,7 +264,7 @@ func (e *env) unrecordedMarks(t *testing.T) {
 	if given, err := a.Assign(within(t), e.ciliumNode(t, "home"), nil); err != nil || !slices.Equal(given.Subnets, home.Subnets) {
 		t.Fatalf("given: %+v, %v", given, err)
 	}
-	if got := e.published(t, "home").Entries; len(got) != 1 || got[lives] != pool.Away("foreign", "db/mysql-1") {
+	if got := e.published(t, "home").Entries; len(got) != 1 || got[lives] != pool.MovedEntry("foreign", "db/mysql-1") {
 		t.Errorf("the home has %v", got)
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The checker knows an order where there is one, and notices where there is none: that of a claim that two
-// were told they have, above all.
+// TestHistoryModel checks that the checker accepts linearizable histories and rejects others, above all a claim that
+// two pods were granted.
 func TestHistoryModel(t *testing.T) {
-	const web0, web1, released = "db/web-0", "db/web-1", "fixedip.io/released"
-	// patch is a claim, a move or a release, as our programs write it.
+	const web0, web1, released = "db/web-0", "db/web-1", "fixedip.io/cooldown"
+	// patch is a claim, a migration or a release in the format of our programs.
 	patch := func(from, to string) []byte {
 		test := `{"op":"test","path":"/spec/ipam/pool/10.0.1.9","value":null}`
 		if from != "" {
@@ -33,10 +33,10 @@ func TestHistoryModel(t *testing.T) {
 	type said struct {
 		from, to string
 		read     bool
-		// code is the answer's; 0: there was none. shows is the owner in it.
+		// code is the status of the answer; 0 if there was none. shows is the owner in it.
 		code  int
 		shows string
-		// beside: it began before the one before it was answered.
+		// beside is true if it began before the previous one was answered.
 		beside bool
 	}
 	claim := func(who string, code int) said { return said{to: who, code: code, shows: who} }

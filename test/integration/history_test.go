@@ -16,8 +16,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// history is what our programs asked the API server about pools and what they were told, each with its
-// times, as porcupine reads it. Its methods may be called from several goroutines.
+// history contains the requests of our programs about pools and the answers, with times, for porcupine. Its methods
+// are safe for concurrent use.
 type history struct {
 	mu    sync.Mutex
 	calls []*call
@@ -26,36 +26,35 @@ type history struct {
 // call is one request about one CiliumNode.
 type call struct {
 	program string
-	// uid is that of the CiliumNode, which has another pool than one of its name before; empty where neither
-	// the request nor the answer tells.
+	// uid is the UID of the CiliumNode, whose pool differs from that of an earlier one with its name; empty if
+	// neither the request nor the answer contains it.
 	uid string
-	// changes are what a patch does to the pool. Key: the address.
+	// changes are the effects of a patch on the pool. Key: the address.
 	changes map[string]change
 	began   time.Time
-	// ended is when the answer was back; zero: it never was, or it told nothing.
+	// ended is when the answer arrived; zero if it never did or was inconclusive.
 	ended time.Time
-	// refused: the answer said that nothing was written.
+	// refused is true if the answer said that nothing was written.
 	refused bool
-	// pool is the one that the answer showed; nil: none. Key: the address. Value: as entryText has it.
+	// pool is the pool in the answer; nil for none. Key: the address. Value: in the format of entryText.
 	pool map[string]string
 }
 
-// change is what a patch asks of one entry and makes of it.
+// change is the test of a patch for one entry, and its effect.
 type change struct {
-	// entry is the whole entry that is asked for, where it is. owner and resource are what is asked of its
-	// fields, where it is.
+	// entry is the expected whole entry, if tested. owner and resource are the expected fields, if tested.
 	entry, owner, resource *string
-	// to is the entry afterwards, as entryText has it; nil: it stays.
+	// to is the entry afterwards, in the format of entryText; nil if unchanged.
 	to *string
 }
 
 // absent stands for no entry.
 const absent = "none"
 
-// entryText is an entry as the model compares them.
+// entryText returns an entry in the format of the model.
 func entryText(owner, resource string) string { return fmt.Sprintf("%q for %q", owner, resource) }
 
-// wireEntry and wireNode are what the tests read of a CiliumNode: not with the product's code.
+// wireEntry and wireNode are the fields of a CiliumNode that the tests read, without code of the product.
 type wireEntry struct{ Owner, Resource string }
 
 func (e wireEntry) String() string { return entryText(e.Owner, e.Resource) }
@@ -69,7 +68,7 @@ type wireNode struct {
 
 var nodePath = regexp.MustCompile(`^/apis/cilium\.io/v2/ciliumnodes/[^/]+$`)
 
-// recording hands on, and notes what is said about pools on the way.
+// recording passes requests on and records those about pools.
 func (h *history) recording(program string, onward http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !aboutPool(r) {
@@ -84,27 +83,27 @@ func (h *history) recording(program string, onward http.Handler) http.Handler {
 		c := h.begin(program, body)
 		seen := &copied{ResponseWriter: w, code: http.StatusOK}
 		onward.ServeHTTP(seen, r)
-		// One who is killed is told nothing.
+		// A killed program gets no answer.
 		if r.Context().Err() == nil {
 			h.end(c, seen.code, seen.body.Bytes())
 		}
 	})
 }
 
-// unanswered notes a request whose author is not told what came of it.
+// unanswered records a request whose author got no answer.
 func (h *history) unanswered(program string, r *http.Request, body []byte) {
 	if aboutPool(r) {
 		h.begin(program, body)
 	}
 }
 
-// aboutPool tells whether a request is about the pool of one node, as it stands.
+// aboutPool reports whether a request reads or writes the pool of one node.
 func aboutPool(r *http.Request) bool {
 	return nodePath.MatchString(r.URL.Path) &&
 		(r.Method == http.MethodPatch || r.Method == http.MethodGet && !r.URL.Query().Has("resourceVersion"))
 }
 
-// copied is an answer that is kept as it passes.
+// copied is a response that is recorded as it passes.
 type copied struct {
 	http.ResponseWriter
 	code int
@@ -154,7 +153,7 @@ func (h *history) end(c *call, code int, answer []byte) {
 	}
 }
 
-// changesOf reads a JSON patch of a CiliumNode.
+// changesOf parses a JSON patch of a CiliumNode.
 func changesOf(patch []byte) (uid string, changes map[string]change) {
 	var ops []struct {
 		Op, Path string
@@ -166,7 +165,7 @@ func changesOf(patch []byte) (uid string, changes map[string]change) {
 	changes = map[string]change{}
 	for _, op := range ops {
 		var text string
-		// Another value than a text is not asked for where one is.
+		// Our programs test text values only.
 		_ = json.Unmarshal(op.Value, &text)
 		if op.Op == "test" && op.Path == "/metadata/uid" {
 			uid = text
@@ -201,7 +200,7 @@ func changesOf(patch []byte) (uid string, changes map[string]change) {
 	return uid, changes
 }
 
-// allows tells whether an entry is what the patch asks for.
+// allows reports whether an entry meets the test of the patch.
 func (c change) allows(state string) bool {
 	owner, resource, _ := strings.Cut(state, " for ")
 	return (c.entry == nil || *c.entry == state) &&
@@ -209,17 +208,17 @@ func (c change) allows(state string) bool {
 		(c.resource == nil || fmt.Sprintf("%q", *c.resource) == resource)
 }
 
-// told is what the author of an operation knows afterwards of one entry.
+// told is what the author of an operation knows of one entry.
 type told struct {
-	// unknown: nothing. refused: nothing was written.
+	// unknown is true if the author knows nothing; refused if nothing was written.
 	unknown, refused bool
 	// shown is the entry in the answer.
 	shown string
 }
 
-// entryModel is one entry of one pool, as if everything happened one after the other: a write finds what it
-// asks for and leaves what it says, a read shows what stands, and a write whose outcome nobody knows has
-// happened or has not. Two claims of one address can't both find it free.
+// entryModel is one entry of one pool with sequential operations: a write finds the tested entry and has its effect,
+// a read shows the entry, and a write with unknown outcome has happened or not. Two claims of one address cannot both
+// succeed.
 var entryModel = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{absent} },
 	Step: func(state, input, output any) []any {
@@ -250,13 +249,12 @@ var entryModel = porcupine.NondeterministicModel{
 	},
 }
 
-// operations are the history of each entry that anybody wrote. Key: the UID of the CiliumNode and the
-// address. writes counts those that change something, and unknown those among them whose outcome their
-// author does not know.
+// operations returns the history of each written entry. Key: the UID of the CiliumNode and the address. writes counts
+// operations that change something, and unknown those with an unknown outcome.
 func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes, unknown int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// written has the addresses of each pool. Key: the UID of the CiliumNode.
+	// written contains the addresses of each pool. Key: the UID of the CiliumNode.
 	written := map[string]map[string]bool{}
 	end := time.Now().UnixNano()
 	for _, c := range h.calls {
@@ -299,7 +297,7 @@ func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes
 	return byEntry, writes, unknown
 }
 
-// linearizable fails the test unless every entry behaved as if its operations had happened one at a time.
+// linearizable fails the test unless the operations of every entry are linearizable.
 func (h *history) linearizable(t *testing.T) {
 	t.Helper()
 	began := time.Now()
@@ -321,7 +319,7 @@ func (h *history) linearizable(t *testing.T) {
 	t.Logf("%d patches of pools, the outcome of %d unknown, are linearizable: %d operations on %d entries, checked in %s", writes, unknown, operations, len(byEntry), time.Since(began).Round(time.Millisecond))
 }
 
-// tell shows a history to people.
+// tell formats a history.
 func tell(ops []porcupine.Operation) string {
 	ops = slices.Clone(ops)
 	slices.SortFunc(ops, func(x, y porcupine.Operation) int { return int(x.Call - y.Call) })

@@ -24,8 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// on places the pods of a StatefulSet on nodes with a label of this value, of which there may be
-// others tomorrow.
+// on restricts the pods of a StatefulSet to nodes with a label value, which later nodes may have too.
 func on(value string) func(*appsv1.StatefulSet) {
 	return func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.NodeSelector = map[string]string{"group": value}
@@ -33,13 +32,13 @@ func on(value string) func(*appsv1.StatefulSet) {
 	}
 }
 
-// ofGroup makes a simulated node one of those that on names.
+// ofGroup gives a simulated node the label of on.
 func ofGroup(value string, labels ...string) string {
 	return "--labels=" + strings.Join(append(labels, "group="+value), ",")
 }
 
-// loseNode ends a node for good: its processes, its Node and its CiliumNode. Pods that were bound to
-// it are gone as well, which the pod garbage collector would see to in a minute.
+// loseNode removes a node for good: its processes, Node, CiliumNode and pods, which the pod garbage collector would
+// delete within a minute.
 func (e *env) loseNode(name string) {
 	e.t.Helper()
 	e.must(e.Process(name).Kill())
@@ -54,7 +53,7 @@ func (e *env) loseNode(name string) {
 	}
 }
 
-// homed waits until the condition of a FixedIP says whether its subnet has a node, for the reason.
+// homed waits until the condition of a FixedIP about its subnet has the status and reason.
 func (e *env) homed(name string, status metav1.ConditionStatus, reason string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
@@ -63,7 +62,7 @@ func (e *env) homed(name string, status metav1.ConditionStatus, reason string) {
 	})
 }
 
-// subnetsOf waits until a node has so many subnets, and names them.
+// subnetsOf waits until a node has this many subnets, and returns them.
 func (e *env) subnetsOf(node string, n int) []string {
 	e.t.Helper()
 	var cn ciliumv2.CiliumNode
@@ -77,7 +76,7 @@ func (e *env) subnetsOf(node string, n int) []string {
 	return cn.Spec.IPAM.PodCIDRs
 }
 
-// event waits for an event with the reason on an object, in words that contain the given ones.
+// event waits for an event with the reason on an object, whose message contains the given text.
 func (e *env) event(object, reason, contains string) {
 	e.t.Helper()
 	var events eventsv1.EventList
@@ -97,7 +96,7 @@ func (e *env) event(object, reason, contains string) {
 	}
 }
 
-// untouched fails where a pod was restarted or changed its address.
+// untouched fails if a pod was restarted or changed its address.
 func (e *env) untouched(before map[string]witness.Row) {
 	e.t.Helper()
 	now := map[string]witness.Row{}
@@ -111,7 +110,7 @@ func (e *env) untouched(before map[string]witness.Row) {
 	}
 }
 
-// followed fails unless the pods have the addresses that they had, on the given node.
+// followed fails unless the pods have the same addresses on the given node.
 func (e *env) followed(node string, before, after map[string]witness.Row) {
 	e.t.Helper()
 	for name, b := range before {
@@ -122,8 +121,8 @@ func (e *env) followed(node string, before, after map[string]witness.Row) {
 	}
 }
 
-// A node is replaced by one of another name: three fixed pods follow their addresses there, and
-// nothing else is touched.
+// TestNodeReplaced replaces a node by one with another name: three pods with fixed addresses follow their addresses,
+// and no other pod is affected.
 func TestNodeReplaced(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=0s")})
@@ -146,7 +145,7 @@ func TestNodeReplaced(t *testing.T) {
 	e.event("node-9", "SubnetInherited", "node node-1")
 	e.untouched(stays)
 
-	// The heir is one like any other: it is replaced in turn.
+	// The new node is replaced in turn.
 	e.loseNode("node-9")
 	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
 	e.startNode("node-1", ofGroup("a"))
@@ -154,8 +153,8 @@ func TestNodeReplaced(t *testing.T) {
 	e.untouched(stays)
 }
 
-// Within the hold time a subnet goes to its own node, to the successor that names it, or, where an
-// address may migrate, to a living one; and to no other.
+// TestHeldSubnet checks that within the grace period a subnet goes only to its own node, to its named successor or,
+// if an address may migrate, to an existing node.
 func TestHeldSubnet(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-grace-period=1h")})
@@ -183,7 +182,7 @@ func TestHeldSubnet(t *testing.T) {
 		t.Errorf("the successor was given %v, want %v", got, had)
 	}
 
-	// Nodes 2 and 3 live on. One of them takes the subnet in addition, since an address may migrate.
+	// Nodes 2 and 3 stay. One of them takes the subnet in addition, because an address may migrate.
 	e.must(e.api.Patch(within(t), statefulSet("web", 2), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/failover":"Migrate"}}}`))))
 	for _, name := range names("web", 2) {
 		e.must(e.api.Patch(within(t), e.witness.Record(namespace, name).DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"failover":"Migrate"}}`))))
@@ -201,13 +200,14 @@ func TestHeldSubnet(t *testing.T) {
 		}
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Spec.NodeName == "node-2" })
 	}
-	// They run there as soon as their workload lets them.
+	// The pods run there when the policy of their workload allows it.
 	e.must(e.api.Patch(within(t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"group":"a"}}}`))))
 	e.followed("node-2", before, e.awaitRunning(third, names("web", 2)...))
 	e.untouched(stays)
 }
 
-// By one policy nobody inherits; by the other the FixedIPs are given up, which the pods outlive.
+// TestHoldAndFree checks the policy Hold, with which no node inherits, and Free, with which the FixedIPs are deleted
+// and the pods get other addresses.
 func TestHoldAndFree(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append(slices.Clone(defaultPool), "--orphaned-subnet-policy=Hold", "--orphaned-subnet-grace-period=0s")})
@@ -238,7 +238,7 @@ func TestHoldAndFree(t *testing.T) {
 	e.untouched(stays)
 }
 
-// agentless makes a Node and a CiliumNode that no process stands behind.
+// agentless creates a Node and a CiliumNode without processes.
 func (e *env) agentless(name string, podCIDRs ...string) {
 	e.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -248,7 +248,7 @@ func (e *env) agentless(name string, podCIDRs ...string) {
 	e.create(node, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// controllerMetrics waits until the metrics that are named have the values given.
+// controllerMetrics waits until the named metrics have the given values.
 func (e *env) controllerMetrics(port int, want map[string]float64) {
 	e.t.Helper()
 	got := map[string]float64{}

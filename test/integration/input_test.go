@@ -13,8 +13,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Each mistake ends the program at once, with one line on its standard error that names the field
-// and the value.
+// TestBadFlags checks that each invalid flag ends the program at once with one line on standard error that names the
+// field and the value.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	const pool = "--cluster-pool-ipv4-cidr=10.240.0.0/16"
@@ -47,7 +47,7 @@ func TestBadFlags(t *testing.T) {
 		"no such selector":          {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: json: unknown field "matchLables"`},
 		"an empty prefix":           {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": every label begins with the empty prefix`},
 		"bad alias value":           {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
-		"alias and name":            {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; give --min-free-ips alone`},
+		"alias and name":            {[]string{pool, "--ipRateNum=8", "--min-free-ips=8"}, `--ipRateNum and --min-free-ips are the same flag; set --min-free-ips only`},
 		"only IPv6, and not wanted": {[]string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enableIPv6=false"}, `--cluster-pool-ipv4-cidr: Required value: name the CIDR that nodes get their subnets from (or cluster-pool-ipv6-cidr)`},
 		"no requests":               {[]string{pool, "--kube-api-qps=0"}, `--kube-api-qps: Invalid value: 0: must be more than 0`},
 		"no request at all":         {[]string{pool, "--kube-api-burst=0"}, `--kube-api-burst: Invalid value: 0: must be at least 1`},
@@ -78,10 +78,10 @@ func TestBadSchedulerArgs(t *testing.T) {
 	for name, c := range map[string]struct{ args, want string }{
 		"no such family":    {"ipFamilies: [IPv5]", prefix + `ipFamilies[0]: Unsupported value: "IPv5": supported values: "IPv4", "IPv6"`},
 		"a family twice":    {"ipFamilies: [IPv6, IPv6]", prefix + `ipFamilies[1]: Duplicate value: "IPv6"`},
-		"no family":         {"ipFamilies: []", prefix + `ipFamilies: Required value: name IPv4, IPv6 or both`},
+		"no family":         {"ipFamilies: []", prefix + `ipFamilies: Required value: must be IPv4, IPv6 or both`},
 		"no time at all":    {"claimTimeout: 0s", prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
 		"too much time":     {"claimTimeout: 1h", prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
-		"no patience":       {"agentReportTimeout: 0s", prefix + `agentReportTimeout: Invalid value: "0s": must be more than 0s, and longer than agents take to report`},
+		"no patience":       {"agentReportTimeout: 0s", prefix + `agentReportTimeout: Invalid value: "0s": must be more than 0s, and longer than the report interval of the agents`},
 		"no requests":       {"claimQPS: 0", prefix + `claimQPS: Invalid value: 0: must be more than 0`},
 		"no request at all": {"claimBurst: 0", prefix + `claimBurst: Invalid value: 0: must be at least 1`},
 		"no selector":       {`strictNodes: "a in"`, prefix + `strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},
@@ -113,8 +113,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// lastLine runs a program that has to end with an error, and compares the last line that it says.
-// Before it there may be log lines of its libraries, but no page of flags.
+// lastLine runs a program that has to fail, and compares the last line of its output. Log lines of libraries may
+// precede it, but no usage text.
 func lastLine(t *testing.T, program string, args []string, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -136,7 +136,7 @@ func lastLine(t *testing.T, program string, args []string, want string) {
 	}
 }
 
-// What the API server lets in as a FixedIP, and what it says to the rest.
+// TestFixedIPValidation checks which FixedIPs the API server accepts, and its errors for others.
 func TestFixedIPValidation(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)

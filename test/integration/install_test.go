@@ -30,11 +30,10 @@ const (
 	controlPlane = "node-role.kubernetes.io/control-plane"
 )
 
-// What kubectl apply -k manifests installs is taken by the API server without a warning, and its pods are
-// placed by the cluster's own scheduler and run on nodes that no pool has made ready yet. The programs run
-// as the pods' arguments and configuration say, and are as healthy as their probes want, with the service
-// accounts' rights; the nodes get ready by them, and pods their addresses. An update goes through on two
-// nodes, and a drained node is left.
+// TestInstalled checks that the API server accepts the manifests without a warning, that the pods are placed by the
+// default scheduler on nodes that are not ready, and that the programs run with the arguments, configuration and
+// service accounts of the pods until all probes succeed; nodes become ready and pods get addresses. An update
+// succeeds on two nodes, and a drain of a node too.
 func TestInstalled(t *testing.T) {
 	t.Parallel()
 	i := install(t)
@@ -81,7 +80,7 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// installation is a cluster on which our manifests are installed and nothing runs yet.
+// installation is a cluster on which our manifests are installed and no program runs yet.
 type installation struct{ *env }
 
 func install(t *testing.T) installation {
@@ -106,7 +105,7 @@ func install(t *testing.T) installation {
 	objects, err := cluster.ReadManifests(manifests)
 	i.must(err)
 	for _, o := range objects {
-		// Whoever exists already has been read and checked.
+		// An existing object was read and validated.
 		err := i.api.Create(within(t), o, client.DryRunAll, client.FieldValidation("Strict"))
 		if !apierrors.IsAlreadyExists(err) {
 			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
@@ -115,7 +114,7 @@ func install(t *testing.T) installation {
 	return i
 }
 
-// taint makes a node, as soon as there is one, like one whose agent has not started.
+// taint taints a node as soon as it exists, like a node whose agent has not started.
 func (i installation) taint(name string) {
 	i.t.Helper()
 	i.eventually("node "+name, func() bool {
@@ -134,7 +133,7 @@ func (i installation) taint(name string) {
 	})
 }
 
-// untaint is what Cilium's operator does when the agent runs, and its administrator to the control plane.
+// untaint removes taints, as the operator of Cilium and the administrator of the control plane do.
 func (i installation) untaint(name string) {
 	i.t.Helper()
 	i.eventually("node "+name+" without our taints", func() bool {
@@ -149,7 +148,7 @@ func (i installation) untaint(name string) {
 	})
 }
 
-// startKubeScheduler starts the scheduler that every cluster has. Ours is one without its plugin.
+// startKubeScheduler starts the default scheduler: our program without its plugin.
 func (i installation) startKubeScheduler() {
 	i.t.Helper()
 	config := filepath.Join(i.Dir(), "kube-scheduler.yaml")
@@ -169,7 +168,7 @@ func (i installation) deployment(name string) *appsv1.Deployment {
 	return &d
 }
 
-// awaitRollout waits as kubectl rollout status does.
+// awaitRollout waits like kubectl rollout status.
 func (i installation) awaitRollout(name string) {
 	i.t.Helper()
 	i.eventually("Deployment "+name, func() bool {
@@ -186,7 +185,7 @@ func (i installation) pods(name string) []corev1.Pod {
 	return pods.Items
 }
 
-// hosts are the nodes that the pods of a Deployment run on.
+// hosts returns the nodes of the pods of a Deployment.
 func (i installation) hosts(name string) []string {
 	i.t.Helper()
 	var hosts []string
@@ -200,8 +199,8 @@ func (i installation) hosts(name string) []string {
 	return hosts
 }
 
-// run starts the program of a Deployment's pods, as they have it but for what a pod finds out by itself,
-// the way to the API server and its namespace, and waits until all its probes succeed.
+// run starts the program of the pods of a Deployment as specified, except for values that a pod gets from its
+// environment, and waits until all its probes succeed.
 func (i installation) run(name string, args ...string) {
 	i.t.Helper()
 	pod := i.pods(name)[0].Spec
@@ -223,7 +222,7 @@ func (i installation) run(name string, args ...string) {
 	_, err := i.StartProcess(name, filepath.Join(bin, "race", name), args...)
 	i.must(err)
 
-	// The kubelet does not look at certificates either.
+	// Kubelets do not verify certificates of probes either.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	i.t.Cleanup(transport.CloseIdleConnections)
 	kubelet := &http.Client{Transport: transport}
@@ -251,8 +250,8 @@ func (i installation) run(name string, args ...string) {
 	}
 }
 
-// drain takes a Deployment's pod off a node, as kubectl drain does: what comes in its place waits, and
-// has no eye for that node, until the node may be used again.
+// drain removes the pod of a Deployment from a node like kubectl drain: its replacement waits until the node is
+// schedulable again.
 func (i installation) drain(node, name string) {
 	i.t.Helper()
 	i.cordon(node, true)

@@ -9,9 +9,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// What a FixedIP keeps is nobody else's, from before any pool has an entry of it: not a first placement's,
-// though it is the next address, not a dynamic entry's, though one is due, and not another's who asks
-// for it. When the FixedIP goes, who waits for the address has it.
+// TestKeptBeforehand checks that an address of a FixedIP is reserved before any pool has its entry: no first
+// placement takes it though it is the next address, it does not become a dynamic entry, and no other pod that
+// requests it gets it. When the FixedIP is deleted, the pod that waits for the address gets it.
 func TestKeptBeforehand(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -42,7 +42,7 @@ func TestKeptBeforehand(t *testing.T) {
 	if owner, ok := e.witness.Owner("node-1", due); ok && owner != "default/low-0" {
 		t.Errorf("%s, which is kept for low-0, has an entry of %q", due, owner)
 	}
-	e.podMessage("wants-0", "asks for "+given+" (annotation fixedip.io/ips), which belongs to default/never-0 on node-1; ask for another or free it")
+	e.podMessage("wants-0", "asks for "+given+" (annotation fixedip.io/ips): IP "+given+" on node node-1 belongs to pod default/never-0; ask for another or release it")
 
 	e.create(statefulSet("other", 1), statefulSet("low", 1))
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: aPod("never-0").ObjectMeta})
@@ -53,8 +53,8 @@ func TestKeptBeforehand(t *testing.T) {
 	}
 }
 
-// A record of one family gets the other one with the first claim, of a /64 that nobody walks, and
-// keeps both from then on.
+// TestSecondFamily checks that a FixedIP of one family gets the other one with the first claim, from a /64, and keeps
+// both.
 func TestSecondFamily(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{

@@ -30,23 +30,22 @@ import (
 )
 
 const (
-	// killsBetweenLooks is how often the pods of the churn have to be back.
+	// killsBetweenLooks is the number of kills between two checks that all pods are back.
 	killsBetweenLooks = 10
-	// controlPlaneEvery: one kill in so many is of the control plane.
+	// controlPlaneEvery is how many kills there are per kill of the control plane.
 	controlPlaneEvery = 10
 )
 
-// churn is what happens to workloads at random. What fails is not made again: an API server that is down
-// answers nobody.
+// churn changes workloads at random. Failed changes are not repeated: a killed API server does not answer.
 type churn struct {
 	e *env
-	// random is the churn's own, so that its draws do not depend on when kills come.
+	// random belongs to the churn, so that its draws do not depend on the time of kills.
 	random *rand.Rand
-	// done counts what was done. Key: what.
+	// done counts the changes. Key: the kind.
 	done map[string]int
 }
 
-// churned are the StatefulSets of the churn, and what may happen to them beside the loss of pods.
+// churned contains the StatefulSets of the churn, and the changes that each allows.
 var churned = map[string]struct {
 	change                 func(*appsv1.StatefulSet)
 	replicas               int32
@@ -95,7 +94,7 @@ func (c *churn) turn(ctx context.Context) {
 	}
 }
 
-// during lets the churn go on while f does something, and returns when both have ended.
+// during runs the churn while f runs, and returns when both have ended.
 func (c *churn) during(f func()) {
 	ctx, stop := context.WithCancel(c.e.t.Context())
 	var churning sync.WaitGroup
@@ -116,7 +115,7 @@ func (c *churn) during(f func()) {
 	churning.Wait()
 }
 
-// settle undoes what keeps pods from coming back, and returns when all have that are wanted.
+// settle undoes what keeps pods from coming back, and returns when all expected pods are back.
 func (c *churn) settle() map[string]witness.Row {
 	e := c.e
 	e.t.Helper()
@@ -149,9 +148,9 @@ func (c *churn) settle() map[string]witness.Row {
 	return running
 }
 
-// wake has Kubernetes look at workloads that miss pods, until stop has returned. Where pods of an earlier workload of
-// the name stood in its way, its controller waits twice as long before each new try, up to a quarter of an hour; a
-// change to the workload it answers at once. Pods that are there are all that our programs can see to.
+// wake makes controllers of Kubernetes look at workloads that lack pods, until stop returns. If pods of an earlier
+// workload with the name were in the way, they back off up to a quarter of an hour, but react to a change of the
+// workload at once.
 func (c *churn) wake(podsOf map[string][]string) (stop func()) {
 	ctx, cancel := context.WithCancel(c.e.t.Context())
 	var waking sync.WaitGroup
@@ -180,15 +179,14 @@ func (c *churn) wake(podsOf map[string][]string) (stop func()) {
 	}
 }
 
-// marker is a pod that nobody places.
+// marker returns a pod that no scheduler places.
 func marker() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "marker"}}
 	pod.Spec = statefulSet(pod.Name, 0, byNobody).Spec.Template.Spec
 	return pod
 }
 
-// caughtUp waits until the witness has seen all that stands, and watches again: it sees what is written now to
-// an object of each kind.
+// caughtUp waits until the witness has seen everything and watches again: it sees a new write of each kind.
 func (e *env) caughtUp() {
 	e.t.Helper()
 	marks := []client.Object{marker(), &ciliumv2.CiliumNode{}, &v1alpha1.FixedIP{}}
@@ -227,9 +225,9 @@ func (e *env) caughtUp() {
 	})
 }
 
-// agentsWatch waits until the agents of that many nodes watch their CiliumNodes again. One that is not back yet gives
-// a pod another address than was claimed for it, which is put right (see the tests of late agents) and would be told
-// as a broken promise here. Nobody else watches a CiliumNode by its name.
+// agentsWatch waits until the agents of this many nodes watch their CiliumNodes again. An agent that is not back yet
+// may give a pod another address, which is put right later (see the tests of late agents) and would count as a
+// violation here. Only agents watch a CiliumNode by name.
 func (e *env) agentsWatch(nodes int) {
 	e.t.Helper()
 	e.eventually("the agents to watch their CiliumNodes", func() bool {
@@ -244,8 +242,7 @@ func (e *env) agentsWatch(nodes int) {
 	})
 }
 
-// startAgain starts programs again that have ended because the API server was gone before it had answered what they
-// ask first. A kubelet does that for their users.
+// startAgain restarts programs that exited because the API server was down at their start, as a kubelet would.
 func (e *env) startAgain(programs ...*cluster.Process) {
 	e.t.Helper()
 	for _, p := range programs {
@@ -260,7 +257,7 @@ func (e *env) startAgain(programs ...*cluster.Process) {
 	}
 }
 
-// fromEnv is a number that the caller of make may set.
+// fromEnv returns a number from an environment variable.
 func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
 	t.Helper()
 	text := os.Getenv(name)
@@ -274,10 +271,10 @@ func fromEnv(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// Scheduler, controller and, now and then, API server and etcd are killed at random moments while pods come
-// and go. No address is ever at two pods, none is lost, all pods come back, and when the workloads are gone
-// nothing is left of them. FIXEDIP_KILLS has the number of kills, and FIXEDIP_SEED what is drawn; when a kill
-// comes within what the programs do is not drawn but as it happens.
+// TestKilledAtRandom kills scheduler, controller and sometimes API server and etcd at random moments while pods are
+// created and deleted. No two pods ever share an address, no address is lost, all pods come back, and nothing is left
+// after the workloads are deleted. FIXEDIP_KILLS is the number of kills, and FIXEDIP_SEED the seed; the moment of a
+// kill within the work of a program is not determined by it.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
 	kills := int(fromEnv(t, "FIXEDIP_KILLS", 10))
@@ -293,7 +290,7 @@ func TestKilledAtRandom(t *testing.T) {
 	for _, n := range threeNodes {
 		e.startNode(n)
 	}
-	// Whoever waits for a lease does nothing that can be interrupted.
+	// A standby has no work that can be interrupted.
 	e.scheduler = e.startScheduler("scheduler", product.SchedulerOptions{Kubeconfig: gate.kubeconfigs[cluster.Scheduler], Movable: true, NoElection: true})
 	var err error
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
@@ -324,8 +321,8 @@ func TestKilledAtRandom(t *testing.T) {
 					e.must(victim.Restart(within(t)))
 					continue
 				}
-				// What the witness does not see in its order, it can't judge: our programs do nothing until
-				// it watches again, and the agents do.
+				// The witness cannot judge what it does not see in order: our programs stay stopped until it and the
+				// agents watch again.
 				e.must(victim.Kill())
 				gate.shut(func() {
 					e.must(victim.Restart(within(t)))

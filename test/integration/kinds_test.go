@@ -21,11 +21,10 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// herds are a kind of the test's own, whose pods have stable names. The test itself is its
-// controller.
+// herds is a custom kind of this test whose pods have stable names. The test itself is its controller.
 const herds = "Herd.example.com=PodName"
 
-// installHerds installs the kind, and lets our programs read it as the manifests say.
+// installHerds installs the kind and grants our programs the right to read it, as the manifests describe.
 func (e *env) installHerds() {
 	e.t.Helper()
 	e.create(&unstructured.Unstructured{Object: map[string]any{
@@ -58,7 +57,7 @@ func herd(name string, replicas int64, annotations map[string]any) *unstructured
 	}}
 }
 
-// raise makes a herd as soon as the API server serves its kind.
+// raise creates a herd as soon as the API server serves its kind.
 func (e *env) raise(h *unstructured.Unstructured) {
 	e.t.Helper()
 	for {
@@ -72,7 +71,7 @@ func (e *env) raise(h *unstructured.Unstructured) {
 	}
 }
 
-// animals are pods of a herd; without one they are nobody's, and say nothing about their addresses.
+// animals returns pods of a herd; without a herd, bare pods without annotations.
 func animals(of *unstructured.Unstructured, names ...string) []client.Object {
 	var pods []client.Object
 	for _, name := range names {
@@ -93,7 +92,7 @@ func animals(of *unstructured.Unstructured, names ...string) []client.Object {
 	return pods
 }
 
-// awaitGone waits until no pod has any of the names.
+// awaitGone waits until no pod has one of the names.
 func (e *env) awaitGone(names ...string) {
 	e.t.Helper()
 	e.await(fmt.Sprintf("wait for pods %v to be gone", names), func(rows []witness.Row) bool {
@@ -106,8 +105,8 @@ func (e *env) awaitGone(names ...string) {
 	})
 }
 
-// G18: pods of other owners than StatefulSets have fixed addresses too, of any kind that the
-// configuration names: Deployments, and custom resources.
+// TestG18OtherOwners checks that pods of other configured kinds have fixed addresses: Deployments and custom
+// resources (G18).
 func TestG18OtherOwners(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: append([]string{"--workload-kind=" + herds, "--workload-kind=" + deployments}, defaultPool...),
@@ -118,9 +117,8 @@ func TestG18OtherOwners(t *testing.T) {
 	e.part("Deployment that does not ask", (*env).deploymentWithoutSlots)
 }
 
-// A kind that nobody but its author knows, and that is installed after our programs have started:
-// its pods keep their addresses by name, a stranger of the name does not get them, fewer replicas
-// and the end of the workload give them back.
+// customResource checks a custom kind that is installed after our programs have started: its pods keep their
+// addresses by name, another pod with such a name does not get them, and scale-down and deletion release them.
 func (e *env) customResource() {
 	e.installHerds()
 	sheep := herd("sheep", 3, map[string]any{"fixedip.io/when-scaled": "Delete"})
@@ -162,10 +160,10 @@ func (e *env) customResource() {
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Resting == 0 }))
 }
 
-// deployments are a kind with slots.
+// deployments is a kind with slots.
 const deployments = "Deployment.apps=Slot"
 
-// deployment makes a Deployment of ours, which puts one pod in surplus while it is updated.
+// deployment returns a Deployment of our scheduler with one surge pod during updates.
 func deployment(name string, replicas int32, change ...func(*appsv1.Deployment)) *appsv1.Deployment {
 	sts := statefulSet(name, replicas)
 	d := &appsv1.Deployment{ObjectMeta: sts.ObjectMeta, Spec: appsv1.DeploymentSpec{
@@ -185,8 +183,8 @@ func (e *env) patchDeployment(name, patch string) {
 	e.must(e.api.Patch(within(e.t), deployment(name, 0), client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
-// awaitReplicas waits until so many pods run with their slots, none of them in before, and there are
-// no others; it returns their rows by name.
+// awaitReplicas waits until this many pods run with their slots, none of them in before and no others; it returns
+// their rows by name.
 func (e *env) awaitReplicas(before map[string]witness.Row, replicas int) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -207,7 +205,7 @@ func (e *env) awaitReplicas(before map[string]witness.Row, replicas int) map[str
 	return found
 }
 
-// places are "node/address" of rows.
+// places returns "node/address" of rows.
 func places(rows map[string]witness.Row) map[string]bool {
 	set := map[string]bool{}
 	for _, r := range rows {
@@ -216,7 +214,7 @@ func places(rows map[string]witness.Row) map[string]bool {
 	return set
 }
 
-// slots are "node/address" of the FixedIPs of slots.
+// slots returns "node/address" of the FixedIPs of slots.
 func (e *env) slots() map[string]bool {
 	set := map[string]bool{}
 	for _, r := range e.witness.Records(namespace) {
@@ -227,15 +225,15 @@ func (e *env) slots() map[string]bool {
 	return set
 }
 
-// awaitSlots waits until a workload has so many slots.
+// awaitSlots waits until a workload has this many slots.
 func (e *env) awaitSlots(want int) map[string]bool {
 	e.t.Helper()
 	e.await(fmt.Sprintf("wait for %d slots", want), func([]witness.Row) bool { return len(e.slots()) == want })
 	return e.slots()
 }
 
-// A Deployment settles at one address more than it has replicas, the one that its updates need for
-// a pod in surplus, and every update from then on finds its addresses among these.
+// deploymentUpdated checks that a Deployment settles at one address more than replicas, for the surge pod, and that
+// later updates use these addresses.
 func (e *env) deploymentUpdated() {
 	e.create(deployment("shop", 3))
 	pods := e.awaitReplicas(nil, 3)
@@ -270,7 +268,7 @@ func (e *env) deploymentUpdated() {
 	e.deploymentGone()
 }
 
-// deploymentGone deletes the Deployment, which leaves nothing behind.
+// deploymentGone deletes the Deployment and checks that nothing is left.
 func (e *env) deploymentGone() {
 	e.t.Helper()
 	e.delete(deployment("shop", 0), client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -278,8 +276,8 @@ func (e *env) deploymentGone() {
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Resting == 0 }))
 }
 
-// Scaled down a Deployment keeps its slots, or gives back those that it does not need; deleted by
-// hand one goes when its pod does; deleted, the Deployment leaves nothing behind.
+// deploymentGivesBack checks that a scaled-down Deployment keeps its slots, or releases those that it does not need;
+// that a slot deleted by hand is released with its pod; and that nothing is left after the Deployment is deleted.
 func (e *env) deploymentGivesBack() {
 	e.create(deployment("shop", 4))
 	four := places(e.awaitReplicas(nil, 4))
@@ -295,7 +293,7 @@ func (e *env) deploymentGivesBack() {
 
 	e.patchDeployment("shop", `{"metadata":{"annotations":{"fixedip.io/when-scaled":"Delete"}}}`)
 	left := scale(1)
-	// One for the replica, one for the pod in surplus of an update.
+	// One for the replica, one for the surge pod of an update.
 	e.awaitSlots(2)
 
 	given := ""
@@ -326,7 +324,7 @@ func (e *env) deploymentGivesBack() {
 	e.deploymentGone()
 }
 
-// A Deployment whose pods do not ask for it is left alone.
+// deploymentWithoutSlots checks that a Deployment without the annotation has no slots.
 func (e *env) deploymentWithoutSlots() {
 	e.create(deployment("plain", 2, func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil }))
 	e.await("wait for the pods to run", func(rows []witness.Row) bool {

@@ -20,8 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// viewer is a person with the rights of manifests/viewer-rbac.yaml, and those of the role view that
-// the plugin needs: in a cluster with all controllers that role has them.
+// viewer is a user with the rights of manifests/viewer-rbac.yaml and the role view.
 const viewer = "alice"
 
 func (e *env) bindViewer() {
@@ -41,7 +40,7 @@ func (e *env) bindViewer() {
 	}
 }
 
-// kubectl runs the plugin as the viewer and returns what it prints.
+// kubectl runs the plugin as the viewer and returns its output.
 func (e *env) kubectl(args ...string) (string, error) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
@@ -54,7 +53,7 @@ func (e *env) kubectl(args ...string) (string, error) {
 	return string(out), err
 }
 
-// says tells that each of the texts is in what the plugin prints.
+// says checks that the output of the plugin contains each text.
 func (e *env) says(args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectl(args...)
@@ -68,19 +67,19 @@ func (e *env) says(args []string, texts ...string) {
 	}
 }
 
-// G16: the plugin shows what stands, and says in one command why a pod waits. Of each of the guide's four
-// cases of trouble it tells the cause, and what helps.
+// TestG16KubectlPlugin checks that the plugin shows the state and explains why a pod waits. For each of the four
+// cases of the guide it reports the cause and what helps (G16).
 func TestG16KubectlPlugin(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
 	e.bindViewer()
-	e.says([]string{"list"}, "No pod has a fixed address here.")
+	e.says([]string{"list"}, "No fixed addresses found.")
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
 	web0 := before["web-0"].Address
 	e.says([]string{"list", "-A"}, "NAMESPACE NAME ADDRESSES NODE PHASE POD AGE", "default web-0 "+web0+" node-1 InUse Running", "default web-1 ")
-	e.says([]string{"explain", "web-0"}, "Pod: default/web-0, Running on node node-1 with "+web0, "- It runs with its fixed address "+web0+".")
-	e.says([]string{"nodes"}, "NODE FAMILY SUBNETS ROOM FIXED FREE USED RESTING STATE", "node-1 IPv4 10.240.", "ready")
+	e.says([]string{"explain", "web-0"}, "Pod: default/web-0, Running on node node-1 with "+web0, "- The pod runs with its fixed address "+web0+".")
+	e.says([]string{"nodes"}, "NODE FAMILY SUBNETS AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 	e.must(e.api.Patch(within(t), node, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":true}}`))))
@@ -89,41 +88,41 @@ func TestG16KubectlPlugin(t *testing.T) {
 		return rows[0].UID != before["web-0"].UID && rows[0].UID != "" && rows[0].Node == ""
 	})
 	e.podMessage("web-0", "cordoned")
-	e.says([]string{"explain", "web-0"}, "! Its address "+web0+" belongs to node node-1, which is cordoned. what helps: kubectl uncordon node-1; ", "- fixedip-scheduler said: 0/1 nodes are available")
+	e.says([]string{"explain", "web-0"}, "! Address "+web0+" of the pod belongs to node node-1, which is cordoned. what helps: kubectl uncordon node-1; ", "- fixedip-scheduler reported: 0/1 nodes are available")
 	e.says([]string{"nodes"}, "cordoned")
 
-	e.says([]string{"explain", "nobody"}, "! There is no pod default/nobody, no FixedIP of its name, and no pool has an entry for it.")
-	if out, err := e.kubectl("explain"); err == nil || !strings.Contains(out, "name one pod, or one that was") {
+	e.says([]string{"explain", "nobody"}, "! Pod default/nobody does not exist, and neither a FixedIP nor a pool entry has its name.")
+	if out, err := e.kubectl("explain"); err == nil || !strings.Contains(out, "name exactly one pod; it may be deleted") {
 		t.Errorf("explain without a pod: %v, %s", err, out)
 	}
 
-	// A pod has no fixed address: nothing matches it, or it has no node yet.
+	// A pod has no fixed address: no selector matches it, or it is not bound yet.
 	waits := placed("waits", "", 1, map[string]string{"app": "waits"})
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
 	e.awaitPods("other-0")
-	e.says([]string{"explain", "other-0"}, "! Its address is not fixed: default-scheduler placed it, and the controller has not adopted it. "+
-		`what helps: schedulerName: fixedip-scheduler in the pod template, or labels that the controller's --label-selector matches, or the annotation fixedip.io/enabled: "true"`)
+	e.says([]string{"explain", "other-0"}, "! The address of the pod is not fixed: default-scheduler placed it, and the controller has not adopted it. "+
+		`what helps: set schedulerName: fixedip-scheduler in the pod template, or labels that the controller's --label-selector matches, or the annotation fixedip.io/enabled: "true"`)
 	e.await("wait for waits-0", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
-	e.says([]string{"explain", "waits-0"}, "! It waits for default-scheduler, which knows nothing of fixed addresses. what helps: schedulerName: fixedip-scheduler in the pod template")
+	e.says([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which does not support fixed addresses. what helps: set schedulerName: fixedip-scheduler in the pod template")
 
-	// An address does not go back: its StatefulSet is still there, or nobody does the work.
+	// An address is not released: its StatefulSet exists, or no controller is active.
 	e.scale("web", 1)
 	e.awaitRecord("web-1", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
-	e.says([]string{"explain", "web-1"}, "- Its address is kept for when StatefulSet web is scaled up again: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 gives the address back")
+	e.says([]string{"explain", "web-1"}, "- The address is reserved until StatefulSet web is scaled up again: whenScaled is Retain. what helps: kubectl -n default delete fixedip web-1 releases the address")
 	e.must(e.controller.Terminate(within(t)))
-	e.says([]string{"explain", "web-1"}, "! No fixedip-controller leads: nothing is recorded or given back. what helps: look at the pods of fixedip-controller")
+	e.says([]string{"explain", "web-1"}, "! No fixedip-controller is the leader: addresses are neither recorded nor released. what helps: check the pods of fixedip-controller")
 
-	// A CiliumEndpoint is left behind.
+	// A CiliumEndpoint is stale.
 	stuck := endpointBy("web-1", "192.0.2.7")
 	stuck.Finalizers = []string{"example.com/hold"}
 	e.create(stuck)
-	e.says([]string{"explain", "web-1"}, "! There still is a CiliumEndpoint of its name. what helps: if the pod is gone for good: kubectl -n default delete ciliumendpoint web-1")
+	e.says([]string{"explain", "web-1"}, "! A CiliumEndpoint of this name still exists. what helps: if the pod no longer exists: kubectl -n default delete ciliumendpoint web-1")
 	e.delete(stuck)
-	e.says([]string{"explain", "web-1"}, "! The CiliumEndpoint of a former pod is stuck: its deletion was asked for ",
+	e.says([]string{"explain", "web-1"}, "! The CiliumEndpoint of a previous pod has been in deletion for ",
 		`what helps: kubectl -n default patch ciliumendpoint web-1 --type=merge -p '{"metadata":{"finalizers":[]}}'`)
 
 	// Two nodes have the same subnet.
 	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "twin"}, Spec: ciliumv2.NodeSpec{IPAM: ipamtypes.IPAMSpec{PodCIDRs: e.subnetsOf("node-1", 1)}}})
 	e.says([]string{"nodes"}, "subnet overlaps that of twin", "subnet overlaps that of node-1")
-	e.says([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; nothing in them is handed out. what helps: change spec.ipam.podCIDRs of one of the two CiliumNodes")
+	e.says([]string{"explain", "web-0"}, "! The subnets of node node-1 overlap those of node twin; no address in them is claimed. what helps: change spec.ipam.podCIDRs of one of the two CiliumNodes")
 }

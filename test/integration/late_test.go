@@ -23,20 +23,19 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// lateWatch is a proxy in front of the API server for one node. It holds up the watch of the agent for
-// its CiliumNode, as a loaded agent or API server does; all else passes at once, so that the kubelet
-// knows its pods in time.
+// lateWatch is a proxy in front of the API server for one node. It delays the watch of the agent for its CiliumNode,
+// as a loaded agent or API server does; everything else passes at once, so that the kubelet knows its pods in time.
 type lateWatch struct {
 	kubeconfig string
 
 	mu sync.Mutex
-	// delay is how much later than sent by the API server the agent gets what it has not got yet.
+	// delay is how much later than sent by the API server the agent gets pending events.
 	delay time.Duration
-	// changed is closed when the delay is another.
+	// changed is closed when the delay changes.
 	changed chan struct{}
 }
 
-// heldUpForAll is a delay that outlasts each test: the agent hears nothing until it is set to another.
+// heldUpForAll is a delay longer than any test: the agent gets no events until the delay changes.
 const heldUpForAll = time.Hour
 
 func (l *lateWatch) setDelay(delay time.Duration) {
@@ -67,7 +66,7 @@ func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 			defer close(sent)
 			held.send()
 		}()
-		// Also where the proxy panics, as it does when either side breaks off.
+		// Also if the proxy panics, which it does if either side closes the connection.
 		defer func() {
 			close(held.pieces)
 			<-sent
@@ -77,7 +76,7 @@ func (e *env) lateWatch(node string, delay time.Duration) *lateWatch {
 	return l
 }
 
-// heldUp is an answer whose body goes out in its order, each piece of it so much later than it came.
+// heldUp is a response whose body is sent in order, each piece after the delay.
 type heldUp struct {
 	http.ResponseWriter
 	ctx    context.Context
@@ -90,7 +89,7 @@ type piece struct {
 	came time.Time
 }
 
-// WriteHeader is not held up: the watch stands at once.
+// WriteHeader is not delayed: the watch is established at once.
 func (h *heldUp) WriteHeader(status int) {
 	h.ResponseWriter.WriteHeader(status)
 	h.flush()
@@ -105,7 +104,7 @@ func (h *heldUp) Write(data []byte) (int, error) {
 	}
 }
 
-// send returns when all pieces are sent, or the watch is given up.
+// send returns when all pieces are sent, or the watch is closed.
 func (h *heldUp) send() {
 	for p := range h.pieces {
 		if !h.due(p) {
@@ -118,7 +117,7 @@ func (h *heldUp) send() {
 	}
 }
 
-// due returns when a piece is to be sent, and false where the watch is given up.
+// due returns when a piece has to be sent, and false if the watch is closed.
 func (h *heldUp) due(p piece) bool {
 	for {
 		delay, changed := h.watch.current()
@@ -133,11 +132,11 @@ func (h *heldUp) due(p piece) bool {
 }
 
 func (h *heldUp) flush() {
-	// Whoever has gone needs nothing more.
+	// A closed connection needs no flush.
 	_ = http.NewResponseController(h.ResponseWriter).Flush()
 }
 
-// startLateNode starts a node whose agent is so much behind.
+// startLateNode starts a node whose agent is behind by the delay.
 func (e *env) startLateNode(name string, delay time.Duration, args ...string) *lateWatch {
 	e.t.Helper()
 	l := e.lateWatch(name, delay)
@@ -145,8 +144,8 @@ func (e *env) startLateNode(name string, delay time.Duration, args ...string) *l
 	return l
 }
 
-// startLateNodes starts nodes whose agents are so much behind, and all that 200 pods at once need. Nobody
-// leads by a lease: what takes its time on a small machine must not end a program. It returns the nodes' watches.
+// startLateNodes starts nodes whose agents are behind, and what 200 pods at once need. There is no leader election,
+// so that a slow machine does not end a program. It returns the watches of the nodes.
 func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs []string, nodeArgs ...string) []*lateWatch {
 	e.t.Helper()
 	var late []*lateWatch
@@ -164,7 +163,7 @@ func (e *env) startLateNodes(nodes []string, delay time.Duration, controllerArgs
 
 const stockScheduler = "default-scheduler"
 
-// startStockScheduler starts a scheduler without our plugin, for pods that ask for no other.
+// startStockScheduler starts the default scheduler.
 func (e *env) startStockScheduler() {
 	e.t.Helper()
 	config := filepath.Join(e.Dir(), stockScheduler+".yaml")
@@ -177,7 +176,7 @@ leaderElection: {leaderElect: false}
 	e.must(err)
 }
 
-// stockPods makes ordinary pods for the stock scheduler.
+// stockPods creates unreserved pods of the default scheduler.
 func (e *env) stockPods(prefix string, n int) []string {
 	e.t.Helper()
 	pods := names(prefix, n)
@@ -187,7 +186,7 @@ func (e *env) stockPods(prefix string, n int) []string {
 	return pods
 }
 
-// restored are pods that run with what was kept for them in other rows, as later incarnations.
+// restored returns pods that run with the addresses of other rows, with new UIDs.
 func restored(kept map[string]witness.Row, rows []witness.Row) map[string]witness.Row {
 	found := map[string]witness.Row{}
 	for _, r := range rows {
@@ -211,8 +210,8 @@ func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 	return n
 }
 
-// strays counts the pods of the prefixes that ever had an address that their entry did not give them. None
-// may have come to have it beside another, and none may have lost it to one.
+// strays counts the pods with the prefixes that ever had an address that their entry did not give them. None may have
+// shared it with another pod.
 func (e *env) strays(prefixes ...string) int {
 	e.t.Helper()
 	n := 0
@@ -227,24 +226,22 @@ func (e *env) strays(prefixes ...string) int {
 	return n
 }
 
-// On ordinary nodes an agent that is 3 s late gives pods other addresses than their claims: a pod that is
-// new keeps what it got, and one that comes back is restarted until it runs with what is kept for it.
-// 100 pods of our scheduler, among 100 of the stock one that take what is for anybody. No two ever have
-// the same address: one whose address the agent has given to another meanwhile waits until that one is gone.
+// TestLateAgents checks agents that are 3 s behind on nodes that are not strict. They give pods other addresses than
+// the claimed ones, and such pods are restarted until they run with their fixed addresses. 100 pods of our scheduler
+// run among 100 of the default scheduler that take dynamic entries. No two pods ever share an address.
 func TestLateAgents(t *testing.T) {
 	t.Parallel()
 	const pods, few, atOnce, behind = 100, 9, 40, 3 * time.Second
 	port := freePort(t)
 	e := startCluster(t)
-	// What is wrong for a while is told by name, and is not what is promised here.
+	// A temporary mismatch is reported and is not a violation here.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, "is kept for it") }
-	// Addresses rest for a minute, longer than any agent is late.
+	// The cooldown is a minute, longer than any agent is behind.
 	late := e.startLateNodes(threeNodes, behind, []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--min-free-ips=100", "--mismatch-grace-period=4s",
 		fmt.Sprintf("--max-concurrent-restarts=%d", atOnce), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)})
 
 	kept := map[string]witness.Row{}
-	// keepAndDelete deletes each pod as soon as what it got is kept for it, which its agent has not seen yet: it
-	// still has the first claim.
+	// keepAndDelete deletes each pod as soon as its address is reserved, before its agent has seen that.
 	keepAndDelete := func(prefix string, n int) {
 		t.Helper()
 		e.await("wait for the first placements of "+prefix+" to be kept", func(rows []witness.Row) bool {
@@ -274,7 +271,7 @@ func TestLateAgents(t *testing.T) {
 	byChance := e.mismatched(metav1.ConditionFalse, "AsReserved")
 	e.awaitPods(theirs...)
 
-	// On a slow machine 3 s are nothing. Agents that hear nothing at all give other addresses on any.
+	// On a slow machine 3 s may be too short. Agents without any event give other addresses on every machine.
 	for _, l := range late {
 		l.setDelay(heldUpForAll)
 	}
@@ -294,7 +291,7 @@ func TestLateAgents(t *testing.T) {
 	t.Logf("of %d new pods %.0f kept another address than their claim; of those that came back at once %d had another than is kept for them, %d of them while their agents were %s behind, and were put right with %.0f restarts",
 		len(kept), adopted, e.mismatched(metav1.ConditionFalse, "AsReserved"), byChance, behind, restarts)
 
-	// By now the agents have seen all entries: everybody comes back as he should, at once.
+	// Now the agents have seen all entries: every pod comes back with its address at once.
 	before := restored(kept, all)
 	everybody := slices.Concat(names("web", pods), names("unheard", few))
 	e.deletePods(everybody...)
@@ -304,8 +301,8 @@ func TestLateAgents(t *testing.T) {
 	}
 }
 
-// The same of a Deployment: what its new pods got become its slots. A pod that takes one over is a new
-// claim each time, so that a restart helps once the agent has caught up.
+// TestLateAgentOfSlots checks the same for a Deployment. A pod that takes over a slot is a new claim each time, so a
+// restart helps once the agent has caught up.
 func TestLateAgentOfSlots(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: append([]string{"--mismatch-grace-period=4s", "--workload-kind=" + deployments}, defaultPool...),
@@ -338,7 +335,7 @@ func TestLateAgentOfSlots(t *testing.T) {
 		if e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 {
 			return true
 		}
-		// One that was given just the slot that it claimed was lucky, and makes room for another.
+		// A pod that got the claimed slot by chance is deleted.
 		for _, r := range rows {
 			if r.UID != "" && r.Running && r.Phase == "InUse" && slots["node-1/"+r.Address] && !replaced[r.Pod] {
 				replace(r.Pod)

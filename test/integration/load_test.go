@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// poolByHand gives a node a subnet and a pool, as a person does who runs no controller.
+// poolByHand gives a node a subnet and a pool, as a user without a controller does.
 func (e *env) poolByHand(node, subnet string, entries map[string]string) {
 	e.t.Helper()
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return true }))
@@ -35,7 +35,7 @@ func (e *env) poolByHand(node, subnet string, entries map[string]string) {
 		if err == nil {
 			return
 		}
-		// The node makes its CiliumNode when it has started.
+		// The node creates its CiliumNode when it has started.
 		if client.IgnoreNotFound(err) != nil {
 			e.t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func ownerField(owner string) string {
 	return fmt.Sprintf("%q:%q", "owner", owner)
 }
 
-// setOwner changes who has an entry, in one write; nil removes it.
+// setOwner changes the owner of an entry in one write; nil removes the entry.
 func (e *env) setOwner(node, addr string, owner *string) {
 	e.t.Helper()
 	value := "null"
@@ -76,8 +76,8 @@ func TestNoLostWakeUps(t *testing.T) {
 	var slowest time.Duration
 	uid := ""
 	for range rounds {
-		// The pod is there and has no address to have. Sometimes it has been refused already when
-		// the address comes free, sometimes it is on its way.
+		// The pod exists and has no address available. Sometimes it has already been refused when the address becomes
+		// free, sometimes it is being scheduled.
 		e.await("wait for the next pod", func(rows []witness.Row) bool {
 			return slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "web-0" && r.UID != "" && r.UID != uid && r.Node == "" })
 		})
@@ -103,8 +103,8 @@ func TestNoLostWakeUps(t *testing.T) {
 	t.Logf("%d rounds, the slowest took %v from the free address to the bind", rounds, slowest.Round(time.Millisecond))
 }
 
-// Fifty pods are placed for the first time on one node at once: their claims go together, and the
-// agent's own updates of the CiliumNode are not crowded out.
+// TestBurstOnOneNode places fifty pods for the first time on one node at once: their claims share patches, and
+// updates of the agent succeed.
 func TestBurstOnOneNode(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})
@@ -170,7 +170,7 @@ func TestTwoActiveSchedulers(t *testing.T) {
 				e.must(client.IgnoreNotFound(e.api.Delete(within(t), pod)))
 			}
 		}
-		// One workload comes and goes as a whole, so that there are first placements all the time.
+		// One workload is deleted and created repeatedly, so that there are always first placements.
 		extra := statefulSet(fmt.Sprintf("extra%d", rounds), replicas)
 		e.create(extra)
 		e.awaitRunning(nil, names(extra.Name, replicas)...)

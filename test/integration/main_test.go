@@ -15,12 +15,11 @@ import (
 	"fixedip.io/fixedip/test/suite"
 )
 
-// patience is how long a step may take on a slow machine before the test says what is missing. It
-// is no measure of anything.
+// patience is the time limit of a step on a slow machine, not a measurement.
 const patience = 90 * time.Second
 
-// testLease outlives a machine that stands still for some seconds, which shared ones do: a program that lost its lease
-// ends, and here nobody starts it again. A test that kills one waits that long.
+// testLease is longer than a shared machine may stall: a program that loses its lease exits, and is not restarted
+// here. A test that kills a program waits that long.
 var testLease = product.Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
 // bin is the folder of the programs.
@@ -37,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// within is a context for one step of a test.
+// within returns a context for one step of a test.
 func within(t *testing.T) context.Context {
 	t.Helper()
 	return suite.Within(t, patience)

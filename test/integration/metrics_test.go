@@ -27,7 +27,7 @@ import (
 type served struct {
 	e    *env
 	port int
-	// token is that of an identity which may read the metrics.
+	// token is the token of a user who may read metrics.
 	token  string
 	client *http.Client
 }
@@ -40,18 +40,18 @@ func (e *env) startServing(o product.SchedulerOptions) *served {
 	return e.servedOn(o.SecurePort)
 }
 
-// servedOn is the secure port of a scheduler that was started with it.
+// servedOn returns the secure port of a running scheduler.
 func (e *env) servedOn(port int) *served {
 	e.t.Helper()
 	admin, err := e.RESTConfig(cluster.Admin)
 	e.must(err)
-	// The scheduler makes its certificate itself.
+	// The scheduler uses a self-signed certificate.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	e.t.Cleanup(transport.CloseIdleConnections)
 	return &served{e: e, port: port, token: admin.BearerToken, client: &http.Client{Transport: transport}}
 }
 
-// freePort is a port of the loopback that nobody listened on a moment ago.
+// freePort returns a free port of the loopback interface.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -62,7 +62,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// get reads a path, as the given identity or as nobody.
+// get reads a path as the given user, or without a token.
 func (s *served) get(ctx context.Context, path, token string) (status int, body string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), nil)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *served) get(ctx context.Context, path, token string) (status int, body 
 	return response.StatusCode, string(data), err
 }
 
-// await reads a path until the answer is as wanted: there is no event for it.
+// await reads a path until the answer is as expected, because there is no event for it.
 func (s *served) await(what, path, token string, wanted func(status int, body string) bool) string {
 	s.e.t.Helper()
 	var status int
@@ -96,10 +96,10 @@ func (s *served) await(what, path, token string, wanted func(status int, body st
 	return body
 }
 
-// metrics are our samples, as "name{label="value"}" or "name", with their values.
+// metrics contains samples. Key: "name{label="value"}" or "name". Value: the value.
 type metrics map[string]float64
 
-// awaitMetrics waits until the metrics that are named have the values given.
+// awaitMetrics waits until the named metrics have the given values.
 func (s *served) awaitMetrics(want metrics) metrics {
 	s.e.t.Helper()
 	var got metrics
@@ -130,7 +130,8 @@ func (s *served) awaitMetrics(want metrics) metrics {
 	return got
 }
 
-// What the scheduler counts is what happened, and it is served to those who may read metrics alone.
+// TestMetrics checks that the metrics of the scheduler match what happened, and that only users who may read metrics
+// get them.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool, noScheduler: true})
@@ -148,7 +149,7 @@ func TestMetrics(t *testing.T) {
 		`fixedip_prefilter_total{narrowed="true"}`: 0,
 	})
 
-	// Those that come back write nothing, and look at one node.
+	// Restarts in place write nothing, and consider one node.
 	e.deletePods(names("web", 4)...)
 	e.sameAddresses(before, e.awaitRunning(before, names("web", 4)...))
 	s.awaitMetrics(metrics{
@@ -157,8 +158,7 @@ func TestMetrics(t *testing.T) {
 		"fixedip_cache_entries": 4, "fixedip_claims_in_flight": 0,
 	})
 
-	// A pod that is refused and mended is woken by that. What becomes of it then is the affair of
-	// TestG11Annotations.
+	// A refused pod is requeued when it is corrected. TestG11Annotations checks its placement.
 	e.create(statefulSet("wrong", 1, func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Annotations = map[string]string{"fixedip.io/enabled": "yes please"}
 	}))
@@ -168,8 +168,8 @@ func TestMetrics(t *testing.T) {
 	s.awaitMetrics(metrics{`fixedip_requeues_total{reason="annotation"}`: 1})
 }
 
-// Without the CRD of the FixedIPs the scheduler starts, says that it is not ready and what it waits
-// for, and goes on by itself when the CRD is installed.
+// TestReadiness checks that without the CRD of FixedIPs the scheduler starts, reports that it is not ready and why,
+// and continues when the CRD is installed.
 func TestReadiness(t *testing.T) {
 	t.Parallel()
 	manifests := filepath.Join("..", "..", "manifests")

@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// replica is a controller whose ports are served on the loopback.
+// replica is a controller with ports on the loopback interface.
 type replica struct {
 	e               *env
 	name            string
@@ -44,7 +44,7 @@ func (e *env) startReplica(name string, args ...string) *replica {
 	return r
 }
 
-// awaitServed waits until a path is answered with 200 and all of the lines.
+// awaitServed waits until the answer of a path is 200 with all of the lines.
 func (r *replica) awaitServed(port int, path string, lines ...string) {
 	r.e.t.Helper()
 	var status int
@@ -106,8 +106,7 @@ func TestG17ControllerMetrics(t *testing.T) {
 	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="fixedip-deleted"} 2`, `fixedip_reservations{phase="InUse"} 0`)
 }
 
-// A dry run tells each write that would be made, and makes none: no object changes, no event and no
-// Lease is written.
+// TestDryRun checks that a dry run logs each write and makes none: no object, event or Lease is written.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -139,8 +138,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// written is all that a controller may write. Key: kind and name. What others write of the same kinds
-// is left out: the status of CiliumNodes, the Leases of nodes, the events of controllers.
+// written returns all objects that a controller may write. Key: kind and name. Fields and objects that other programs
+// write are left out: the status of CiliumNodes, Leases of nodes, events of other controllers.
 func (e *env) written() map[string]string {
 	e.t.Helper()
 	all := map[string]string{}
@@ -169,7 +168,7 @@ func (e *env) written() map[string]string {
 	return all
 }
 
-// awaitLogged waits until a process has said something.
+// awaitLogged waits until the log of a process contains a text.
 func (e *env) awaitLogged(p *cluster.Process, text string) {
 	e.t.Helper()
 	err := wait.PollUntilContextCancel(within(e.t), 100*time.Millisecond, true, func(context.Context) (bool, error) {

@@ -21,8 +21,8 @@ import (
 
 var threeNodes = []string{"node-1", "node-2", "node-3"}
 
-// G1: the scheduler writes the owner, and what it is for, onto the address of a pod before it binds the
-// pod. No controller runs meanwhile: its record follows when it is back.
+// TestG1OwnerBinding checks that the scheduler writes owner and resource of the address before it binds the pod,
+// without a controller; the FixedIP is created when the controller is back (G1).
 func TestG1OwnerBinding(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -74,8 +74,8 @@ func TestG1OwnerBinding(t *testing.T) {
 	}
 }
 
-// G2: whatever is started anew, a pod has the address that it had. A restart in place writes no spec of
-// a CiliumNode.
+// TestG2SameAddress checks that a pod has the same address after a restart of any component. A restart in place
+// writes no spec of a CiliumNode (G2).
 func TestG2SameAddress(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -98,25 +98,24 @@ func TestG2SameAddress(t *testing.T) {
 		e.sameAddresses(before, e.awaitRunning(now, pods...))
 	}
 
-	// Without a controller, and with one that has come back.
+	// Without a controller, and with a restarted one.
 	e.must(e.controller.Terminate(within(t)))
 	again()
 	e.must(e.controller.Restart(within(t)))
 	again()
 
-	// A scheduler that is killed has no time to give up its lease: its successor waits for the end of it.
+	// A killed scheduler does not release its lease: its successor waits until the lease ends.
 	e.must(e.scheduler.Kill())
 	e.must(e.scheduler.Restart(within(t)))
 	again()
 
-	// An agent restores what its pods have.
+	// The agent restores the addresses of its pods.
 	now := e.awaitRunning(nil, pods...)
 	e.must(e.Process("node-1").Restart(within(t)))
 	e.restored("node-1", now)
 	again()
 
-	// After a reboot the pods are those that they were, and their sandboxes are others: the agent is asked
-	// for their addresses anew.
+	// After a reboot the pods are the same and have new sandboxes: the agent allocates their addresses again.
 	now = e.awaitRunning(nil, pods...)
 	e.must(e.Process("node-2").Kill())
 	rebooted := e.startNode("node-2", "--rebooted")
@@ -132,8 +131,7 @@ func TestG2SameAddress(t *testing.T) {
 	again()
 }
 
-// restored waits until an agent that was started again tells of the addresses of its pods, which it has
-// restored and not given out.
+// restored waits until a restarted agent reports the addresses of its pods as restored and not newly allocated.
 func (e *env) restored(node string, pods map[string]witness.Row) {
 	e.t.Helper()
 	e.awaitNode(node, "the agent to have restored its pods", func(cn *ciliumv2.CiliumNode) bool {
@@ -147,8 +145,8 @@ func (e *env) restored(node string, pods map[string]witness.Row) {
 	e.untouched(pods)
 }
 
-// A node with room for three fixed addresses: the fourth pod waits, says why, and is placed when
-// an address comes free.
+// TestSubnetFull checks a node with three free addresses: the fourth pod waits with a reason, and is placed when an
+// address becomes free.
 func TestSubnetFull(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{
@@ -159,7 +157,7 @@ func TestSubnetFull(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 3)...)
 	e.create(statefulSet("late", 1))
 	e.podMessage("late-0", "node(s) had no free IPv4 address for a fixed pod in their subnets")
-	// F11: who has an address comes back to it, full or not, and before whoever waits.
+	// F11: a pod with a reservation gets its address back although the subnet is full, before the pod that waits.
 	e.deletePods("web-1")
 	e.sameAddresses(before, e.awaitRunning(map[string]witness.Row{"web-1": before["web-1"]}, names("web", 3)...))
 
@@ -185,11 +183,11 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 			e.must(client.IgnoreNotFound(e.api.Delete(within(t), pod, client.GracePeriodSeconds(0))))
 		}
 	}
-	// The garbage collector takes the CiliumNode, and with it all entries.
+	// The garbage collector deletes the CiliumNode with all entries.
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Node != lost }))
 	e.podMessage("web-0", fmt.Sprintf("its address %s", before["web-0"].Address))
 
-	// A node of the same name joins: it has the subnet of the old one, and the pods follow.
+	// A node with the same name joins: it gets the same subnet, and the pods follow.
 	e.startNode(lost)
 	after := map[string]witness.Row{}
 	for name, r := range before {
@@ -205,14 +203,14 @@ func TestOwnerNodeGoneAndBack(t *testing.T) {
 	e.sameAddresses(before, after)
 }
 
-// A pod that only has the name of an identity never gets its address: it goes to another node, or
-// waits.
+// TestStranger checks that a different pod with the name of an identity never gets its address: it goes to another
+// node, or waits.
 func TestStranger(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
 	e.create(statefulSet("web", 1))
 	before := e.awaitRunning(nil, "web-0")["web-0"]
-	// The StatefulSet goes to zero and its address stays; then somebody makes a pod of that name.
+	// The StatefulSet is scaled to zero and its address is kept; then a user creates a pod with that name.
 	e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))))
 	e.await("wait for the pod to go", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
 	stranger := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}, Spec: statefulSet("web", 0).Spec.Template.Spec}
@@ -224,7 +222,7 @@ func TestStranger(t *testing.T) {
 	e.witness.Forgive("default/web-0")
 }
 
-// First placements go where most of the subnet is free.
+// TestSubnetsFillEvenly checks that first placements prefer nodes with more free addresses.
 func TestSubnetsFillEvenly(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--address-cooldown=2s"}})
@@ -240,7 +238,7 @@ func TestSubnetsFillEvenly(t *testing.T) {
 	}
 }
 
-// A pod whose node can't take it says which node its address belongs to, and what would help.
+// TestExplain checks that the message of a pod whose node cannot take it names the node and what helps.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -258,8 +256,8 @@ func TestExplain(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
 }
 
-// G19: a pod that asks for it has the same MAC address in every incarnation, written where the agent
-// reads it, before the bind.
+// TestG19StickyMAC checks that a pod with the annotation has the same MAC address in each incarnation, written before
+// the bind (G19).
 func TestG19StickyMAC(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})

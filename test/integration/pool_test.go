@@ -29,8 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
-// TestPools holds what is written to CiliumNodes against the real API server, which alone knows
-// about conflicts: client-go's fakes accept what it refuses.
+// TestPools checks writes of CiliumNodes on the real API server, because client-go fakes accept conflicting writes.
 func TestPools(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -49,7 +48,7 @@ func TestPools(t *testing.T) {
 	t.Run("what lives elsewhere is reserved as away, and a move under way is called off", e.inheritedMarks)
 }
 
-// ciliumNode makes a CiliumNode as an agent does, without a pool, and with a subnet if one is given.
+// ciliumNode creates a CiliumNode like an agent, without a pool, and with a subnet if one is given.
 func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.Node {
 	t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -65,9 +64,9 @@ func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.Node 
 	return ciliumpool.FromCiliumNode(cn)
 }
 
-func owned(pod string) pool.Entry { return pool.Owned("db", pod, "StatefulSet", "mysql") }
+func owned(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "StatefulSet", "mysql") }
 
-// claim asks for addresses the way the scheduler does.
+// claim returns a claim like that of the scheduler.
 func claim(node, pod string, addrs ...string) ciliumpool.Request {
 	var want []netip.Addr
 	for _, a := range addrs {
@@ -112,11 +111,11 @@ func (e *env) racingPatches(t *testing.T) {
 	}
 }
 
-// unknown is a cache that has nothing.
+// unknown is an empty cache.
 func unknown(string) (pool.Node, bool) { return pool.Node{}, false }
 
-// writer makes a Writer that is done with its writes when the test ends. That it leaves no goroutine
-// behind is tested with the package itself: here other tests start theirs meanwhile.
+// writer returns a Writer whose writes are finished when the test ends. Goroutine leaks are tested in the package
+// itself.
 func writer(t *testing.T, api ciliumpool.Client, known func(string) (pool.Node, bool)) *ciliumpool.Writer {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(api), known)
@@ -129,7 +128,7 @@ func writer(t *testing.T, api ciliumpool.Client, known func(string) (pool.Node, 
 
 func (e *env) racingWriters(t *testing.T) {
 	n := e.ciliumNode(t, "writers", "10.2.0.0/24")
-	// Both believe that the address is free: their caches are old.
+	// Both see the address as free: their caches are stale.
 	stale := func(string) (pool.Node, bool) { return n, true }
 	first, second := writer(t, e.api, stale), writer(t, e.api, stale)
 	if err := first.Write(within(t), claim("writers", "mysql-0", "10.2.0.200")); err != nil {
@@ -139,13 +138,13 @@ func (e *env) racingWriters(t *testing.T) {
 	if !errors.Is(err, pool.ErrTaken) {
 		t.Fatalf("the second claim: %v, want ErrTaken", err)
 	}
-	// The same claim again, from the same old cache, is no loss but done.
+	// The same claim from the same stale cache succeeds without a write.
 	if err := first.Write(within(t), claim("writers", "mysql-0", "10.2.0.200")); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// counting counts the patches that reach the API server, and can hold the first one back.
+// counting counts patches that reach the API server, and can hold the first one.
 type counting struct {
 	ciliumpool.Client
 	hold chan struct{}
@@ -165,8 +164,8 @@ func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Pa
 	return c.Client.Patch(ctx, obj, patch, opts...)
 }
 
-// listedMeanwhile has an agent report, or not, between the look at a pool and the write. A test below a path that
-// is not there is an error at the API server, whatever it is for.
+// listedMeanwhile makes an agent report between the read of a pool and the write. A test of a missing path is an
+// error at the API server.
 func (e *env) listedMeanwhile(t *testing.T) {
 	report := func(node, status string) {
 		t.Helper()
@@ -175,7 +174,7 @@ func (e *env) listedMeanwhile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// used is a status in which the agent lists addresses by their last byte.
+	// used is a status with used addresses, given by their last byte.
 	used := func(last ...int) func(i int) string {
 		return func(i int) string {
 			list := map[string]map[string]string{}
@@ -464,7 +463,7 @@ func (e *env) returningNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := pool.Owned(namespace, "mysql-0", "StatefulSet", "mysql")
+	want := pool.OwnedEntry(namespace, "mysql-0", "StatefulSet", "mysql")
 	if again.Subnets[0] != given.Subnets[0] || now.Entries[addr] != want || now.UID == before.UID {
 		t.Errorf("the node had %v and has %v; the pool is %v, want %s for %v", given.Subnets, again.Subnets, now.Entries, addr, want)
 	}

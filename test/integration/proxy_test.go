@@ -17,20 +17,20 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// proxy puts a proxy in front of the API server for one user, and returns the kubeconfig that leads
-// through it. pass decides about each request, which onward hands to the API server.
+// proxy starts a proxy in front of the API server for one user, and returns the kubeconfig for it. pass handles each
+// request, and may pass it on with onward.
 func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.Request, onward http.Handler)) (kubeconfig string) {
 	e.t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", e.Kubeconfig(user))
 	e.must(err)
 	target, err := url.Parse(cfg.Host)
 	e.must(err)
-	// Who the user is, he says himself in each request.
+	// Each request contains the token of the user.
 	transport, err := rest.TransportFor(&rest.Config{TLSClientConfig: cfg.TLSClientConfig})
 	e.must(err)
 	onward := httputil.NewSingleHostReverseProxy(target)
 	onward.Transport, onward.FlushInterval = transport, -1
-	// A program that is killed breaks off its requests, and a control plane its answers, which is no news.
+	// Killed programs and control planes close connections, which need not be logged.
 	onward.ErrorLog = log.New(io.Discard, "", 0)
 	onward.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 
@@ -39,7 +39,7 @@ func (e *env) proxy(user, name string, pass func(w http.ResponseWriter, r *http.
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	e.t.Cleanup(func() {
-		// Nobody comes back whose connection is closed: Close would wait for the end of his watches.
+		// Clients do not reconnect after this, and Close would wait for the end of their watches.
 		server.Listener.Close()
 		server.CloseClientConnections()
 		server.Close()

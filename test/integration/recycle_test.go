@@ -27,7 +27,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// cleared notes when the pools showed that a pod owns nothing any more. Key: the pod's name.
+// cleared records when the pools showed that a pod owns no entry any more. Key: the pod name.
 func (e *env) cleared(ctx context.Context) func() map[string]time.Time {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -74,7 +74,7 @@ func (e *env) cleared(ctx context.Context) func() map[string]time.Time {
 	}
 }
 
-// served are the metrics of the API server.
+// served returns the metrics of the API server.
 func (e *env) served() (testutil.Metrics, error) {
 	samples := testutil.NewMetrics()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -92,8 +92,7 @@ func (e *env) served() (testutil.Metrics, error) {
 	return samples, testutil.ParseMetrics(string(body), &samples)
 }
 
-// answered is how many requests of each kind the API server has answered, but for watches. Key: verb and
-// resource.
+// answered returns the number of answered requests of each kind, without watches. Key: verb and resource.
 func (e *env) answered() map[string]int {
 	e.t.Helper()
 	samples, err := e.served()
@@ -107,7 +106,7 @@ func (e *env) answered() map[string]int {
 	return n
 }
 
-// since tells of which requests there were how many more than before, but for those that are few.
+// since returns how many more requests there are than before, without rare kinds.
 func since(before, after map[string]int) string {
 	const few = 10
 	var all []string
@@ -122,7 +121,7 @@ func since(before, after map[string]int) string {
 	return fmt.Sprintf("%d, of which %s", sum, strings.Join(all, ", "))
 }
 
-// awaitLong is await for steps that take a thousand writes.
+// awaitLong is await for steps with a thousand writes.
 func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), 3*patience)
@@ -132,18 +131,15 @@ func (e *env) awaitLong(what string, condition func([]witness.Row) bool) {
 	}
 }
 
-// G3: a thousand addresses on fifty nodes go back when their StatefulSets are deleted. What it takes
-// from the moment when a pod is gone to the moment when its address names nobody is told; that it
-// takes two writes of a CiliumNode at most is asserted. All StatefulSets have pods on many nodes.
-//
-// The nodes report that their pods are gone one node after the other, each all of its own at once:
-// fifty kubelets would do so at the same time, but then the two cores of a test machine, on which a
-// thousand deletions take some seconds, would spread those of each node over all of them.
+// TestG3Recycle releases a thousand addresses on fifty nodes by deleting their StatefulSets. The time from the end of
+// a pod until its address has no owner is logged; at most two writes per CiliumNode are asserted. All StatefulSets
+// have pods on many nodes (G3).
+// The nodes report the end of their pods one node after the other, each all of its pods at once.
 func TestG3Recycle(t *testing.T) {
 	const nodes, each, workloads = 50, 20, 20
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	var err error
-	// Not the race detector's build, which takes ten times the time.
+	// Without the race detector, which takes ten times as long.
 	e.controller, err = product.StartController(e.Cluster, "controller", filepath.Join(bin, "fixedip-controller"), product.ControllerOptions{
 		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1h", "--enable-leader-election=false"},
 	})
@@ -186,7 +182,7 @@ func TestG3Recycle(t *testing.T) {
 	})
 	before, answered := e.witness.Generations(), e.answered()
 	f.endByNode(t)
-	// Rows of a thousand pods made anew at each event would keep one of two cores from what is measured.
+	// Building rows of a thousand pods at each event would occupy one of two cores.
 	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 3*patience, true, func(context.Context) (bool, error) { return len(cleared()) == len(all), nil })
 	if err != nil {
 		t.Fatalf("%d of %d addresses are free of their owners: %v", len(cleared()), len(all), err)

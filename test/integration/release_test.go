@@ -33,8 +33,8 @@ func TestStatefulSetDeleted(t *testing.T) {
 	}
 }
 
-// A StatefulSet is replaced while its pods go on, as people do to change what can't be changed: the
-// addresses stay, and the records follow to the new one.
+// TestStatefulSetReplacedAroundItsPods replaces a StatefulSet while its pods keep running, as users do to change
+// immutable fields: the addresses are kept, and the FixedIPs follow.
 func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -43,7 +43,7 @@ func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	e.delete(statefulSet("web", 3), client.PropagationPolicy(metav1.DeletePropagationOrphan))
 	again := statefulSet("web", 3)
 	for {
-		// The garbage collector lets go of the pods first, and then of the StatefulSet.
+		// The garbage collector orphans the pods first, and then deletes the StatefulSet.
 		err := e.api.Create(within(t), again)
 		if err == nil {
 			break
@@ -64,7 +64,7 @@ func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, names("web", 3)...))
 }
 
-// Scaling down keeps the addresses for when the pods come back.
+// TestScaleDownAndUp checks that scale-down keeps the addresses until the pods come back.
 func TestScaleDownAndUp(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -88,8 +88,8 @@ func TestScaleDownAndUp(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, "web-1", "web-2", "web-3"))
 }
 
-// Deleting a FixedIP by hand gives the address up: the pod keeps it as long as it runs, and its
-// successor gets another.
+// TestFixedIPDeletedByHand checks that after a FixedIP is deleted the pod keeps the address while it runs, and its
+// successor gets another one.
 func TestFixedIPDeletedByHand(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-cooldown=1h"}})
@@ -105,7 +105,7 @@ func TestFixedIPDeletedByHand(t *testing.T) {
 	if after.Address == before["web-0"].Address || after.Address == before["web-1"].Address {
 		t.Errorf("web-0 had %s, gave it up, and has %s now", before["web-0"].Address, after.Address)
 	}
-	if owner, ok := e.witness.Owner("node-1", before["web-0"].Address); !ok || owner != "fixedip.io/released" {
+	if owner, ok := e.witness.Owner("node-1", before["web-0"].Address); !ok || owner != "fixedip.io/cooldown" {
 		t.Errorf("the former address %s has the owner %q (%v); it should rest", before["web-0"].Address, owner, ok)
 	}
 }
@@ -119,9 +119,9 @@ func (e *env) awaitRecord(name string, condition func(*v1alpha1.FixedIP) bool) {
 	})
 }
 
-// G22: what the annotations of a StatefulSet say about its addresses is recorded, and done. With a TTL
-// the address of a pod that is gone is kept for so long: a pod of the name has it again within that
-// time, and after it the address goes back.
+// TestG22RetentionTTL checks that the retention policy in annotations of a StatefulSet is recorded and applied. With
+// a TTL the address of a deleted pod stays reserved: the next pod with the name gets it within that time, and
+// afterwards it is released (G22).
 func TestG22RetentionTTL(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -187,7 +187,7 @@ func TestG22RetentionTTL(t *testing.T) {
 		e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt == nil })
 	}
 
-	// A policy that can't be read is told on the StatefulSet.
+	// An invalid policy is reported on the StatefulSet.
 	var events eventsv1.EventList
 	e.must(e.api.List(within(t), &events, client.InNamespace(namespace)))
 	if !slices.ContainsFunc(events.Items, func(ev eventsv1.Event) bool {

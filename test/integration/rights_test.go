@@ -22,8 +22,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// usedElsewhere are the rights that the small cluster of TestRightsAreUsed has no use for: what each is for, and
-// the test in which that comes about. Key: the account, then the right.
+// usedElsewhere contains the rights that the small cluster of TestRightsAreUsed does not use, with the purpose and
+// the test that uses each. Key: the account, then the right.
 var usedElsewhere = map[string]map[string]string{
 	"fixedip-controller": {
 		right("create", "", "pods/eviction", "", ""):              "restarting a pod that runs with a wrong address: TestMismatch",
@@ -39,8 +39,8 @@ var usedElsewhere = map[string]map[string]string{
 	},
 }
 
-// Each right that the roles give is used: by what a small cluster has done to it here, as the API server's own
-// audit log has it, or by the test that is named for it. And nothing was asked for that the roles do not give.
+// TestRightsAreUsed checks that each right of the roles is used, in a small cluster by its audit log or by the named
+// test, and that no other right was requested.
 func TestRightsAreUsed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -84,8 +84,8 @@ func TestRightsAreUsed(t *testing.T) {
 	}
 }
 
-// asked are the rights that an account has made use of, as the audit log has it, each as it is written without a
-// name, for its namespace alone and for its object alone; and what it was refused.
+// asked returns the rights that an account used according to the audit log, each without a name, for its namespace
+// only and for its object only; and refused requests.
 func (e *env) asked(log, account string) (used map[string]bool, refused []string) {
 	e.t.Helper()
 	file, err := os.Open(log)

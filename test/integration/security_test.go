@@ -28,7 +28,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// manifest reads the objects of one of the files that users apply.
+// manifest reads the objects of one of the manifests.
 func manifest(t *testing.T, file string) []client.Object {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "manifests", file))
@@ -46,8 +46,8 @@ func manifest(t *testing.T, file string) []client.Object {
 	return objects
 }
 
-// right is one thing that may be done: "verb group/resource/subresource name@namespace", the last only
-// where it is limited to one object.
+// right returns a right as text: "verb group/resource/subresource name@namespace"; the last part only if it is
+// limited to one object.
 func right(verb, group, resource, name, namespace string) string {
 	text := verb + " " + group + "/" + resource
 	if name != "" || namespace != "" {
@@ -56,7 +56,7 @@ func right(verb, group, resource, name, namespace string) string {
 	return text
 }
 
-// granted are the rights that the roles of a manifest name.
+// granted returns the rights in the roles of a manifest.
 func granted(t *testing.T, file string) []string {
 	var all []string
 	for _, obj := range manifest(t, file) {
@@ -90,7 +90,7 @@ func granted(t *testing.T, file string) []string {
 	return all
 }
 
-// each is a right for each of the verbs.
+// each returns a right for each of the verbs.
 func each(verbs, group, resource string) []string {
 	var all []string
 	for verb := range strings.SplitSeq(verbs, ",") {
@@ -117,7 +117,7 @@ func (e *env) may(account, text string) bool {
 	return review.Status.Allowed
 }
 
-// G21: least privilege, one writer at a time, network policies, and a trail of what was done.
+// TestG21Security checks least privilege, one writer at a time, network policies, and an audit trail (G21).
 func TestG21Security(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
@@ -126,8 +126,8 @@ func TestG21Security(t *testing.T) {
 	e.part("one writer and its trail", (*env).oneWriter)
 }
 
-// The roles have what the programs use, which all other tests go by, and nothing more; and nothing of what
-// would let somebody who has stolen an account go further.
+// leastPrivilege checks that the roles grant what the programs use and nothing more, and nothing that would help a
+// thief of an account.
 func (e *env) leastPrivilege() {
 	const system = "fixedip-system"
 	used := map[string][]string{
@@ -143,7 +143,7 @@ func (e *env) leastPrivilege() {
 				right("get", "coordination.k8s.io", "leases", "cilium-ipam-leader", system), right("update", "coordination.k8s.io", "leases", "cilium-ipam-leader", system),
 				right("create", "", "events", "", system),
 			}),
-		// Beyond what every scheduler may do.
+		// In addition to the rights of every scheduler.
 		"fixedip-scheduler": slices.Concat(
 			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("list,watch", "fixedip.io", "fixedips"),
 			each("patch", "", "pods"), each("list,watch", "apps", "deployments"),
@@ -170,7 +170,7 @@ func (e *env) leastPrivilege() {
 	own := map[string][]string{
 		// It evicts, which a PodDisruptionBudget can refuse, and deletes no pod.
 		"fixedip-controller": slices.Concat(each("patch,delete,deletecollection", "", "pods"), each("create", "", "pods/binding"), each("patch,update", "", "pods/status"), each("update", "fixedip.io", "fixedips/finalizers")),
-		// Records are not its business.
+		// The scheduler does not write FixedIPs.
 		"fixedip-scheduler": slices.Concat(each("get,create,update,patch,delete", "fixedip.io", "fixedips"), each("update,patch", "fixedip.io", "fixedips/status"),
 			each("patch,update", "cilium.io", "ciliumnodes/status"), each("get,patch,delete", "cilium.io", "ciliumendpoints"), each("create", "", "pods/eviction")),
 	}
@@ -193,8 +193,8 @@ func (e *env) leastPrivilege() {
 	}
 }
 
-// The policies are for the Deployments as they stand, open no port but those that they serve to others, and
-// the API server takes all of it. The containers give up whatever they need not.
+// networkPolicies checks that the policies match the Deployments, allow only served ports, and are accepted by the
+// API server; and that containers drop all unneeded privileges.
 func (e *env) networkPolicies() {
 	manifests := filepath.Join("..", "..", "manifests")
 	for _, file := range []string{"controller.yaml", "scheduler.yaml", "networkpolicy.yaml"} {
@@ -262,8 +262,8 @@ func ports(list []networkingv1.NetworkPolicyPort) []string {
 	return texts
 }
 
-// Of two replicas one writes, and what it does can be read from the objects that people look at: who made
-// the record of an address and when, why it is as it is, and why it went.
+// oneWriter checks that one of two replicas writes, and that objects show what it did: who reserved an address and
+// when, its state, and its release.
 func (e *env) oneWriter() {
 	gate := e.writeGate()
 	e.startController("leader", defaultPool...)
@@ -280,7 +280,7 @@ func (e *env) oneWriter() {
 	e.create(statefulSet("web", 2))
 	before := e.awaitRunning(nil, names("web", 2)...)
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool {
-		return meta.IsStatusConditionTrue(f.Status.Conditions, v1alpha1.ConditionProjected)
+		return meta.IsStatusConditionTrue(f.Status.Conditions, v1alpha1.ConditionAllocated)
 	})
 	for _, f := range e.witness.Record(namespace, "web-0").ManagedFields {
 		if f.Manager != "fixedip-controller" {
@@ -289,7 +289,7 @@ func (e *env) oneWriter() {
 	}
 	e.delete(statefulSet("web", 2))
 	e.await("wait for nothing to be left", nothingLeft)
-	e.trail(map[string]string{"node-1": "SubnetAssigned", "web": "Reclaimed"})
+	e.trail(map[string]string{"node-1": "SubnetAssigned", "web": "AddressReleased"})
 	if n := gate.writes(); n > 0 {
 		e.t.Errorf("the standby has written %d times", n)
 	}

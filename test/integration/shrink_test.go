@@ -18,7 +18,7 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// ordinaryPod is a pod of nobody's, for a scheduler or bound to a node from the start.
+// ordinaryPod returns an unreserved bare pod, for a scheduler or bound to a node.
 func ordinaryPod(name, scheduler, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -30,7 +30,7 @@ func ordinaryPod(name, scheduler, node string) *corev1.Pod {
 	}
 }
 
-// awaitPods waits until all pods of the names run.
+// awaitPods waits until all pods with the names run.
 func (e *env) awaitPods(pods ...string) map[string]witness.Row {
 	e.t.Helper()
 	found := map[string]witness.Row{}
@@ -46,7 +46,7 @@ func (e *env) awaitPods(pods ...string) map[string]witness.Row {
 	return found
 }
 
-// awaitNode waits for a condition over a CiliumNode as the API server has it.
+// awaitNode waits for a condition on a CiliumNode from the API server.
 func (e *env) awaitNode(name, what string, condition func(*ciliumv2.CiliumNode) bool) *ciliumv2.CiliumNode {
 	e.t.Helper()
 	cn := &ciliumv2.CiliumNode{}
@@ -74,15 +74,15 @@ func dynamic(cn *ciliumv2.CiliumNode) int {
 	return n
 }
 
-// G12: a pool grows with its pods, up to what a node may have, and shrinks after them, in few writes, and
-// nothing is kept in it that is of no use. That no running pod lost its entry the agent would tell: restarted, it restores them.
+// TestG12Watermarks checks that a pool grows with its pods up to its limit and shrinks after them, in few writes, and
+// keeps nothing that is not needed. A restarted agent restores all running pods, so none lost its entry (G12).
 func TestG12Watermarks(t *testing.T) {
 	t.Parallel()
 	const perMinute, most = 20, 28
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{
 		"--min-free-ips=4", "--max-surplus-ips=4", fmt.Sprintf("--max-dynamic-ips=%d", most), fmt.Sprintf("--node-writes-per-minute=%d", perMinute)}, defaultPool...)})
 	began, first := time.Now(), e.witness.Generations()["node-1"]
-	// Two more are the node's own.
+	// Two more belong to the node.
 	settled := func(used int) func(*ciliumv2.CiliumNode) bool {
 		return func(cn *ciliumv2.CiliumNode) bool {
 			free := dynamic(cn) - used - 2
@@ -136,8 +136,7 @@ func TestG12Watermarks(t *testing.T) {
 		t.Errorf("there is field tracking: %+v", cn.ManagedFields)
 	}
 
-	// What is left is restored by an agent that starts anew, whose update does not bring the field
-	// tracking back.
+	// A restarted agent restores the rest; its update does not bring field tracking back.
 	e.must(e.Process("node-1").Kill())
 	e.must(e.Process("node-1").Restart(within(t)))
 	e.awaitNode("node-1", "the agent to have restored its pods", func(cn *ciliumv2.CiliumNode) bool {
@@ -151,7 +150,7 @@ func TestG12Watermarks(t *testing.T) {
 	})
 }
 
-// without is one of the pods that has no address.
+// without returns one of the pods that has no address.
 func (e *env) without(pods []string) string {
 	e.t.Helper()
 	i := slices.IndexFunc(pods, func(name string) bool { return e.witness.Pod(namespace, name).Status.PodIP == "" })
@@ -161,8 +160,8 @@ func (e *env) without(pods []string) string {
 	return pods[i]
 }
 
-// More pods at once than a pool has free: it grows for those that wait, and not only when the agent
-// says that the others have what there was, which this one never does.
+// TestPoolGrowsForPodsThatWait checks that a pool grows for waiting pods when more pods come at once than it has free
+// addresses, even if the agent does not report.
 func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -180,14 +179,14 @@ func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	}
 }
 
-// A controller that comes and goes in the middle of it all brings the handshake to its end.
+// TestShrinkAcrossRestarts checks that a restarted controller completes the handshake.
 func TestShrinkAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})
 	e.awaitNode("node-1", "a first pool", func(cn *ciliumv2.CiliumNode) bool { return dynamic(cn) == 22 && len(cn.Status.IPAM.Used) == 2 })
 	e.must(e.controller.Kill())
-	// One answered and not taken out, one taken out and not told, one that nobody answered, one that
-	// the agent refuses since it is its router's.
+	// One answered and not removed, one removed and not reported, one unanswered, and one that the agent refuses
+	// because its router uses it.
 	cn := e.awaitNode("node-1", "the pool", func(*ciliumv2.CiliumNode) bool { return true })
 	var own, free []string
 	for ip := range cn.Spec.IPAM.Pool {
@@ -204,14 +203,15 @@ func TestShrinkAcrossRestarts(t *testing.T) {
 	})
 	e.must(e.api.Patch(within(t), cn, client.RawPatch("application/json-patch+json", []byte(`[{"op":"remove","path":"/spec/ipam/pool/`+free[1]+`"}]`))))
 	e.must(e.controller.Restart(within(t)))
-	// 20 were free, of which two are agreed upon: one of them is needed again.
+	// 20 were free, of which two are agreed: one of them is needed again.
 	e.awaitNode("node-1", "all handshakes to end", func(cn *ciliumv2.CiliumNode) bool {
 		_, own0 := cn.Spec.IPAM.Pool[own[0]]
 		return own0 && len(cn.Status.IPAM.ReleaseIPs) == 0 && dynamic(cn) == 22
 	})
 }
 
-// A FixedIP made for an address that the pool offers to anybody: it is taken out, and its pod has it.
+// TestKeptInThePool checks that the dynamic entry of an address with a FixedIP is removed, and that its pod gets the
+// address.
 func TestKeptInThePool(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})

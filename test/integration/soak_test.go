@@ -18,11 +18,11 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// soakLooks is into how many parts the churn of a soak is divided. After each everything is back, so that what a
-// program holds then is comparable.
+// soakLooks is the number of parts of the churn. After each part everything is back, so that the resources of a
+// program are comparable.
 const soakLooks = 24
 
-// holding is what a program holds when everything is back: goroutines, and bytes.
+// holding contains the resources of a program when everything is back: goroutines and bytes.
 type holding struct{ goroutines, heap, taken, returned, resident float64 }
 
 // growth bounds what the median of the last third of a soak may be of that of the first, whose own first look is
@@ -34,7 +34,7 @@ var growth = []struct {
 	what  string
 	of    func(holding) float64
 	bound float64
-	// plain: it is bounded without the race detector, and told with it.
+	// plain is true if it is asserted without the race detector only.
 	plain bool
 }{
 	{"goroutines", func(h holding) float64 { return h.goroutines }, 1.05, false},
@@ -43,7 +43,7 @@ var growth = []struct {
 	{"resident memory", func(h holding) float64 { return h.resident }, 1.25, true},
 }
 
-// held is what Go has taken from the system and not returned.
+// held returns the memory that Go has obtained from the system and not returned.
 func (h holding) held() float64 { return h.taken - h.returned }
 
 var (
@@ -53,14 +53,14 @@ var (
 	taken          = regexp.MustCompile(`# Sys = (\d+)`)
 )
 
-// profiled is a program that serves Go's profiles.
+// profiled is a program that serves Go profiles.
 type profiled struct {
 	process *cluster.Process
 	// read reads a path below /debug/pprof/.
 	read func(ctx context.Context, path string) (string, error)
 }
 
-// holds is what the program holds now.
+// holds returns the current resources of the program.
 func (p profiled) holds(ctx context.Context) (holding, error) {
 	var h holding
 	for path, figures := range map[string]map[*regexp.Regexp]*float64{
@@ -86,7 +86,7 @@ func (p profiled) holds(ctx context.Context) (holding, error) {
 	return h, err
 }
 
-// soakTime is how long the churn goes on. FIXEDIP_SOAK overrides it.
+// soakTime returns the duration of the churn. FIXEDIP_SOAK overrides it.
 func soakTime(t *testing.T) time.Duration {
 	if s := os.Getenv("FIXEDIP_SOAK"); s != "" {
 		d, err := time.ParseDuration(s)
@@ -114,7 +114,7 @@ func TestSoak(t *testing.T) {
 func soak(t *testing.T, plain bool) {
 	seed := fromEnv(t, "FIXEDIP_SEED", 1)
 	controllerPort := freePort(t)
-	// Tests have short leases, which a busy machine may cost a program within an hour, and nobody starts it again.
+	// The short leases of tests could end a program on a busy machine within an hour, and it is not restarted.
 	e := start(t, options{
 		nodes: threeNodes, noScheduler: true, plain: plain,
 		controllerArgs: append(slices.Clone(defaultPool), "--enable-leader-election=false", fmt.Sprintf("--pprof-bind-address=127.0.0.1:%d", controllerPort)),
@@ -160,7 +160,7 @@ func soak(t *testing.T, plain bool) {
 	}
 }
 
-// flat tells whether a program holds at the end what it held at the beginning.
+// flat checks that a program needs as much at the end as at the beginning.
 func flat(t *testing.T, program string, plain bool, held []holding) {
 	t.Helper()
 	third := (len(held) - 1) / 3
@@ -185,7 +185,7 @@ func median(held []holding, of func(holding) float64) float64 {
 	return figures[len(figures)/2]
 }
 
-// only are the rows of certain pods.
+// only returns the rows of certain pods.
 func only(rows map[string]witness.Row, pods []string) map[string]witness.Row {
 	some := map[string]witness.Row{}
 	for _, pod := range pods {

@@ -17,11 +17,10 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// strictLabel makes a node strict, as the controller and the scheduler go by unless told otherwise.
+// strictLabel makes a node strict with the default configuration.
 const strictLabel = "fixedip.io/strict=true"
 
-// strictly holds a strict node to its promise: nothing in the pool is for anybody, and every pod
-// that runs there has the address of an entry that names it.
+// strictly checks a strict node: its pool has no dynamic entry, and every pod there has the address of its entry.
 func (e *env) strictly(node string) {
 	e.t.Helper()
 	cn := e.awaitNode(node, "the pool", func(*ciliumv2.CiliumNode) bool { return true })
@@ -40,7 +39,7 @@ func (e *env) strictly(node string) {
 	}
 }
 
-// bind does what another scheduler does.
+// bind binds a pod like another scheduler.
 func (e *env) bind(pod, node string) {
 	e.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}}
@@ -61,8 +60,8 @@ func (e *env) tooEarly(pods map[string]witness.Row) int {
 	return len(early)
 }
 
-// neverWrong holds nodes that were always strict to their promise for all the time until now: nothing
-// in a pool was ever for anybody, and a pod never had an address but that of an entry that named it.
+// neverWrong checks nodes that were always strict for the whole time: no dynamic entry ever existed, and no pod ever
+// had an address without an entry that named it.
 func (e *env) neverWrong(nodes ...string) {
 	e.t.Helper()
 	for _, node := range nodes {
@@ -79,8 +78,8 @@ func (e *env) neverWrong(nodes ...string) {
 	}
 }
 
-// On strict nodes no pod ever gets an address that is not its own, however late the agents see its
-// entry: 100 pods of our scheduler, fixed and ordinary, and 100 of the stock one.
+// TestStrictNode checks that on strict nodes no pod ever gets an address that is not its own, however far agents are
+// behind: 100 pods of our scheduler, fixed and unreserved, and 100 of the default scheduler.
 func TestStrictNode(t *testing.T) {
 	t.Parallel()
 	for name, delay := range map[string]time.Duration{"watches in time": 0, "watches that are 3 s late": 3 * time.Second} {
@@ -104,8 +103,7 @@ func TestStrictNode(t *testing.T) {
 				t.Error("the agents were not late, so that this has tested nothing")
 			}
 
-			// Fixed ones come back to their addresses, which the agents know by now, and the others give
-			// theirs back.
+			// Pods with fixed addresses return to them, which the agents know by now, and the others release theirs.
 			e.deletePods(slices.Concat(fixed, ours, others)...)
 			was := subset(before, fixed...)
 			again := e.awaitRunning(was, fixed...)
@@ -122,10 +120,11 @@ func TestStrictNode(t *testing.T) {
 	}
 }
 
-// nodeOwners are the entries of a strict node's own, which the witness counts as resting.
+// nodeOwners are the owners of entries of the node itself, which the witness counts separately.
 var nodeOwners = []string{"router", "health", "ingress"}
 
-// A DaemonSet's pod is known before it is bound: its entry is there before its node asks.
+// TestStrictNodeDaemonSet checks that a pod of a DaemonSet has its entry before it is bound, because its node is
+// known.
 func TestStrictNodeDaemonSet(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)
@@ -155,8 +154,8 @@ func TestStrictNodeDaemonSet(t *testing.T) {
 	e.strictly("node-1")
 }
 
-// A node that turns strict under its pods: they run on, what they have becomes theirs, and the rest
-// is taken out through the agent. Turned back, it is a node like others.
+// TestNodeTurnsStrict checks that when a node becomes strict its pods keep running, their addresses become owned
+// entries, and free ones are removed with the consent of the agent; and that the node can be changed back.
 func TestNodeTurnsStrict(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})

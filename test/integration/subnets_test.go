@@ -17,7 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// disjoint fails where subnets of two nodes overlap, and returns those of each by its name.
+// disjoint fails if subnets of two nodes overlap, and returns the subnets of each node by name.
 func (e *env) disjoint() map[string][]netip.Prefix {
 	e.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
@@ -35,7 +35,7 @@ func (e *env) disjoint() map[string][]netip.Prefix {
 			all = append(all, holding{subnet, cn.Name})
 		}
 	}
-	// In this order those that overlap are neighbours.
+	// In this order overlapping subnets are neighbours.
 	slices.SortFunc(all, func(a, b holding) int { return a.subnet.Addr().Compare(b.subnet.Addr()) })
 	for i := 1; i < len(all); i++ {
 		if all[i].subnet.Overlaps(all[i-1].subnet) {
@@ -45,14 +45,13 @@ func (e *env) disjoint() map[string][]netip.Prefix {
 	return of
 }
 
-// G5: each node has a subnet of each family out of the CIDRs that the flags name, in their order and of
-// their mask sizes, and none overlap: not with those that stood before the controller, and not when two
-// controllers give them out at once. When the CIDRs are used up, the node that gets none is told, and its
-// number is a metric.
+// TestG5SubnetManagement checks that each node has a subnet of each family from the CIDRs of the flags, in order and
+// with their mask sizes, and that none overlap: not with existing ones, and not if two controllers assign them at
+// once. If the CIDRs are exhausted, the node that gets none is reported (G5).
 func TestG5SubnetManagement(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
-	// It stands before any controller was there, and not at the beginning of a CIDR.
+	// It exists before any controller, and not at the beginning of a CIDR.
 	e.create(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "standing"}, Spec: ciliumv2.NodeSpec{
 		IPAM: ipamtypes.IPAMSpec{PodCIDRs: []string{"10.250.0.0/26", "fd00:240::100/120"}},
 	}})
@@ -76,7 +75,7 @@ func TestG5SubnetManagement(t *testing.T) {
 	})
 	e.must(e.Process("pools").Kill())
 
-	// Neither of the two waits for the other to lose its lease, and both find all that have come meanwhile.
+	// Neither waits for the other to lose its lease, and both see all nodes that joined.
 	const joining = 80
 	for i := range joining {
 		e.agentless(fmt.Sprintf("joins-%d", i))
@@ -102,8 +101,8 @@ func TestG5SubnetManagement(t *testing.T) {
 	}
 }
 
-// G23: where kube-controller-manager gives nodes their ranges, these are their subnets. When it gives the
-// range of a node that is gone to another, that one has the addresses that are kept in it.
+// TestG23NodeCIDRs checks that ranges assigned by kube-controller-manager are the subnets of nodes. If it assigns the
+// range of a deleted node to another node, that node gets the fixed addresses in it (G23).
 func TestG23NodeCIDRs(t *testing.T) {
 	t.Parallel()
 	o := options{
@@ -143,8 +142,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	for name := range lost {
 		e.homed(name, metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
 	}
-	// There are three ranges for three nodes that join. Which of these it gives the one that is free again is
-	// the affair of Kubernetes.
+	// There are three ranges for three nodes. Kubernetes decides which node gets the range that becomes free.
 	heir := ""
 	for _, name := range []string{"third", "fourth", "fifth"} {
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -172,7 +170,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	}
 	e.untouched(stays)
 
-	// Kubernetes has no range left, and one by hand overlaps another.
+	// Kubernetes has no range left, and a range set by hand overlaps another one.
 	e.agentless("empty")
 	e.event("empty", "SubnetMissing", "spec.podCIDRs of node empty is empty")
 	e.agentless("overlaps", "10.60.0.128/25")
@@ -182,7 +180,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	}
 }
 
-// nodeCIDRs are the ranges that Kubernetes has given to a node.
+// nodeCIDRs returns the ranges that Kubernetes assigned to a node.
 func (e *env) nodeCIDRs(name string) []string {
 	e.t.Helper()
 	var node corev1.Node

@@ -11,14 +11,13 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// left are the rows of pods that belonged to a StatefulSet.
+// left returns the rows of pods of a StatefulSet.
 func left(rows []witness.Row, workload string) []witness.Row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r witness.Row) bool { return !strings.HasPrefix(r.Pod, workload+"-") })
 }
 
-// G4: addresses go back by events at once: the next sweep is an hour away. What nobody has heard of is
-// found by looking at everything, which is done at the start, and then again and again without writing
-// anything.
+// TestG4EventsAndSweep checks that addresses are released by events at once, with the next resync an hour away, and
+// that missed events are found by looking at everything, at the start and then periodically without writes (G4).
 func TestG4EventsAndSweep(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--resync-period=1h"}, defaultPool...)})
@@ -49,14 +48,14 @@ func TestG4EventsAndSweep(t *testing.T) {
 
 	written := func() map[string]string {
 		all := e.written()
-		// It renews its lease all the time.
+		// The lease is renewed all the time.
 		delete(all, "Lease fixedip-scheduler")
 		return all
 	}
 	quiet := written()
 	last := 0.0
 	for range 3 {
-		e.awaitMetric(port, "fixedip_last_reconcile_timestamp_seconds", map[string]string{"controller": "record"}, func(at float64) bool {
+		e.awaitMetric(port, "fixedip_last_reconcile_timestamp_seconds", map[string]string{"controller": "fixedip"}, func(at float64) bool {
 			if at < last+1 {
 				return false
 			}

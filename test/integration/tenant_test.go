@@ -16,13 +16,14 @@ import (
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// tenantSpace is the namespace in which a tenant may do all that there is to do with FixedIPs and workloads.
+// tenantSpace is the namespace in which a tenant may do everything with FixedIPs and workloads.
 const tenantSpace = "tenant"
 
-// asTenant makes that namespace, and is a client with the tenant's rights and no others.
+// asTenant creates that namespace and returns a client with the rights of the tenant only.
 func (e *env) asTenant() client.Client {
 	e.t.Helper()
 	all := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
@@ -59,7 +60,7 @@ func tenantsRecord(name, ip string) *v1alpha1.FixedIP {
 func TestTenant(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
-	// The tenant's FixedIPs provoke what is told of two that name one address.
+	// The FixedIPs of the tenant cause reports of two FixedIPs with one address.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, tenantSpace+"/") }
 	tenant := e.asTenant()
 	e.create(statefulSet("web", 1), statefulSet("kept", 1))
@@ -68,7 +69,7 @@ func TestTenant(t *testing.T) {
 	e.awaitRecord("kept-0", func(f *v1alpha1.FixedIP) bool { return f.Status.Phase == v1alpha1.PhaseReserved })
 	running, reserved := before["web-0"].Address, before["kept-0"].Address
 
-	// See, change, free: the API server's own business, and here it is seen to.
+	// Read, change, delete: refused by the API server.
 	theirs := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}
 	for what, err := range map[string]error{
 		"get":         tenant.Get(within(t), client.ObjectKeyFromObject(theirs), theirs.DeepCopy()),
@@ -85,8 +86,8 @@ func TestTenant(t *testing.T) {
 		}
 	}
 
-	// Take: by a FixedIP that names the address, under the same name and under another, of a pod that runs and of
-	// one that is away.
+	// Take: with a FixedIP that names the address, with the same name and with another, of a running pod and of an
+	// absent one.
 	var named []*v1alpha1.FixedIP
 	for name, ip := range map[string]string{"web-0": running, "thief-0": running, "kept-0": reserved} {
 		f := tenantsRecord(name, ip)
@@ -96,7 +97,7 @@ func TestTenant(t *testing.T) {
 	for _, f := range named {
 		e.eventually("the tenant's "+f.Name+" to be refused the address", func() bool {
 			e.must(tenant.Get(within(t), client.ObjectKeyFromObject(f), f))
-			return meta.IsStatusConditionFalse(f.Status.Conditions, v1alpha1.ConditionProjected)
+			return meta.IsStatusConditionFalse(f.Status.Conditions, v1alpha1.ConditionAllocated)
 		})
 		for _, c := range f.Status.Conditions {
 			if strings.Contains(c.Message, namespace+"/") {
@@ -104,7 +105,7 @@ func TestTenant(t *testing.T) {
 			}
 		}
 	}
-	// By a pod that asks for it, and by a pod of the same name.
+	// With a pod that requests it, and with a pod of the same name.
 	asks := statefulSet("asks", 1, onTemplate(request.AnnotationIPs, running))
 	same := statefulSet("same", 1, onTemplate(request.AnnotationIPs, reserved))
 	for _, s := range []client.Object{asks, same} {
@@ -128,7 +129,7 @@ func TestTenant(t *testing.T) {
 		})
 	}
 
-	// Nobody has lost anything, when the tenant's are there and when they go.
+	// No pod has lost anything while the objects of the tenant exist and when they are deleted.
 	e.deletePods("web-0")
 	again := e.awaitRunning(before, "web-0")
 	for _, f := range named {
@@ -148,13 +149,13 @@ func TestTenant(t *testing.T) {
 		}
 	}
 
-	// What is not the cluster's: without the policy it takes nothing, with it it is not let in.
+	// An address outside the cluster: without the policy it has no effect, with the policy it is refused.
 	outside := tenantsRecord("outside-0", "192.0.2.7")
 	e.must(tenant.Create(within(t), outside))
 	e.eventually("the tenant's outside-0 to have no home", func() bool {
 		e.must(tenant.Get(within(t), client.ObjectKeyFromObject(outside), outside))
-		c := meta.FindStatusCondition(outside.Status.Conditions, v1alpha1.ConditionProjected)
-		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == "NoHome"
+		c := meta.FindStatusCondition(outside.Status.Conditions, v1alpha1.ConditionAllocated)
+		return c != nil && c.Status == metav1.ConditionFalse && c.Reason == string(pool.SubnetNotFound)
 	})
 	e.must(tenant.Delete(within(t), outside))
 	e.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "fixedip-pools"}, Data: map[string]string{"pools": "10.240.0.0/16, fd00:240::/48"}})
@@ -165,6 +166,6 @@ func TestTenant(t *testing.T) {
 		return apierrors.IsInvalid(err) && strings.HasSuffix(err.Error(), refusal)
 	})
 	e.must(tenant.Create(within(t), tenantsRecord("inside-0", "10.240.0.77"), client.DryRunAll))
-	// Who decides over pools decides over addresses.
+	// Users who may write pools may use any address.
 	e.must(e.api.Create(within(t), tenantsRecord("outside-2", "192.0.2.8"), client.DryRunAll))
 }

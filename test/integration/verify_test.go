@@ -29,7 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// startOn starts a cluster of nodes that are started with flags of their own.
+// startOn starts a cluster of nodes with their own flags.
 func startOn(t *testing.T, o options, nodes map[string][]string) *env {
 	t.Helper()
 	e := start(t, o)
@@ -42,7 +42,7 @@ func startOn(t *testing.T, o options, nodes map[string][]string) *env {
 	return e
 }
 
-// startLate starts a cluster of one node, whose agent is 4 s behind.
+// startLate starts a cluster of one node whose agent is 4 s behind.
 func startLate(t *testing.T, o options) *env {
 	t.Helper()
 	e := start(t, o)
@@ -51,8 +51,7 @@ func startLate(t *testing.T, o options) *env {
 	return e
 }
 
-// awaitCondition waits until a condition of a FixedIP has a status and a reason, and a message with
-// the given words.
+// awaitCondition waits until a condition of a FixedIP has a status, a reason and a message with the given text.
 func (e *env) awaitCondition(name, kind string, status metav1.ConditionStatus, reason, words string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
@@ -61,7 +60,7 @@ func (e *env) awaitCondition(name, kind string, status metav1.ConditionStatus, r
 	})
 }
 
-// awaitEventOn waits for an event on an object with the given words.
+// awaitEventOn waits for an event on an object with the given text.
 func (e *env) awaitEventOn(kind, name, reason, words string) {
 	e.t.Helper()
 	var have []string
@@ -86,7 +85,7 @@ func (e *env) awaitEventOn(kind, name, reason, words string) {
 	}
 }
 
-// awaitMetric waits until a metric of the controller that serves on the port has a value.
+// awaitMetric waits until a metric of the controller on the port has a value.
 func (e *env) awaitMetric(port int, name string, labels map[string]string, is func(float64) bool) {
 	e.t.Helper()
 	var last string
@@ -166,9 +165,9 @@ func TestFirstPlacementAdopted(t *testing.T) {
 	e.sameAddresses(before, after)
 }
 
-// A pod that runs with another address than the one kept for it is told, and restarted: one at a
-// time, never against a PodDisruptionBudget, and not where it was said to be left alone. Here the
-// addresses were given to the pods beforehand, and the node's agent learns of each claim too late.
+// TestMismatch checks that a pod with another address than its fixed address is reported and restarted: one at a
+// time, never against a PodDisruptionBudget, and not with the policy Report. The addresses were given to the pods
+// beforehand, and the agent of the node sees each claim too late.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
@@ -190,7 +189,7 @@ func TestMismatch(t *testing.T) {
 	}))
 	before := e.awaitRunning(nil, all...)
 	for _, name := range all {
-		// The witness is right: the test has brought this about.
+		// The witness is right: the test caused this.
 		defer e.witness.Forgive(namespace + "/" + name)
 		if before[name].Address == want[name] {
 			t.Fatalf("pod %s has its address %s at once, so that this tests nothing", name, want[name])
@@ -235,7 +234,7 @@ func TestMismatch(t *testing.T) {
 		}
 	}
 
-	// The budget is gone, and the other workload has changed its mind.
+	// The budget is deleted, and the other workload changes its policy.
 	e.delete(budget)
 	e.annotate(statefulSet("left", 1), "fixedip.io/mismatch-policy", "Restart")
 	e.deletePods("many-0")
@@ -247,14 +246,15 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// Whoever else has, holds or offers an address: it is told, and it is told when it is over.
+// TestConflicts checks that an address with another pod, FixedIP or pool is reported, and that the end of the
+// conflict is reported too.
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: append([]string{fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", port)}, defaultPool...)})
 	e.create(statefulSet("web", 1))
 	address := e.awaitRunning(nil, "web-0")["web-0"].Address
-	// The witness sees what this test does by hand.
+	// The test causes these violations by hand.
 	e.provoked = func(violation string) bool { return strings.Contains(violation, address) }
 	one := func(v float64) bool { return v == 1 }
 	none := func(v float64) bool { return v == 0 }

@@ -19,15 +19,15 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// writeGate is a proxy in front of the API server that counts the writes of the controller, but for
-// events, and can stop it at one of them: before the API server has it, or before the answer is back.
+// writeGate is a proxy in front of the API server that counts the writes of the controller except events, and can
+// stop it at one of them: before the API server gets it, or before the answer.
 type writeGate struct {
 	kubeconfig string
-	// stopped has the write at which the controller was stopped, in words.
+	// stopped receives a description of the write at which the controller was stopped.
 	stopped chan string
 
 	mu sync.Mutex
-	// at is the number of the write to stop at, counted from arm; 0: none.
+	// at is the number of the write to stop at, counted from arm; 0 for none.
 	at, count int
 	after     bool
 }
@@ -50,15 +50,15 @@ func (e *env) writeGate() *writeGate {
 	return g
 }
 
-// arm makes the gate stop the controller at the n-th write from now on.
+// arm stops the controller at the n-th write from now on.
 func (g *writeGate) arm(n int, after bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.at, g.count, g.after = n, 0, after
 }
 
-// disarm lets the gate stop at no write from now on. fired tells whether it has stopped at one, of which stopped tells,
-// or will: what a write that is carried out comes to can be seen before that.
+// disarm stops at no further write. fired is true if the gate has stopped at a write, which stopped describes, or
+// will: the effect of an executed write may be visible before that.
 func (g *writeGate) disarm() (fired bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,7 +67,7 @@ func (g *writeGate) disarm() (fired bool) {
 	return fired
 }
 
-// writes are those that have come since the gate was made, or armed.
+// writes returns the number of writes since the gate was created or armed.
 func (g *writeGate) writes() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,21 +88,20 @@ func (g *writeGate) stops(r *http.Request) (stop, after bool) {
 	return stop, g.after
 }
 
-// The controller is killed at every one of its writes, once before the API server has it and once
-// before the answer is back, and started again. Whatever the write was, a StatefulSet is placed,
-// scaled down and deleted as if nothing had happened.
+// TestKilledAtEveryWrite kills the controller at every one of its writes, before the API server gets it and before
+// the answer, and restarts it. In each case a StatefulSet is placed, scaled down and deleted as usual.
 func TestKilledAtEveryWrite(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true, controlPlaneArgs: heardForAll})
 	gate := e.writeGate()
 	controller, err := product.StartController(e.Cluster, "controller", filepath.Join(bin, "race", "fixedip-controller"), product.ControllerOptions{
 		Kubeconfig: gate.kubeconfig,
-		// Whoever waits for a lease is not stopped at a write.
+		// A standby is not stopped at a write.
 		Args: []string{"--cluster-pool-ipv4-cidr=10.77.0.0/16", "--address-cooldown=1s", "--enable-leader-election=false"},
 	})
 	e.must(err)
 	f := e.fakeNodes(1, onFake(0))
-	// The dynamic entries are there before the first write is counted.
+	// The dynamic entries exist before the first write is counted.
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic == 8 }))
 
 	var writes []string
@@ -123,14 +122,14 @@ func TestKilledAtEveryWrite(t *testing.T) {
 		}
 	}
 	t.Logf("killed at %d writes:\n%s", len(writes), strings.Join(writes, "\n"))
-	// Two records, made, in use, given back, each in several writes, and the pool.
+	// Two FixedIPs, created, in use and released, each in several writes, and the pool.
 	if len(writes) < 20 {
 		t.Errorf("the controller was stopped only %d times; does the gate see its writes?", len(writes))
 	}
 }
 
-// killedAt goes through the life of a StatefulSet while the controller is killed at its n-th write.
-// ok is false where it made fewer.
+// killedAt runs the life of a StatefulSet while the controller is killed at its n-th write. ok is false if it made
+// fewer writes.
 func (e *env) killedAt(gate *writeGate, controller *cluster.Process, f *fakes, n int, after bool) (write string, ok bool) {
 	e.t.Helper()
 	name := fmt.Sprintf("n%d-%t", n, after)

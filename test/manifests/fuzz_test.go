@@ -19,9 +19,10 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// admission judges FixedIPs as an API server does that has our definition of them.
+// admission validates FixedIPs like an API server with our CRD.
 type admission struct {
 	schema     *structuralschema.Structural
 	validator  validation.SchemaValidator
@@ -53,7 +54,7 @@ func newAdmission(t testing.TB) admission {
 	return a
 }
 
-// refuses are the reasons why a new FixedIP is not let in.
+// refuses returns the reasons why a new FixedIP is refused.
 func (a admission) refuses(object map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, object, a.validator)
 	if len(errs) > 0 {
@@ -63,9 +64,8 @@ func (a admission) refuses(object map[string]any) field.ErrorList {
 	return errs
 }
 
-// What the API server lets in as a FixedIP, everybody who works with it can read: its addresses, its times, and
-// the entry of a pool that it comes to, which is one of its own namespace and of no other meaning. What it does
-// not let in is told by field.
+// FuzzFixedIP checks that the programs can read every FixedIP that the API server accepts: its addresses, its times,
+// and its pool entry, which belongs to its own namespace and has no other meaning. Refusals name the field.
 func FuzzFixedIP(f *testing.F) {
 	for _, s := range []struct {
 		ips, node, pod, apiVersion, kind, owner, ttl string
@@ -76,7 +76,7 @@ func FuzzFixedIP(f *testing.F) {
 		{"::ffff:10.0.0.1", "a/b", "b/web-0", "foo/v1", "Pod", "web", "2562047h47m16.854775807s"},
 		{"10.0.0.1,10.0.0.2", "node 1", "web-0 [restored]", "v1", "Pod", "web-0", "300000h"},
 		{"fe80::1%eth0", "node-1", "leaving", "a/b/c", "A/B", "x/y", "1d"},
-		{"010.0.0.1", "fixedip.io/away", "..", "", "", "", "0"},
+		{"010.0.0.1", "fixedip.io/moved", "..", "", "", "", "0"},
 		{"", "", "web-0", "apps.kruise.io/v1beta1", "StatefulSet", "web", "1e3s"},
 		{"10.0.0.1,10.0.0.1,::1", "", "web-0", "apps/v1", "ReplicaSet", "web", "999999999999h"},
 	} {
@@ -130,13 +130,13 @@ func FuzzFixedIP(f *testing.F) {
 		}
 		id := identity.Identity{Namespace: namespace, PodName: record.Spec.PodName, Owner: identity.OwnerOf(&record)}
 		e := id.Entry()
-		if ns, name, ok := e.Pod(); !ok || ns != namespace || name != pod {
-			t.Errorf("its entry %+v is for pod %s/%s", e, ns, name)
+		if !e.OwnedBy(pool.OwnerKey(namespace, pod)) {
+			t.Errorf("its entry is %+v", e)
 		}
-		if e.Ordinary() {
+		if e.IsUnreserved() {
 			t.Errorf("its entry %+v goes with the pod", e)
 		}
-		if label, name, ok := e.Workload(); id.Itself() != (e.Resource == "") || !id.Itself() && (!ok || name != owner || !strings.HasPrefix(label, kind)) {
+		if label, name, ok := e.WorkloadRef(); id.Itself() != e.IsBarePod() || !id.Itself() && (!ok || name != owner || !strings.HasPrefix(label, kind)) {
 			t.Errorf("its entry %+v is for %s %s", e, label, name)
 		}
 	})

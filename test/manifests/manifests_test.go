@@ -1,5 +1,5 @@
-// Package manifests tests what is installed, as it is written: what no API server would say about it.
-// How it runs is the affair of test/integration.
+// Package manifests tests the manifests as files, for errors that an API server does not report. test/integration
+// tests how the installation runs.
 package manifests
 
 import (
@@ -29,7 +29,7 @@ import (
 
 var root = filepath.Join("..", "..")
 
-// installed are the objects of a kustomization.
+// installed contains the objects of a kustomization.
 type installed []*unstructured.Unstructured
 
 func kustomize(t *testing.T, dir string) installed {
@@ -41,7 +41,7 @@ func kustomize(t *testing.T, dir string) installed {
 	return objects
 }
 
-// all are those of a kind.
+// all returns the objects of a kind.
 func all[T any](t *testing.T, objects installed, kind string) []T {
 	t.Helper()
 	var found []T
@@ -67,10 +67,10 @@ func deployments(t *testing.T, objects installed) []appsv1.Deployment {
 	return list
 }
 
-// optional is what only some clusters want.
+// optional contains manifests that only some clusters need.
 var optional = []string{"example", "prometheus", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml"}
 
-// Every other manifest is installed.
+// TestNothingIsForgotten checks that every other manifest is part of the installation.
 func TestNothingIsForgotten(t *testing.T) {
 	manifests := filepath.Join(root, "manifests")
 	text, err := os.ReadFile(filepath.Join(manifests, "kustomization.yaml"))
@@ -97,8 +97,8 @@ func TestNothingIsForgotten(t *testing.T) {
 	}
 }
 
-// What they may do is what the files say: kustomize has not taken a name in a role for that of a
-// ConfigMap, which it renames.
+// TestRolesAsWritten checks that roles are unchanged by kustomize, which could take a name in a role for that of a ConfigMap
+// that it renames.
 func TestRolesAsWritten(t *testing.T) {
 	made := map[string]*unstructured.Unstructured{}
 	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
@@ -125,7 +125,7 @@ func TestRolesAsWritten(t *testing.T) {
 	}
 }
 
-// The pods run the images of the Dockerfile, by their entry points.
+// TestImages checks that pods run the images of the Dockerfile with their entry points.
 func TestImages(t *testing.T) {
 	file, err := os.Open(filepath.Join(root, "Dockerfile"))
 	if err != nil {
@@ -148,8 +148,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// Of all that a restricted pod does without, ours need the host's network and nothing else. Their
-// namespace lets them have it, whatever the default of the cluster.
+// TestPodSecurity checks that the pods meet the restricted standard except for the host network, which their
+// namespace allows whatever the default of the cluster.
 func TestPodSecurity(t *testing.T) {
 	objects := kustomize(t, filepath.Join(root, "manifests"))
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks())
@@ -183,8 +183,8 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// The pods are placed on nodes that no pod network has made ready yet, and go away from those that are
-// drained, are short of something or belong to others.
+// TestTolerations checks that the pods are placed on nodes without a pod network, and leave nodes that are drained,
+// short of a resource or reserved for others.
 func TestTolerations(t *testing.T) {
 	taint := func(key string, effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: key, Effect: effect}
@@ -215,7 +215,8 @@ func TestTolerations(t *testing.T) {
 	}
 }
 
-// A port of a host is there once. Each that is probed is named, and none is named by both.
+// TestPorts checks that each host port is used once, that each probed port has a name, and that no name is used
+// twice.
 func TestPorts(t *testing.T) {
 	taken := map[int32]string{} // by port: whose it is
 	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
@@ -235,7 +236,7 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// A drain takes one of the two at a time, and one that doesn't work any time.
+// TestDisruption checks that a drain evicts one of two ready pods at a time, and a pod that is not ready at any time.
 func TestDisruption(t *testing.T) {
 	objects := kustomize(t, filepath.Join(root, "manifests"))
 	budgets := all[policyv1.PodDisruptionBudget](t, objects, "PodDisruptionBudget")
@@ -259,9 +260,9 @@ func TestDisruption(t *testing.T) {
 	}
 }
 
-// The installation that the documentation shows, word for word, and with what it has as comments for some
-// clusters: the images come from the registry that it names, the controller reads the file that it shows,
-// and where it says so our programs find the API server without its Service.
+// TestDocumentedInstallation checks the installation in the documentation literally, also with its commented parts:
+// images come from the named registry, the controller reads the shown file, and the programs find the API server
+// without its Service if configured.
 func TestDocumentedInstallation(t *testing.T) {
 	files := documented(t, filepath.Join(root, "docs", "operating.md"))
 	comment := regexp.MustCompile("(?m)^# (- |  |replicas:)")
@@ -296,7 +297,7 @@ func TestDocumentedInstallation(t *testing.T) {
 	}
 }
 
-// site is a folder with these files, and this repository beside them.
+// site creates a folder with the files and a link to this repository beside them.
 func site(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -315,8 +316,8 @@ func site(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// documented are the files that a document shows: each code block whose first line is a comment with
-// nothing but a name that ends in .yaml. Key: that name.
+// documented returns the files shown in a document: each code block whose first line is a comment with only a file
+// name that ends in .yaml. Key: the file name.
 func documented(t *testing.T, file string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -1,7 +1,6 @@
-// Command scale measures what our programs cost in a cluster of many nodes and pods: on a real API server
-// that has all the objects of such a cluster, and without a kubelet, an agent or a controller manager,
-// which would need the machines. It ends with an error where the controller takes more memory than is
-// promised.
+// Command scale measures the cost of our programs in a large cluster: on a real API server that has all objects of
+// such a cluster, without kubelets, agents and a controller manager, which would need real machines. It fails if the
+// controller takes more memory than promised.
 package main
 
 import (
@@ -27,7 +26,7 @@ func main() {
 	pods := flag.Int("pods", 150000, "pods, each with a CiliumEndpoint")
 	fixed := flag.Int("fixedips", 50000, "pods of StatefulSets that have a FixedIP")
 	flag.IntVar(&s.churn, "churn", 1000, "pods that are deleted with their FixedIPs in the end")
-	flag.Int64Var(&s.limit, "limit", 500, "MiB of memory that the controller may hold at any time; 0: any")
+	flag.Int64Var(&s.limit, "limit", 1500, "MiB of memory that the controller may use at any time; 0: no limit")
 	flag.StringVar(&s.bin, "bin", "bin", "folder of the programs")
 	flag.StringVar(&s.dir, "dir", "", "work folder; it is emptied first")
 	flag.StringVar(&s.manifests, "manifests", "manifests", "folder of the manifests")
@@ -58,7 +57,7 @@ func main() {
 	os.Exit(1)
 }
 
-// scale is one run.
+// scale is one run of the measurement.
 type scale struct {
 	bin, dir, manifests, profiles string
 	churn                         int

@@ -21,19 +21,18 @@ import (
 )
 
 const (
-	// replicas are the pods of a StatefulSet and of a ReplicaSet.
+	// replicas is the number of pods of each StatefulSet and ReplicaSet.
 	replicas = 10
-	// namespaces are those of all workloads.
+	// namespaces is the number of namespaces of the workloads.
 	namespaces = 200
-	// freeEntries are the dynamic entries of a pool that nobody uses: the watermark, and what may be
-	// above it.
+	// freeEntries is the number of free dynamic entries of a pool: the minimum and the surplus.
 	freeEntries = 16
-	// ownEntries are used by the node itself: router and health.
+	// ownEntries is the number of entries used by the node itself: router and health.
 	ownEntries = 2
 )
 
-// world is a cluster in which nothing is left to do: every object is as Kubernetes, Cilium and our
-// controller leave it. Pod i runs on node i modulo their number; the first have fixed addresses.
+// world is a cluster at rest: every object is as Kubernetes, Cilium and our controller leave it. Pod i runs on node i
+// modulo the number of nodes; the first pods have fixed addresses.
 type world struct {
 	nodes, pods, fixed int
 	since              metav1.Time
@@ -62,7 +61,7 @@ func address(node, last int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(node >> 8), byte(node), byte(last)})
 }
 
-// place is what is to be known of one pod.
+// place contains the name, node and addresses of a pod.
 type place struct {
 	i                               int
 	node                            int
@@ -84,7 +83,7 @@ func (w *world) place(i int) place {
 	}
 	i -= w.fixed
 	group = i / replicas
-	// Ordinary pods follow the fixed ones on the nodes.
+	// Unreserved pods follow the fixed ones on the nodes.
 	p.namespace, p.kind, p.workload = fmt.Sprintf("team-%03d", group%namespaces), "ReplicaSet", fmt.Sprintf("service-%05d-%08x", group, uint32(group)*2654435761)
 	p.name = fmt.Sprintf("%s-%05x", p.workload, i)
 	p.workloadUID = uid('r', group)
@@ -227,7 +226,7 @@ func (w *world) record(p place) *v1alpha1.FixedIP {
 		},
 		Status: v1alpha1.FixedIPStatus{
 			Phase: v1alpha1.PhaseInUse, PodUID: uid('p', p.i),
-			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionProjected, Status: metav1.ConditionTrue, Reason: "EntriesStand", Message: "Every address has its entry in the pool of a node", LastTransitionTime: w.since}},
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", Message: "Every address has its entry in the pool of a node", LastTransitionTime: w.since}},
 		},
 	}
 }
@@ -271,8 +270,8 @@ func (w *world) node(i int) *corev1.Node {
 	}
 }
 
-// ciliumNode is a pool as our controller leaves it: owned entries from the top, used and free dynamic
-// ones from the bottom.
+// ciliumNode returns a CiliumNode with a pool as our controller leaves it: owned entries at the top, used and free
+// dynamic ones at the bottom.
 func (w *world) ciliumNode(i int) *ciliumv2.CiliumNode {
 	node := w.node(i)
 	cn := &ciliumv2.CiliumNode{

@@ -17,23 +17,22 @@ import (
 
 const mebibyte = 1 << 20
 
-// program is one of ours that runs, seen from outside.
+// program is a running program of ours.
 type program struct {
 	*cluster.Process
 	metrics, health string
 	began           time.Time
 }
 
-// figures are those of a program at one moment, in bytes.
+// figures are the memory figures of a program at one moment, in bytes.
 type figures struct {
-	// resident is what the kernel counts, peak the most that it ever was; shared pages count in part in
-	// proportional.
+	// resident is the resident memory and peak its maximum; proportional counts shared pages in part.
 	resident, peak, proportional int64
-	// heap is what lives in Go's heap, or has died since the last collection.
+	// heap is the memory of live objects on the Go heap and of those that died since the last collection.
 	heap int64
 }
 
-// freePort finds a port that nobody listens on.
+// freePort returns a port on which no program listens.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -60,7 +59,7 @@ func (p *program) look(ctx context.Context) (figures, error) {
 	return f, err
 }
 
-// kilobytes reads the lines of a file in /proc that are a name and a number of kB.
+// kilobytes reads lines with a name and a number of kB from a file in /proc.
 func kilobytes(path string) (map[string]int64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -95,7 +94,7 @@ func get(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// values are the sums of all metrics over their labels.
+// values returns the sums of all metrics over their labels.
 func (p *program) values(ctx context.Context) (map[string]float64, error) {
 	text, err := get(ctx, p.metrics)
 	if err != nil {
@@ -126,10 +125,10 @@ func (p *program) awaitReady(ctx context.Context) (time.Duration, error) {
 	})
 }
 
-// poolWrites counts the writes of CiliumNodes.
+// poolWrites returns the number of writes of CiliumNodes.
 const poolWrites = "fixedip_pool_writes_total"
 
-// quietTime is how long nothing may have happened for a program to count as settled.
+// quietTime is how long nothing may happen before a program counts as settled.
 const quietTime = 10 * time.Second
 
 // awaitQuiet returns when the queues have been empty for a while and no pool was written.
@@ -152,7 +151,7 @@ func (p *program) awaitQuiet(ctx context.Context) (writes int, err error) {
 	return writes, err
 }
 
-// await polls: there is no event for what another process has inside.
+// await polls, because another process sends no events about its state.
 func (p *program) await(ctx context.Context, what string, interval time.Duration, so func() (bool, error)) (time.Duration, error) {
 	var last error
 	for {

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// patience bounds each wait.
+	// patience limits each wait.
 	patience = 10 * time.Minute
-	// churnWriters delete at once.
+	// churnWriters is the number of concurrent deletions.
 	churnWriters = 8
 )
 
-// defaultLease is that of a program that is told nothing.
+// defaultLease is the default lease of a program.
 var defaultLease = product.Lease{Duration: 15 * time.Second, Renew: 10 * time.Second, Retry: 2 * time.Second}
 
 func (s *scale) run(ctx context.Context, w *world) error {
@@ -64,11 +64,11 @@ func (s *scale) start(ctx context.Context, w *world) error {
 		if err != nil {
 			return err
 		}
-		// etcd's memory is needed by others now.
+		// etcd is closed to free its memory.
 		debug.FreeOSMemory()
 	}
-	// The objects take more memory there than in all else together, and garbage should not double it. Our own
-	// programs are to run as anywhere.
+	// The API server holds most of the memory, and garbage should not double it. Our own programs run with their
+	// defaults.
 	if os.Getenv("GOGC") == "" {
 		if err := os.Setenv("GOGC", "50"); err != nil {
 			return err
@@ -90,7 +90,7 @@ func (s *scale) start(ctx context.Context, w *world) error {
 	return err
 }
 
-// row is what is told of one moment.
+// row is one line of the report.
 type row struct {
 	when string
 	figures
@@ -189,8 +189,8 @@ func profile(ctx context.Context, url, path string) error {
 	return os.WriteFile(path, []byte(data), 0o600)
 }
 
-// deletePods deletes pods with their CiliumEndpoints and FixedIPs, as if their workloads were scaled down
-// and the addresses given back by hand, and waits until the addresses are.
+// deletePods deletes pods with their CiliumEndpoints and FixedIPs, as if their workloads were scaled down and the
+// addresses released by hand, and waits until the addresses are released.
 func (s *scale) deletePods(ctx context.Context, w *world) error {
 	cfg, err := s.RESTConfig(cluster.Admin)
 	if err != nil {
@@ -216,7 +216,8 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 					return fmt.Errorf("delete %T %s/%s: %w", o, p.namespace, p.name, err)
 				}
 			}
-			// As its agent does. An address that is listed does not end its rest, and is written of once a minute.
+			// As the agent of the node does. An address that is reported as used stays in cooldown, and its entry is
+			// rewritten once a minute.
 			unused := client.RawPatch(types.JSONPatchType, fmt.Appendf(nil, `[{"op":"remove","path":"/status/ipam/used/%s"}]`, p.addr))
 			node := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: nodeName(p.node)}}
 			if err := api.Status().Patch(deleting, node, unused); err != nil {
@@ -249,7 +250,7 @@ func (s *scale) deletePods(ctx context.Context, w *world) error {
 	return nil
 }
 
-// measureScheduler tells what the scheduler takes beside, with nothing to place.
+// measureScheduler measures the scheduler with nothing to place.
 func (s *scale) measureScheduler(ctx context.Context) error {
 	port, err := freePort()
 	if err != nil {
@@ -262,7 +263,7 @@ func (s *scale) measureScheduler(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %s", patience))
 	defer cancel()
-	// Its endpoints want credentials: it is done when it takes no more memory.
+	// Its endpoints need credentials, so it counts as ready when its memory no longer grows.
 	var last, quiet int64
 	if _, err := p.await(ctx, "to take no more memory", time.Second, func() (bool, error) {
 		now, err := p.RSS()

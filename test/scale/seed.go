@@ -22,15 +22,14 @@ import (
 )
 
 const (
-	// seedBatch is how many objects go into one transaction of etcd, which takes 128 at most.
+	// seedBatch is the number of objects per transaction; etcd accepts 128 at most.
 	seedBatch = 100
-	// seedWriters are transactions under way.
+	// seedWriters is the number of concurrent transactions.
 	seedWriters = 8
 )
 
-// seeder writes objects where an API server that starts afterwards finds them: into its etcd, encoded as
-// it encodes them. Through the API a cluster of this size takes a quarter of an hour to make; what the
-// API server serves is the same.
+// seeder writes objects directly into etcd, encoded as the API server encodes them, before the API server starts.
+// Writing a cluster of this size through the API takes a quarter of an hour; what the API server serves is the same.
 type seeder struct {
 	etcd    *embed.Etcd
 	builtin runtime.Serializer
@@ -40,7 +39,7 @@ type seeder struct {
 func startSeeder(dir string, log func(format string, args ...any)) (*seeder, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir, cfg.UnsafeNoFsync, cfg.EnableGRPCGateway = dir, true, false
-	// Its end it takes for an error.
+	// etcd reports its end as an error.
 	cfg.LogLevel, cfg.LogOutputs = "fatal", []string{"stderr"}
 	loopback := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls, cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = loopback, loopback, loopback, loopback
@@ -55,10 +54,10 @@ func startSeeder(dir string, log func(format string, args ...any)) (*seeder, err
 
 func (s *seeder) stop() { s.etcd.Close() }
 
-// seed writes the whole world.
+// seed writes all objects.
 func (s *seeder) seed(ctx context.Context, w *world) error {
 	for _, kind := range []struct {
-		// prefix is where the API server keeps the kind.
+		// prefix is the key prefix of the kind in the storage of the API server.
 		prefix string
 		count  int
 		make   func(i int) client.Object
@@ -118,7 +117,7 @@ func (s *seeder) seedKind(ctx context.Context, prefix string, count int, make fu
 	return nil
 }
 
-// encode encodes as the API server does: protobuf for its own kinds, JSON for custom resources.
+// encode encodes as the API server does: protobuf for built-in kinds, JSON for custom resources.
 func (s *seeder) encode(o client.Object) ([]byte, error) {
 	if !scheme.Scheme.Recognizes(o.GetObjectKind().GroupVersionKind()) {
 		return json.Marshal(o)

@@ -32,11 +32,11 @@ func (c *checks) atRest() {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		for ip, e := range cn.Spec.IPAM.Pool {
 			switch {
-			case e.Owner == "fixedip.io/released" && (c.inUse(ip) || c.toldOf(ip)):
+			case e.Owner == "fixedip.io/cooldown" && (c.inUse(ip) || c.toldOf(ip)):
 				// One that keeps no address has got it from an agent that did not know yet. It rests until
 				// the pod is gone, or has another.
-			case e.Owner == "fixedip.io/arriving" && c.onItsWay(records[e.Resource], e.Resource, ip, cn.Name):
-			case mark(e.Owner) && e.Owner != "fixedip.io/away":
+			case e.Owner == "fixedip.io/move-target" && c.onItsWay(records[strings.TrimPrefix(e.Resource, "pod=")], strings.TrimPrefix(e.Resource, "pod="), ip, cn.Name):
+			case mark(e.Owner) && e.Owner != "fixedip.io/moved":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
 				r := records[e.Owner]
@@ -81,7 +81,7 @@ func (c *checks) onItsWay(r *v1alpha1.FixedIP, owner, ip, node string) bool {
 	}
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes), func(home *ciliumv2.CiliumNode) bool {
 		e := home.Spec.IPAM.Pool[ip]
-		return e.Owner == "fixedip.io/away" && e.Resource == node+"/"+owner
+		return e.Owner == "fixedip.io/moved" && e.Resource == "node="+node+";pod="+owner
 	})
 }
 

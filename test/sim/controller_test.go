@@ -29,13 +29,14 @@ import (
 	ipamcontroller "fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 // coolDown is the program's default. One that is shorter than the time until a node that is cut off counts as such
-// (unheard) frees an address that a pod may still have there, which was deleted by force: see docs/proof.md.
+// (unheard) frees an address that a pod may still have there, which was deleted by force: see docs/project/proof.md.
 const coolDown = time.Minute
 
 // clusterPool is small: subnets run out, and so do the addresses in them.
@@ -49,7 +50,7 @@ func controllerConfig() ipamcontroller.Config {
 		SubnetSource:       ipamcontroller.ClusterPool,
 		SubnetPolicy:       subnetplan.Inherit,
 		SubnetHold:         2 * time.Minute,
-		Watermark:          plan.Watermark{Free: 2, Excess: 2},
+		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
 		StrictNodes:        labels.Nothing(),
 		WritesPerMinute:    30,
 		StripManagedFields: true,

@@ -69,7 +69,7 @@ func (m *machine) unaware() bool {
 		return false
 	}
 	for ip, e := range cn.Spec.IPAM.Pool {
-		if strings.Contains(e.Resource, " since ") && (m.ipam == nil || m.ipam.Node == nil || m.ipam.Node.Spec.IPAM.Pool[ip] != e) {
+		if strings.Contains(e.Resource, ";since=") && (m.ipam == nil || m.ipam.Node == nil || m.ipam.Node.Spec.IPAM.Pool[ip] != e) {
 			return true
 		}
 	}
@@ -84,7 +84,7 @@ func (m *machine) silent() bool {
 	}
 	for _, b := range m.boxes {
 		e := cn.Spec.IPAM.Pool[b.ip]
-		if strings.Contains(e.Resource, " since ") && e.Owner != b.key && strings.TrimSuffix(cn.Status.IPAM.Used[b.ip].Owner, " [restored]") != b.key {
+		if strings.Contains(e.Resource, ";since=") && e.Owner != b.key && strings.TrimSuffix(cn.Status.IPAM.Used[b.ip].Owner, " [restored]") != b.key {
 			return true
 		}
 	}

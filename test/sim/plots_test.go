@@ -157,7 +157,7 @@ func (w *world) plots() []deed {
 		if slices.ContainsFunc(sets, func(s *appsv1.StatefulSet) bool { return s.Name == name }) {
 			continue
 		}
-		for _, ip := range w.marked("fixedip.io/away") {
+		for _, ip := range w.marked("fixedip.io/moved") {
 			add("ask for what lives elsewhere: StatefulSet "+name, nil, func() {
 				s := &appsv1.StatefulSet{}
 				s.Namespace, s.Name = namespace, name

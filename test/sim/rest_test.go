@@ -211,6 +211,6 @@ func (w *world) stranded(r *v1alpha1.FixedIP) bool {
 		return false
 	}
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
-		return slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return cn.Spec.IPAM.Pool[ip].Owner == "fixedip.io/away" })
+		return slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return cn.Spec.IPAM.Pool[ip].Owner == "fixedip.io/moved" })
 	})
 }

@@ -397,4 +397,6 @@ func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 func compareText(a, b string) int { return strings.Compare(a, b) }
 
-func containsOwner(resource, owner string) bool { return strings.Contains(resource+"/", owner+"/") }
+func containsOwner(resource, owner string) bool {
+	return slices.ContainsFunc(strings.Split(resource, ";"), func(field string) bool { return strings.HasSuffix(field, "="+owner) })
+}

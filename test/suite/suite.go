@@ -1,4 +1,3 @@
-// Package suite is what the tests on a control plane of their own begin with.
 package suite
 
 import (
@@ -11,8 +10,8 @@ import (
 	"time"
 )
 
-// Programs is the folder of the programs, as FIXEDIP_BIN names it. target is the target of make that
-// builds them and sets it.
+// Programs returns the folder of the programs from FIXEDIP_BIN. target is the make target that builds them and sets
+// it.
 func Programs(target string) (string, error) {
 	dir := os.Getenv("FIXEDIP_BIN")
 	if _, err := os.Stat(filepath.Join(dir, "fixedip-controlplane")); dir == "" || err != nil {
@@ -21,7 +20,7 @@ func Programs(target string) (string, error) {
 	return dir, nil
 }
 
-// Within is a context for one step of a test.
+// Within returns a context for one step of a test.
 func Within(t *testing.T, patience time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("not so after "+patience.String()))

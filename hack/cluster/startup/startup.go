@@ -1,5 +1,3 @@
-// Package startup is how the programs that make up a cluster begin and end: flags, log level, the tie to the
-// process that started them, signals, and the one line that says why one of them ends.
 package startup
 
 import (
@@ -20,14 +18,14 @@ import (
 
 // Options are the settings of one program.
 type Options interface {
-	// AddFlags names its own flags.
+	// AddFlags adds the flags of the program.
 	AddFlags(fs *pflag.FlagSet)
-	// Validate checks them and fills in those that follow from others.
+	// Validate validates them and sets derived values.
 	Validate() error
 }
 
-// Main runs a program from its command line until it ends by itself or is asked to. It does not return where
-// something went wrong.
+// Main runs a program from its command line until it ends by itself or is terminated. It does not return after an
+// error.
 func Main(name string, o Options, run func(context.Context) error) {
 	if err := start(name, o, run); err != nil {
 		klog.Flush()
@@ -70,9 +68,8 @@ func start(name string, o Options, run func(context.Context) error) error {
 	return run(ctx)
 }
 
-// setVerbosity sets klog's level, which all that runs in the process shares, through a flag set of its own: the
-// global one belongs to the libraries. The logging options of Kubernetes' own programs may be applied only once
-// per process and are left alone.
+// setVerbosity sets the klog level of the process, through its own flag set: the global one belongs to libraries. The
+// logging options of Kubernetes programs may be applied only once per process and are not used.
 func setVerbosity(v int) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)

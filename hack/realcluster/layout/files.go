@@ -8,29 +8,29 @@ import (
 	"text/template"
 )
 
-// Folders and files of a node, as its programs see them. What is below /var/lib and /var/log outlives a reboot,
-// what is below /run does not; each node has its own.
+// Folders and files of a node as its programs see them. /var/lib and /var/log survive a reboot, /run does not; each
+// node has its own.
 const (
 	ContainerdSocket = "/run/containerd/containerd.sock"
 	cniConfigs       = "/var/lib/cni/net.d"
 	ciliumRun        = "/run/cilium"
 )
 
-// Images that are on every node.
+// Images on every node.
 const (
 	PauseImage = "fixedip.test/pause:1"
-	// WebImage answers HTTP on port 8080 with its hostname, addresses and MAC address. Pods that use it say
+	// WebImage answers HTTP on port 8080 with its hostname, addresses and MAC address. Pods that use it need
 	// imagePullPolicy: Never.
 	WebImage = "fixedip.test/web:1"
 )
 
-// Paths are the folders and files of the machine that the configuration of a node names.
+// Paths are the folders and files of the machine in the configuration of a node.
 type Paths struct {
-	// CNI has the plugins: cilium-cni and loopback.
+	// CNI is the folder of the plugins: cilium-cni and loopback.
 	CNI string
-	// BPF is the folder that has Cilium's bpf folder in it.
+	// BPF is the folder that contains the bpf folder of Cilium.
 	BPF string
-	// Kubeconfig is that of the agent, ClientCA the authority that the kubelet trusts.
+	// Kubeconfig is the kubeconfig of the agent, ClientCA the authority that the kubelet trusts.
 	Kubeconfig, ClientCA string
 }
 
@@ -53,15 +53,15 @@ state = "/run/containerd"
       SystemdCgroup = false
 `))
 
-// ContainerdConfig is the configuration of a node's containerd.
+// ContainerdConfig returns the configuration of a node's containerd.
 func ContainerdConfig(p Paths) ([]byte, error) {
 	return execute("containerd", containerdConfig, map[string]any{
 		"Socket": ContainerdSocket, "Pause": PauseImage, "Paths": p, "Configs": cniConfigs,
 	})
 }
 
-// The kubelet leaves the machine alone: no cgroups of its own, no limits on what pods take together, no eviction
-// because the machine's disk is full.
+// The kubelet does not manage the machine: no cgroups of its own, no limits for all pods, no eviction for a full
+// disk.
 var kubeletConfig = template.Must(template.New("").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 containerRuntimeEndpoint: unix://{{.Socket}}
@@ -82,7 +82,7 @@ makeIPTablesUtilChains: false
 enableControllerAttachDetach: false
 resolvConf: ""
 clusterDomain: cluster.local
-# Nobody answers there: it only spares each pod an event about its absence.
+# No server answers there; without it each pod gets an event about a missing DNS server.
 clusterDNS: [{{.DNS}}]
 evictionHard: {memory.available: 1Mi, nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}
 imageGCHighThresholdPercent: 100
@@ -92,12 +92,12 @@ syncFrequency: 10s
 nodeStatusUpdateFrequency: 5s
 `))
 
-// KubeletConfig is the configuration of a node's kubelet.
+// KubeletConfig returns the configuration of a node's kubelet.
 func (o Options) KubeletConfig(p Paths) ([]byte, error) {
 	return execute("the kubelet", kubeletConfig, map[string]any{"Socket": ContainerdSocket, "Paths": p, "DNS": o.dnsAddress()})
 }
 
-// KubeletArgs are the flags that differ from node to node.
+// KubeletArgs returns the flags that differ between nodes.
 func (o Options) KubeletArgs(node string) ([]string, error) {
 	addresses, err := o.NodeAddresses(node)
 	if err != nil {
@@ -118,8 +118,8 @@ func execute(of string, t *template.Template, values any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// AgentConfig are the settings of a node's cilium-agent, as files of its configuration folder. Key: the name of
-// the setting. One that a version does not know, it passes over.
+// AgentConfig returns the settings of a node's cilium-agent, as files of its configuration folder. Key: the name of
+// the setting. A version ignores settings that it does not know.
 func (o Options) AgentConfig(p Paths) map[string]string {
 	native := o.Routing == Native
 	settings := map[string]string{
@@ -131,9 +131,9 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"tunnel-protocol":              "vxlan",
 		"auto-direct-node-routes":      strconv.FormatBool(native),
 		"devices":                      NodeInterface,
-		// There is no route to a subnet in this IPAM mode, and a node reaches its own pods by routes only.
+		// This IPAM mode creates no route to a subnet, and a node reaches its own pods by routes only.
 		"enable-endpoint-routes": "true",
-		// Without an interface this IPAM mode refuses to masquerade.
+		// This IPAM mode refuses to masquerade without an interface.
 		"enable-ipv4-masquerade":       strconv.FormatBool(o.Has(IPv4)),
 		"enable-ipv6-masquerade":       strconv.FormatBool(o.Has(IPv6)),
 		"egress-masquerade-interfaces": NodeInterface,
@@ -143,7 +143,7 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"bpf-lb-sock":                  "false",
 		"enable-l7-proxy":              "false",
 		"enable-hubble":                "false",
-		// Its address would come out of the pool, and nothing here asks after it.
+		// Its address would come from the pool, and no test needs it.
 		"enable-health-checking":          "false",
 		"enable-endpoint-health-checking": "false",
 		"write-cni-conf-when-ready":       cniConfigs + "/05-cilium.conflist",
@@ -152,7 +152,7 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"state-dir":                       ciliumRun,
 		"lib-dir":                         p.BPF,
 		"bpf-root":                        "/sys/fs/bpf",
-		// Many nodes share one machine's memory.
+		// Many nodes share the memory of one machine.
 		"bpf-ct-global-tcp-max": "65536",
 		"bpf-ct-global-any-max": "32768",
 		"bpf-nat-global-max":    "65536",
@@ -169,10 +169,10 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 	return settings
 }
 
-// KubeletHealth is where a kubelet tells its machine that it is well, by default.
+// KubeletHealth is the default address of the health endpoint of a kubelet.
 const KubeletHealth = "http://127.0.0.1:10248/healthz"
 
-// AgentHealth is where an agent tells the kubelet that it is well, by default.
+// AgentHealth is the default address of the health endpoint of an agent.
 func (o Options) AgentHealth() string {
 	if o.Has(IPv4) {
 		return "http://127.0.0.1:9879/healthz"
@@ -180,5 +180,5 @@ func (o Options) AgentHealth() string {
 	return "http://[::1]:9879/healthz"
 }
 
-// NodeInterface is the interface by which a node is on the network of the nodes.
+// NodeInterface is the interface of a node in the network of nodes.
 const NodeInterface = "eth0"

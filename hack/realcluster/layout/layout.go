@@ -1,6 +1,3 @@
-// Package layout describes a cluster of real nodes on one machine: which versions, addresses and settings it has,
-// and what stands in the files that its programs read. It is pure: it looks at nothing on the machine and changes
-// nothing there. Package realcluster brings up what is described here.
 package layout
 
 import (
@@ -11,10 +8,10 @@ import (
 	"time"
 )
 
-// ciliumVersions are the versions that the agents are built from. Key: the line of Cilium, as users name it.
+// ciliumVersions contains the versions from which agents are built. Key: the line of Cilium as users name it.
 var ciliumVersions = map[string]string{"1.18": "v1.18.6", "1.19": "v1.19.4", "1.20": "v1.20.2"}
 
-// Routing is how packets get from node to node.
+// Routing is the routing mode between nodes.
 type Routing string
 
 const (
@@ -28,34 +25,33 @@ const (
 	IPv6 = "IPv6"
 )
 
-// Options are the choices that a cluster leaves to whoever starts it.
+// Options are the choices of a user.
 type Options struct {
 	// Cilium is the line: 1.18, 1.19 or 1.20.
 	Cilium string
-	// Nodes is how many there are at first. Spare ones are known to the control plane and may be started later.
+	// Nodes is the number of nodes at the start. Spare nodes are known to the control plane and may be started later.
 	Nodes, Spare int
-	// Families that pods, nodes and services have: IPv4, IPv6 or both. The first is the one that Kubernetes
-	// prefers.
+	// Families of pods, nodes and services: IPv4, IPv6 or both, with the preferred one first.
 	Families []string
 	Routing  Routing
-	// UpdateRate is how often an agent writes the status of its CiliumNode at most. Cilium's default is 15 s.
+	// UpdateRate is the minimum interval between two reports of an agent. The default of Cilium is 15 s.
 	UpdateRate time.Duration
-	// Network tells the clusters of one machine apart, from 0 to MaxNetwork: each has its own network of nodes.
+	// Network distinguishes the clusters of one machine, from 0 to MaxNetwork: each has its own network of nodes.
 	Network int
 }
 
-// MaxNetwork is the last network of nodes.
+// MaxNetwork is the highest number of a network of nodes.
 const MaxNetwork = 255
 
-// Defaults are two nodes with Cilium 1.19, IPv4 and VXLAN. Agents report every second, which keeps waiting short.
+// Defaults returns two nodes with Cilium 1.19, IPv4 and VXLAN. Agents report every second to shorten waits.
 func Defaults() Options {
 	return Options{Cilium: "1.19", Nodes: 2, Families: []string{IPv4}, Routing: Tunnel, UpdateRate: time.Second}
 }
 
-// maxNodes is what fits in between the addresses of the network.
+// maxNodes is the number of nodes that fit into the network.
 const maxNodes = 100
 
-// Validate names the first option that can't be had.
+// Validate returns an error that names the first invalid option.
 func (o Options) Validate() error {
 	if _, known := ciliumVersions[o.Cilium]; !known {
 		return fmt.Errorf("version %q of Cilium is not among 1.18, 1.19 and 1.20", o.Cilium)
@@ -83,13 +79,13 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// CiliumVersion is the version behind the line.
+// CiliumVersion returns the version of the line.
 func (o Options) CiliumVersion() string { return ciliumVersions[o.Cilium] }
 
-// Has says whether pods have addresses of the family.
+// Has reports whether pods have addresses of the family.
 func (o Options) Has(family string) bool { return slices.Contains(o.Families, family) }
 
-// NodeNames are those of the first nodes, SpareNames those of the spare ones.
+// NodeNames returns the names of the first nodes, SpareNames those of the spare ones.
 func (o Options) NodeNames() []string  { return names(1, o.Nodes) }
 func (o Options) SpareNames() []string { return names(o.Nodes+1, o.Spare) }
 
@@ -101,28 +97,28 @@ func names(first, count int) []string {
 	return list
 }
 
-// network has what one family looks like.
+// network describes one family.
 type network struct {
 	nodes, pods, services string
-	// route leads everywhere.
+	// route is the default route.
 	route string
 }
 
-// networks are the CIDRs of each family, and for nodes what they are made from with the number of the network. Key:
-// the family. The nodes' IPv4 networks are of those set aside for benchmarks (RFC 2544), so that no network of the
-// machine is likely to be the same.
+// networks contains the CIDRs of each family; those of nodes are combined with the number of the network. Key: the
+// family. The IPv4 networks of nodes are from the range for benchmarks (RFC 2544), so that the machine is unlikely to
+// use them.
 var networks = map[string]network{
 	IPv4: {nodes: "198.18.%d.0/24", pods: "10.240.0.0/16", services: "10.96.0.0/16", route: "0.0.0.0/0"},
 	IPv6: {nodes: "fd00:198:18:%x::/64", pods: "fd00:10:240::/112", services: "fd00:10:96::/112", route: "::/0"},
 }
 
-// PodCIDR is what the nodes' subnets are cut from.
+// PodCIDR returns the CIDR from which nodes get subnets.
 func PodCIDR(family string) string { return networks[family].pods }
 
-// DefaultRoute is the destination of the default route.
+// DefaultRoute returns the destination of the default route.
 func DefaultRoute(family string) netip.Prefix { return netip.MustParsePrefix(networks[family].route) }
 
-// ServiceCIDRs are those of all families, as kube-apiserver takes them.
+// ServiceCIDRs returns the service CIDRs of all families in the format of kube-apiserver.
 func (o Options) ServiceCIDRs() string {
 	var list []string
 	for _, f := range o.Families {
@@ -131,12 +127,12 @@ func (o Options) ServiceCIDRs() string {
 	return strings.Join(list, ",")
 }
 
-// ServiceAddress is that of the service "kubernetes", which the API server takes from the first family.
+// ServiceAddress returns the address of the service "kubernetes", which the API server takes from the first family.
 func (o Options) ServiceAddress() netip.Addr {
 	return netip.MustParsePrefix(networks[o.Families[0]].services).Addr().Next()
 }
 
-// dnsAddress is the one that clusters use to give to their DNS service.
+// dnsAddress returns the address that clusters usually give to their DNS service.
 func (o Options) dnsAddress() netip.Addr {
 	address := o.ServiceAddress()
 	for range 9 {
@@ -145,10 +141,10 @@ func (o Options) dnsAddress() netip.Addr {
 	return address
 }
 
-// APIServerPort is that of the API server on the control plane's address.
+// APIServerPort is the port of the API server.
 const APIServerPort = 6443
 
-// NodeNetworks are the networks of nodes that have the options' number, of both families.
+// NodeNetworks returns the networks of nodes of both families with the number in the options.
 func (o Options) NodeNetworks() []netip.Prefix {
 	var list []netip.Prefix
 	for _, n := range networks {
@@ -157,13 +153,13 @@ func (o Options) NodeNetworks() []netip.Prefix {
 	return list
 }
 
-// ControlPlane is the address under which the nodes reach the API server.
+// ControlPlane returns the address at which nodes reach the API server.
 func (o Options) ControlPlane() netip.Addr { return o.ControlPlaneAddresses()[0].Addr() }
 
-// ControlPlaneAddresses are those of the control plane in the network of the nodes, one for each family.
+// ControlPlaneAddresses returns the addresses of the control plane in the network of nodes, one per family.
 func (o Options) ControlPlaneAddresses() []netip.Prefix { return o.addresses(1) }
 
-// NodeAddresses are those of a node in the network of the nodes, one for each family.
+// NodeAddresses returns the addresses of a node in the network of nodes, one per family.
 func (o Options) NodeAddresses(node string) ([]netip.Prefix, error) {
 	var i int
 	if _, err := fmt.Sscanf(node, "node-%d", &i); err != nil || i < 1 || i > o.Nodes+o.Spare {
@@ -172,7 +168,7 @@ func (o Options) NodeAddresses(node string) ([]netip.Prefix, error) {
 	return o.addresses(byte(10 + i)), nil
 }
 
-// addresses are those with the given last byte.
+// addresses returns the addresses with the given last byte.
 func (o Options) addresses(last byte) []netip.Prefix {
 	var list []netip.Prefix
 	for _, f := range o.Families {

@@ -73,7 +73,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// What differs between the kinds of clusters is all that users choose.
+// TestAgentConfig checks that kinds of clusters differ only in what users choose.
 func TestAgentConfig(t *testing.T) {
 	chosen := []string{
 		"enable-ipv4", "enable-ipv6", "enable-ipv4-masquerade", "enable-ipv6-masquerade", "routing-mode", "auto-direct-node-routes",
@@ -105,7 +105,7 @@ func TestAgentConfig(t *testing.T) {
 	}
 }
 
-// The modules that agents are built from have the versions under which their programs are looked for.
+// TestCiliumVersionsAreThoseOfTheModules checks that the modules of the agents have the versions under which their programs are built.
 func TestCiliumVersionsAreThoseOfTheModules(t *testing.T) {
 	got := map[string]string{}
 	modules, err := filepath.Glob(filepath.Join("..", "modules", "cilium-*", "go.mod"))

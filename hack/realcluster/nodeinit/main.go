@@ -1,6 +1,6 @@
-// Command fixedip-nodeinit is process 1 of a node that is a set of namespaces: it gives the node file systems of
-// its own, then keeps the namespaces and reaps whatever is left to it. When it ends, the kernel ends every process
-// of the node and takes down its mounts and its network. It is started in new namespaces and makes none.
+// Command fixedip-nodeinit is process 1 of a node that is a set of namespaces: it mounts the file systems of the
+// node, keeps the namespaces and reaps orphaned processes. When it exits, the kernel ends every process of the node
+// and removes its mounts and network. It is started in new namespaces and creates none.
 package main
 
 import (
@@ -19,15 +19,15 @@ import (
 
 // options are a startup.Options.
 type options struct {
-	// disk is the folder that has what outlives a reboot; empty: the node has no file systems of its own.
+	// disk is the folder of the data that survives a reboot; if empty, the node has no file systems of its own.
 	disk string
-	// keep are folders that stay visible, where the node's own would hide them.
+	// keep are folders of the machine that stay visible under the node's own file systems.
 	keep     []string
 	hostname string
 	readyFD  int
 }
 
-// AddFlags names them.
+// AddFlags adds the flags.
 func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.disk, "disk", "", "Folder that becomes the node's /var/lib and /var/log; empty leaves all file systems as they are.")
 	fs.StringArrayVar(&o.keep, "keep", nil, "Folder that stays where it is, even below /var or /run; may be given more than once.")
@@ -35,7 +35,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.readyFD, "ready-fd", -1, "Inherited file descriptor that gets one line when the node is there; -1 means none.")
 }
 
-// Validate checks them.
+// Validate validates the options.
 func (o *options) Validate() error {
 	if os.Getpid() != 1 {
 		return errors.New("this is process 1 of a node, to be started in new namespaces")
@@ -54,7 +54,7 @@ func main() {
 }
 
 func run(ctx context.Context, o *options) error {
-	// Before anything else, so that no death of a child goes unseen.
+	// First of all, so that no exit of a child is missed.
 	deaths := make(chan os.Signal, 1)
 	signal.Notify(deaths, unix.SIGCHLD)
 	if o.hostname != "" {
@@ -84,8 +84,8 @@ func run(ctx context.Context, o *options) error {
 	}
 }
 
-// reap takes the status of every child that has ended, so that none stays a zombie. Process 1 is the parent of all
-// that lost theirs, such as the shims of containerd.
+// reap waits for every child that exited, so that no zombie remains. Process 1 is the parent of all orphans, such as
+// the shims of containerd.
 func reap() {
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)

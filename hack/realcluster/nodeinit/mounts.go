@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountAll gives the node its own /proc, /sys, /run, /var/lib and /var/log in the mount namespace of this process.
-// Nothing of it is seen outside.
+// mountAll mounts /proc, /sys, /run, /var/lib and /var/log of the node in the mount namespace of this process. They
+// are not visible outside.
 func mountAll(disk string, keep []string) error {
-	// Nothing may get out to the machine's mounts from here on.
+	// From here on no mount may propagate to the machine.
 	if err := mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func mountAll(disk string, keep []string) error {
 			return fmt.Errorf("make the folders of the node: %w", err)
 		}
 	}
-	// As on a machine with an init system: what the kubelet mounts has to be seen by its containers.
+	// As on a machine with an init system: mounts of the kubelet have to be visible in its containers.
 	return mount("none", "/", "", unix.MS_REC|unix.MS_SHARED, "")
 }
 
@@ -71,7 +71,7 @@ func mount(source, target, kind string, flags uintptr, data string) error {
 	return nil
 }
 
-// detachAll detaches the folders. Key: the path. Value: the descriptor.
+// detachAll detaches the folders. Key: the path. Value: the file descriptor.
 func detachAll(paths []string) (map[string]int, error) {
 	fds := map[string]int{}
 	for _, path := range paths {
@@ -84,7 +84,7 @@ func detachAll(paths []string) (map[string]int, error) {
 	return fds, nil
 }
 
-// detach makes a copy of the mounts at a path that is nowhere, until it is attached.
+// detach returns a detached copy of the mounts at a path.
 func detach(path string) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryMounts mounts the kinds of file systems that nodes and containers have. The mounts end with the namespace.
+// tryMounts mounts the kinds of file systems that nodes and containers need. The mounts end with the namespace.
 func tryMounts() []string {
 	var missing []string
 	for _, m := range []struct{ kind, config, data string }{
@@ -27,7 +27,7 @@ func tryMounts() []string {
 	return missing
 }
 
-// tryNetwork makes the links and loads the kinds of programs that nodes need, in the network namespace of this
+// tryNetwork creates the links and loads the kinds of programs that nodes need, in the network namespace of this
 // thread.
 func tryNetwork() []string {
 	var missing []string
@@ -61,7 +61,7 @@ func tryNetwork() []string {
 	return missing
 }
 
-// tryAttach attaches a program to a link in one of the two ways that Cilium knows.
+// tryAttach attaches a program to a link in one of the two ways that Cilium uses.
 func tryAttach() error {
 	veth, err := netlink.LinkByName("veth")
 	if err != nil {

@@ -1,6 +1,3 @@
-// Package preflight finds out whether a machine can have a cluster of real nodes, and says what is missing if not.
-// It tries things out in namespaces that end with the try, so that nothing is left of it. It is small enough to be
-// compiled and run before anything that takes long.
 package preflight
 
 import (
@@ -17,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExitCode is that of programs that find something missing.
+// ExitCode is the exit status of programs if a prerequisite is missing.
 const ExitCode = 2
 
-// Missing is the error that names all that a machine lacks.
+// Missing is the error that lists all missing prerequisites.
 type Missing struct {
-	// Things are what is missing, each with what would help.
+	// Things are the missing prerequisites, each with what helps.
 	Things []string
 }
 
@@ -30,13 +27,13 @@ func (m *Missing) Error() string {
 	return "this machine can't have a cluster of real nodes:\n  - " + strings.Join(m.Things, "\n  - ")
 }
 
-// Memory that a cluster takes, in bytes: measured with Cilium 1.19 and a few pods.
+// Memory of a cluster in bytes, measured with Cilium 1.19 and a few pods.
 const (
 	controlPlaneMemory = 700 << 20
 	nodeMemory         = 400 << 20
 )
 
-// Check returns a *Missing if the machine lacks anything that a cluster of so many nodes needs.
+// Check returns a *Missing if the machine lacks a prerequisite for a cluster with this number of nodes.
 func Check(nodes int) error {
 	var things []string
 	note := func(thing string) {
@@ -60,7 +57,7 @@ func Check(nodes int) error {
 	return nil
 }
 
-// oldestKernel is what Cilium 1.18 and later ask for.
+// oldestKernel is the minimum kernel version of Cilium 1.18 and later.
 var oldestKernel = [2]int{5, 10}
 
 func kernelVersion() string {
@@ -79,7 +76,7 @@ func kernelVersion() string {
 	return ""
 }
 
-// cgroups looks for the controllers without which the kubelet and runc do not start, in either version.
+// cgroups checks the controllers that the kubelet and runc need, in both cgroup versions.
 func cgroups() string {
 	const root = "/sys/fs/cgroup"
 	have := func(controller string) bool {
@@ -142,8 +139,8 @@ func programs() string {
 	return ""
 }
 
-// known says whether apt can install a package. On a machine that never ran apt-get update, it knows none, and
-// what is installed first is an update.
+// known reports whether apt can install a package. Before the first apt-get update it knows no package; then the
+// installation begins with an update.
 func known(name string) bool {
 	lists, err := filepath.Glob("/var/lib/apt/lists/*_Packages*")
 	if err != nil || len(lists) == 0 {
@@ -153,7 +150,7 @@ func known(name string) bool {
 	return err != nil || len(out) > 0 && !strings.Contains(string(out), "Candidate: (none)")
 }
 
-// tryAll tries out what the kernel has to have, on a thread that ends with the namespaces that it makes.
+// tryAll tests the required kernel features, on a thread that ends with its namespaces.
 func tryAll() []string {
 	result := make(chan []string, 1)
 	go func() {
@@ -164,7 +161,7 @@ func tryAll() []string {
 }
 
 func tryOnThread() []string {
-	// The namespace of processes counts for children only, which this thread has none of.
+	// A new PID namespace applies to children only, and this thread has none.
 	for _, ns := range []struct {
 		name string
 		flag int

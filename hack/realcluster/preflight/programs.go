@@ -8,16 +8,16 @@ import (
 	"slices"
 )
 
-// LoopbackPlugin is the CNI plugin that containerd asks for beside that of the network.
+// LoopbackPlugin is the CNI plugin that containerd needs beside the plugin of the network.
 const LoopbackPlugin = "/usr/lib/cni/loopback"
 
-// CompilerTools are what an agent compiles its programs with, by the names that it calls them by.
+// CompilerTools are the programs with which an agent compiles its eBPF programs.
 var CompilerTools = []string{"clang", "llc", "llvm-strip"}
 
-// compilerVersions of LLVM that Cilium's programs compile with, the tried one first.
+// compilerVersions are the LLVM versions that compile the programs of Cilium, the tested one first.
 var compilerVersions = []string{"19", "20", "18"}
 
-// packages are the Debian packages, and the files by which each is known to be there.
+// packages contains the Debian packages and a file of each that shows that it is installed.
 var packages = []struct {
 	name  string
 	files []string
@@ -30,7 +30,7 @@ var packages = []struct {
 	{"containernetworking-plugins", []string{LoopbackPlugin}},
 }
 
-// MissingPackages are the Debian packages that a node's programs are in and that are not installed.
+// MissingPackages returns the required Debian packages that are not installed.
 func MissingPackages() []string {
 	var missing []string
 	for _, p := range packages {
@@ -52,7 +52,7 @@ func absent(path string) bool {
 	return err != nil
 }
 
-// FindTool finds a program of the compiler, all of one version.
+// FindTool finds a program of the compiler; all have the same version.
 func FindTool(name string) (string, error) {
 	for _, version := range compilerVersions {
 		if slices.ContainsFunc(CompilerTools, func(tool string) bool { return absent(toolPath(tool, version)) }) {
@@ -65,7 +65,7 @@ func FindTool(name string) (string, error) {
 
 func toolPath(name, version string) string { return filepath.Join("/usr/bin", name+"-"+version) }
 
-// hasApt says whether packages can be installed.
+// hasApt reports whether packages can be installed.
 func hasApt() bool {
 	_, err := exec.LookPath("apt-get")
 	return err == nil

@@ -1,9 +1,9 @@
 // Command testpod is what runs in the pods of the real cluster. It is a static binary, so that an image needs
 // nothing else.
 //
-//	testpod pause       does nothing, and reaps: the sandbox of a pod
-//	testpod serve       answers HTTP on port 8080 with what the pod knows of itself
-//	testpod fetch URL   prints what another one answers
+//	testpod pause       waits and reaps: the sandbox of a pod
+//	testpod serve       answers HTTP on port 8080 with its hostname and addresses
+//	testpod fetch URL   prints the answer of another pod
 package main
 
 import (
@@ -19,16 +19,16 @@ import (
 	"time"
 )
 
-// Pod is what a pod answers.
+// Pod is the answer of a pod.
 type Pod struct {
 	Hostname string `json:"hostname"`
-	// MAC is the address of eth0.
+	// MAC is the MAC address of eth0.
 	MAC string `json:"mac"`
-	// Addresses are those of eth0 that are not link-local.
+	// Addresses are the addresses of eth0 that are not link-local.
 	Addresses []string `json:"addresses"`
 }
 
-// fetchTimeout is more than any answer on one machine takes.
+// fetchTimeout is longer than any answer on one machine takes.
 const fetchTimeout = 5 * time.Second
 
 func main() {
@@ -50,7 +50,7 @@ func run(args []string) error {
 	return errors.New("one of pause, serve and fetch URL is needed")
 }
 
-// pause waits for the end. It may be process 1 of the pod, which has to reap.
+// pause waits for termination. It may be process 1 of the pod, which has to reap.
 func pause() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCHLD)

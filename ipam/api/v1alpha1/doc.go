@@ -1,7 +1,6 @@
-// Package v1alpha1 is the API fixedip.io/v1alpha1: FixedIP, the durable record of an address that
-// belongs to an identity.
+// Package v1alpha1 contains the API group fixedip.io/v1alpha1.
 //
-// It holds types and their registration, nothing that acts on them.
+// It has types and their registration only, no logic.
 //
 // +kubebuilder:object:generate=true
 // +groupName=fixedip.io

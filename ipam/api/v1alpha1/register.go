@@ -15,5 +15,5 @@ var schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
 	return nil
 })
 
-// AddToScheme registers the types of this API.
+// AddToScheme registers the types of this API group.
 var AddToScheme = schemeBuilder.AddToScheme

@@ -5,16 +5,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Finalizer keeps a FixedIP until its address was taken back from the pool of its node.
+// Finalizer keeps a FixedIP until its addresses have been released from the pools.
 const Finalizer = "fixedip.io/pool-entry"
 
 // AnnotationUID holds the metadata.uid of a FixedIP. The controller writes it soon after the FixedIP was created. A
 // value that differs from metadata.uid therefore says that the FixedIP was restored from a backup.
 const AnnotationUID = "fixedip.io/uid"
 
-// FixedIP is the record of the addresses that one identity keeps for life. It has the name of the
-// pod, or, where the workload's pods have no lasting names, that of the workload and an address. The controller makes it from the claim that the scheduler wrote into a CiliumNode; deleting
-// it gives the addresses back once the pod is gone.
+// FixedIP is the record of the addresses that one identity keeps for life. It has the name of the pod or,
+// for a slot, the name of the workload and an address. The controller creates it from the claim that the
+// scheduler wrote into a CiliumNode. Deleting it releases the addresses once the pod is gone.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=fip,categories=all
@@ -29,25 +29,25 @@ type FixedIP struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the reservation. All of it that must survive a backup is here and not in status.
+	// spec is the reservation. Everything that a backup has to preserve is in spec.
 	// +required
 	Spec FixedIPSpec `json:"spec"`
-	// status is what the controller last saw of the reservation.
+	// status is the last observed state of the reservation.
 	// +optional
 	Status FixedIPStatus `json:"status,omitempty"`
 }
 
 // FixedIPSpec is the reservation.
 //
-// The rules on ips and slot stand here and not at the fields, where removing a field would pass them by.
+// The rules for ips and slot are on the whole spec, because rules on a field do not run if the field is
+// removed.
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.ips) || oldSelf.ips.size() == 0 || (has(self.ips) && oldSelf.ips.all(a, a in self.ips))",fieldPath=".ips",message="an address is immutable once set; delete the FixedIP and its pod to get another address",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="(has(self.slot) && self.slot) == (has(oldSelf.slot) && oldSelf.slot)",fieldPath=".slot",message="immutable",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="self.podName == oldSelf.podName || (has(self.slot) && self.slot)",fieldPath=".podName",message="immutable, but for a slot",reason=FieldValueForbidden
 type FixedIPSpec struct {
-	// ips are the addresses, at most one of each family, in canonical form. Once set an address never
-	// changes: delete the FixedIP and then its pod to have another. One of a family that is missing
-	// may be added.
+	// ips are the addresses, at most one of each family, in canonical form. An address cannot be changed:
+	// delete the FixedIP and then its pod to get another one. An address of a missing family can be added.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
@@ -57,81 +57,82 @@ type FixedIPSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a)) ? (self.filter(a, ip(a).family() == 4).size() <= 1 && self.filter(a, ip(a).family() == 6).size() <= 1) : true",message="at most one address of each family",reason=FieldValueInvalid
 	IPs []string `json:"ips,omitempty"`
 
-	// nodeName is the node whose pool carries the addresses now.
+	// nodeName is the node whose pool has the addresses.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
 	NodeName string `json:"nodeName,omitempty"`
 
-	// owner is the workload that the addresses are kept for.
+	// owner is the workload that the addresses are reserved for.
 	// +required
 	Owner OwnerReference `json:"owner"`
 
-	// slot tells that the workload's pods have no lasting names: the addresses are one of its places,
-	// and a new pod takes the place of one that is gone. It can't be changed.
+	// slot is true if the pods of the workload have no stable names. The addresses are then a slot of the
+	// workload, which the next pod takes over when its last pod has stopped. Immutable.
 	// +optional
 	Slot bool `json:"slot,omitempty"`
 
-	// podName is the pod that has the addresses, or had them last, in this namespace. Only that of a
-	// slot can be changed.
+	// podName is the pod in this namespace that has the addresses or had them last. It can be changed for a
+	// slot only.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	PodName string `json:"podName"`
 
-	// reclaim says when the addresses go back by themselves. The controller takes it from the
-	// annotations of the workload as long as there is one.
+	// reclaim defines when the addresses are released automatically. The controller copies it from the
+	// annotations of the workload while the workload exists.
 	// +optional
 	// +kubebuilder:default={}
 	Reclaim ReclaimPolicy `json:"reclaim,omitempty,omitzero"`
 
-	// failover says what becomes of a pod whose node can't take it: it waits, it takes its addresses
-	// along to another node, or it gets others there. Empty: as the arguments of the scheduler say.
-	// The controller takes it from the annotations of the workload as long as there is one.
+	// failover defines what happens to a pod whose node cannot take it: it waits, it moves to another node
+	// with its addresses, or it gets other addresses there. If empty, the default of the scheduler's
+	// arguments applies. The controller copies it from the annotations of the workload while the workload
+	// exists.
 	// +optional
 	Failover Failover `json:"failover,omitempty"`
 }
 
-// Failover says what becomes of a pod whose node can't take it. Nothing but Wait happens before it is
-// sure that the pod's predecessor on that node does not run any more.
+// Failover defines what happens to a pod whose node cannot take it. Migrate and Reassign take effect only
+// when the previous pod on that node has provably stopped.
 // +kubebuilder:validation:Enum=Wait;Migrate;Reassign
 type Failover string
 
 const (
-	// Wait: the pod waits for the node.
+	// Wait keeps the pod Pending until the node can take it.
 	Wait Failover = "Wait"
-	// Migrate: the pod goes to another node and keeps its addresses. The cluster's routing has to
-	// carry single addresses.
+	// Migrate moves the pod to another node with its addresses. The routing of the cluster has to carry
+	// single addresses.
 	Migrate Failover = "Migrate"
-	// Reassign: the pod goes to another node and gets other addresses there.
+	// Reassign moves the pod to another node, where it gets other addresses.
 	Reassign Failover = "Reassign"
 )
 
-// Retention says what becomes of an address whose pod is gone, in the words of the
+// Retention defines what happens to an address whose pod is gone. It uses the values of the
 // persistentVolumeClaimRetentionPolicy of a StatefulSet.
 // +kubebuilder:validation:Enum=Delete;Retain
 type Retention string
 
 const (
-	// Delete: the address goes back.
+	// Delete releases the address.
 	Delete Retention = "Delete"
-	// Retain: the address is kept for a pod that comes back under the name.
+	// Retain keeps the address for a pod with the same name.
 	Retain Retention = "Retain"
 )
 
-// ReclaimPolicy says when addresses go back.
+// ReclaimPolicy defines when addresses are released automatically.
 type ReclaimPolicy struct {
-	// whenDeleted is for a workload that is deleted.
+	// whenDeleted applies if the workload is deleted.
 	// +optional
 	// +kubebuilder:default=Delete
 	WhenDeleted Retention `json:"whenDeleted,omitempty"`
-	// whenScaled is for a pod that a smaller number of replicas leaves out.
+	// whenScaled applies if the workload is scaled down and no longer expects the pod.
 	// +optional
 	// +kubebuilder:default=Retain
 	WhenScaled Retention `json:"whenScaled,omitempty"`
-	// ttl is how long an address that is to go back is kept for a pod that comes back under the
-	// name after all. It is counted from the moment when the controller has seen the pod gone.
+	// ttl delays the release, in case a pod with the same name returns. It is counted from the time at which
+	// the controller observed that the pod was gone.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -139,8 +140,8 @@ type ReclaimPolicy struct {
 	TTL metav1.Duration `json:"ttl,omitempty,omitzero"`
 }
 
-// OwnerReference names the workload of an identity, in the namespace of the FixedIP. The patterns are those of
-// Kubernetes for such names: pool entries put them together with slashes.
+// OwnerReference names the workload of an identity, in the namespace of the FixedIP. The patterns are those
+// of Kubernetes for such names, because pool entries join them with slashes.
 type OwnerReference struct {
 	// apiVersion of the workload, such as apps/v1.
 	// +required
@@ -160,90 +161,95 @@ type OwnerReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// uid of the workload. A workload that is made anew under the same name while the reservation
-	// stands takes it over, and this follows.
+	// uid of the workload. If the workload is created again with the same name, it takes the reservation over,
+	// and the controller updates the uid.
 	// +optional
 	UID types.UID `json:"uid,omitempty"`
 }
 
-// Phase is the state of a reservation in one word.
+// Phase summarises the state of a reservation.
 // +kubebuilder:validation:Enum=Reserved;InUse;Releasing
 type Phase string
 
 const (
-	// PhaseReserved: the address is kept and no pod has it now.
+	// PhaseReserved means that the addresses are reserved and no pod uses them.
 	PhaseReserved Phase = "Reserved"
-	// PhaseInUse: a pod that is bound to the node has the address.
+	// PhaseInUse means that a pod bound to the node uses the addresses.
 	PhaseInUse Phase = "InUse"
-	// PhaseReleasing: the FixedIP is being deleted; its address goes back when the pod is gone.
+	// PhaseReleasing means that the FixedIP is being deleted. Its addresses are released when the pod is gone.
 	PhaseReleasing Phase = "Releasing"
 )
 
-// ConditionProjected: every address of the record has its entry in the pool of a node, so that nobody
-// else can have it. Where not, the message says what is in the way, and who.
-const ConditionProjected = "Projected"
+// Conditions that the controller of FixedIPs writes.
+const (
+	// ConditionReady summarises the others: True if the addresses are reserved for the pod and no problem is known.
+	ConditionReady = "Ready"
+	// ConditionAllocated is True if every address of the FixedIP has its entry in the pool of a node, so that no other
+	// pod can get it. Otherwise the message names the obstacle and what helps.
+	ConditionAllocated = "Allocated"
+)
 
-// FixedIPStatus is what the controller last saw.
+// FixedIPStatus is the last observed state of a FixedIP.
 type FixedIPStatus struct {
-	// phase is the state in one word.
+	// phase summarises the state.
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
-	// podUID is the pod that has the addresses now.
+	// podUID is the pod that uses the addresses.
 	// +optional
 	PodUID types.UID `json:"podUID,omitempty"`
-	// expiresAt is when the addresses go back, unless a pod comes back under the name before.
+	// expiresAt is when the addresses are released, unless a pod with the same name returns before.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
-	// departed is the pod that had the addresses of a slot last, while none has them.
+	// departed describes the last pod of a slot while no pod has the slot.
 	// +optional
 	Departed *Departure `json:"departed,omitempty"`
-	// conditions say what is out of order, each in words.
+	// conditions describe the state in detail.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Departure is a pod that is gone.
+// Departure describes a deleted pod.
 type Departure struct {
-	// podName is its name.
+	// podName is the name of the pod.
 	// +required
 	PodName string `json:"podName"`
-	// at is a time at which the API server did not have it any more, in whole seconds, rounded up. A scheduler
-	// that did not see it go waits for the word of the node's agent from then on, and not from its own start.
+	// at is a time at which the API server no longer had the pod, in whole seconds, rounded up. A scheduler that
+	// did not see the deletion waits for a report of the agent from then on, and not from its own start.
 	// +required
 	At metav1.Time `json:"at"`
-	// nodeName is the node of the addresses that are listed.
+	// nodeName is the node whose agent reported the addresses.
 	// +optional
 	NodeName string `json:"nodeName,omitempty"`
-	// listed are the addresses that the node's agent listed as used at that time. Once it lists them no more, the
-	// pod does not run any more.
+	// listed are the addresses that the agent reported as used at that time. When the agent no longer reports
+	// them, the pod has stopped.
 	// +optional
 	// +listType=set
 	Listed []string `json:"listed,omitempty"`
 }
 
-// ConditionHomed is the condition that tells whether the subnet of the addresses has a node, and one alone:
-// the pool of that node decides who has them. It is written when that is not so for the first time.
+// ConditionHomed is True if the subnet of the addresses belongs to exactly one node. The pool of that node
+// decides who has the addresses. The condition is set when this is violated for the first time.
 const ConditionHomed = "Homed"
 
-// The reasons of ConditionHomed.
+// Reasons of ConditionHomed.
 const (
-	// ReasonNodeGone: the node is gone that had the subnet. Since when, the condition's
-	// lastTransitionTime says; the hold time before another node may have it is counted from then.
+	// ReasonNodeGone means that the node of the subnet is gone since lastTransitionTime. The grace period before
+	// another node may inherit the subnet is counted from then.
 	ReasonNodeGone = "NodeGone"
-	// ReasonSubnetOverlap: the subnets of two nodes overlap.
+	// ReasonSubnetOverlap means that the subnets of two nodes overlap.
 	ReasonSubnetOverlap = "SubnetOverlap"
-	// ReasonSubnetAssigned: the subnet has a node again.
+	// ReasonSubnetAssigned means that the subnet belongs to a node again.
 	ReasonSubnetAssigned = "SubnetAssigned"
 )
 
-// Conditions of what was found wrong. One that was never found is not there. The time of each is that of
-// its last change, of the reason too.
+// Conditions that report problems. A condition is absent if the problem never occurred. lastTransitionTime
+// also changes with the reason.
 const (
-	// ConditionConflict: somebody else has one of the addresses, holds it or offers it.
+	// ConditionConflict is True if another pod, FixedIP or pool has one of the addresses.
 	ConditionConflict = "Conflict"
-	// ConditionMismatch: the pod does not run with what is kept for it.
+	// ConditionMismatch is True if the pod runs with other addresses.
 	ConditionMismatch = "Mismatch"
 )
 

@@ -157,18 +157,16 @@ func count(n pool.Node) map[address.Family]map[string]int {
 }
 
 func state(n pool.Node, a netip.Addr, e pool.Entry) string {
-	if _, resting := e.ReleasedAt(); resting {
-		return stateResting
-	}
-	_, _, fixed := e.Pod()
 	switch {
-	case e.Dynamic() && n.InUse(a):
+	case e.Kind == pool.Cooldown:
+		return stateResting
+	case e.Kind == pool.Dynamic && n.InUse(a):
 		return stateUsed
-	case e.Dynamic():
+	case e.Kind == pool.Dynamic:
 		return stateFree
-	case fixed:
+	case e.Kind == pool.Owned:
 		return stateFixed
-	case e.Node():
+	case e.Kind == pool.NodeOwned:
 		return stateNode
 	}
 	return stateOther

@@ -32,11 +32,11 @@ func TestMetrics(t *testing.T) {
 	Register(World{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }})
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.0.0/29", map[netip.Addr]pool.Entry{
-		addr("10.0.0.1"): {}, addr("10.0.0.2"): {}, addr("10.0.0.3"): {Owner: "router"},
-		addr("10.0.0.6"): pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), addr("10.0.0.5"): pool.Released(time.Unix(1, 0)),
+		addr("10.0.0.1"): {}, addr("10.0.0.2"): {}, addr("10.0.0.3"): pool.ForOwner("router"),
+		addr("10.0.0.6"): pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), addr("10.0.0.5"): pool.CooldownEntry("", time.Unix(1, 0)),
 	}, "10.0.0.2"))
 	l.SetNode(node("node-2", "10.0.1.0/29", map[netip.Addr]pool.Entry{
-		addr("10.0.1.6"): pool.Owned("db", "mysql-1", "StatefulSet", "mysql"), addr("10.0.1.5"): pool.Away("node-1", "db/mysql-2"),
+		addr("10.0.1.6"): pool.OwnedEntry("db", "mysql-1", "StatefulSet", "mysql"), addr("10.0.1.5"): pool.MovedEntry("node-1", "db/mysql-2"),
 	}))
 	l.SetNode(node("node-3", "10.0.1.0/28", nil))
 	l.SetNode(pool.Node{Name: "node-4"})
@@ -179,7 +179,7 @@ fixedip_subnet_assignments_total{origin="inherited"} 1
 fixedip_subnet_assignments_total{origin="returned"} 0
 # HELP fixedip_subnet_free_addresses Addresses in the subnets of a node that a new claim can take.
 # TYPE fixedip_subnet_free_addresses gauge
-fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 2
+fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 1
 fixedip_subnet_free_addresses{family="IPv4",node="node-2"} 0
 fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
 # HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.

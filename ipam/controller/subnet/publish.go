@@ -123,7 +123,7 @@ func (a *Assigner) reserved(ctx context.Context, n pool.Node, in []netip.Prefix,
 			others = append(others, ciliumpool.FromCiliumNode(cn))
 			if cn.Name == n.Name {
 				for owner, addrs := range ciliumpool.NodeAddresses(cn) {
-					own = append(own, subnetplan.Running{Owner: owner, Addrs: addrs, Dedicated: pool.Entry{Owner: owner}})
+					own = append(own, subnetplan.Running{Owner: owner, Addrs: addrs, Dedicated: pool.ForOwner(owner)})
 				}
 			}
 		})
@@ -151,7 +151,7 @@ func (a *Assigner) callOff(ctx context.Context, m subnetplan.Announced) error {
 		if n.Entries[m.Addr] != m.Entry {
 			return nil, nil
 		}
-		return []pool.Edit{n.Set(m.Addr, pool.Released(at))}, nil
+		return []pool.Edit{n.Set(m.Addr, pool.CooldownEntry("", at))}, nil
 	}})
 	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
 		return fmt.Errorf("call off the move of %s to node %s: %w", m.Addr, m.Node, err)
@@ -181,7 +181,7 @@ func (a *Assigner) running(ctx context.Context, node string) ([]subnetplan.Runni
 		if !podutil.HoldsIPs(pod) || len(addrs) == 0 {
 			continue
 		}
-		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: addrs, Dedicated: pool.Ordinary(pod.Namespace, pod.Name)}
+		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: addrs, Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name)}
 		// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.
 		if id, fixed, err := identity.Of(pod, a.Kinds, identity.NoControllers); err == nil && fixed {
 			entry := id.Entry()

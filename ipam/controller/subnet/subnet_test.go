@@ -108,7 +108,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	s.create(again)
 	made := s.clock.Now()
 	c.pass(s)
-	mysql := func(pod string) pool.Entry { return pool.Owned("db", pod, "StatefulSet", "mysql") }
+	mysql := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "StatefulSet", "mysql") }
 	want := map[netip.Addr]pool.Entry{
 		netip.MustParseAddr("10.0.0.1"):  {}, // the fill
 		netip.MustParseAddr("10.0.0.5"):  {},
@@ -116,7 +116,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.0.14"): mysql("mysql-0"),
 		netip.MustParseAddr("10.0.0.13"): mysql("mysql-1"),
 		netip.MustParseAddr("10.0.0.12"): mysql("mysql-2"),
-		netip.MustParseAddr("10.0.0.11"): pool.Released(made),
+		netip.MustParseAddr("10.0.0.11"): pool.CooldownEntry("", made),
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got): %s", diff)
@@ -298,7 +298,7 @@ func TestOrphan(t *testing.T) {
 	s.create(node("heir", zoned("a")), ciliumNode("heir"))
 	c.pass(s)
 	heir := s.pools()["heir"]
-	if !slices.Equal(heir.PodCIDRs, had.PodCIDRs) || heir.Entries[reserved] != pool.Owned("db", "mysql-0", "StatefulSet", "mysql") {
+	if !slices.Equal(heir.PodCIDRs, had.PodCIDRs) || heir.Entries[reserved] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
 		t.Errorf("the heir has %v and %v, want %v with %s", heir.PodCIDRs, heir.Entries, had.PodCIDRs, reserved)
 	}
 	if err := s.api.Get(t.Context(), client.ObjectKey{Name: ns.Name}, &ns); err != nil {
@@ -338,7 +338,7 @@ func TestReservedAddressClaimsItsSubnet(t *testing.T) {
 	}
 	s.create(node("node-1"), ciliumNode("node-1"))
 	c.pass(s)
-	if n := s.pools()["node-1"]; !slices.Equal(n.PodCIDRs, []string{"10.0.0.16/28"}) || n.Entries[netip.MustParseAddr("10.0.0.17")] != pool.Owned("db", "mysql-0", "StatefulSet", "mysql") {
+	if n := s.pools()["node-1"]; !slices.Equal(n.PodCIDRs, []string{"10.0.0.16/28"}) || n.Entries[netip.MustParseAddr("10.0.0.17")] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
 		t.Errorf("node-1 has %v and %v", n.PodCIDRs, n.Entries)
 	}
 }

@@ -8,19 +8,19 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// What stands beside the addresses of a record is known, family by family.
+// TestBesides checks each family separately.
 func TestBesides(t *testing.T) {
 	for name, c := range map[string]struct {
 		held, recorded, want []string
 	}{
 		"as recorded":                    {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9"}},
-		"another in its place":           {held: []string{"10.0.1.7"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
-		"another beside it":              {held: []string{"10.0.1.7", "10.0.1.9"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
+		"another address instead":        {held: []string{"10.0.1.7"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
+		"another address in addition":    {held: []string{"10.0.1.7", "10.0.1.9"}, recorded: []string{"10.0.1.9"}, want: []string{"10.0.1.7"}},
 		"a family that it does not name": {held: []string{"10.0.1.9", "fd00:1::9"}, recorded: []string{"10.0.1.9"}},
 		"one family of two":              {held: []string{"10.0.1.9", "fd00:1::7"}, recorded: []string{"10.0.1.9", "fd00:1::9"}, want: []string{"fd00:1::7"}},
-		"what is no address":             {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9/32"}},
-		"it names none yet":              {held: []string{"10.0.1.9"}},
-		"nothing is held":                {recorded: []string{"10.0.1.9"}},
+		"an invalid address":             {held: []string{"10.0.1.9"}, recorded: []string{"10.0.1.9/32"}},
+		"no recorded address":            {held: []string{"10.0.1.9"}},
+		"no address":                     {recorded: []string{"10.0.1.9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var held []netip.Addr

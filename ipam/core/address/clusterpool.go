@@ -8,17 +8,17 @@ import (
 	"go4.org/netipx"
 )
 
-// ClusterPool is a CIDR that is cut into subnets of one size, one subnet a node.
+// ClusterPool is a CIDR from which nodes get subnets of one size.
 type ClusterPool struct {
 	CIDR netip.Prefix
-	// MaskSize is the prefix length of the subnets that are cut from CIDR.
+	// MaskSize is the prefix length of the subnets.
 	MaskSize int
 }
 
-// Family is the family of the pool's addresses.
+// Family returns the family of the pool.
 func (p ClusterPool) Family() Family { return Of(p.CIDR.Addr()) }
 
-// Validate refuses a mask size that no subnet of the pool can have.
+// Validate returns an error if no subnet of the pool can have the mask size.
 func (p ClusterPool) Validate() error {
 	if bits := p.Family().Bits(); p.MaskSize > bits {
 		return fmt.Errorf("mask size %d is longer than an %s address (%d bits)", p.MaskSize, p.Family(), bits)
@@ -29,7 +29,7 @@ func (p ClusterPool) Validate() error {
 	return nil
 }
 
-// Overlap finds two CIDRs that share addresses.
+// Overlap returns two CIDRs that overlap, if there are any.
 func Overlap(cidrs []netip.Prefix) (a, b netip.Prefix, found bool) {
 	for i, a := range cidrs {
 		for _, b := range cidrs[i+1:] {
@@ -41,9 +41,8 @@ func Overlap(cidrs []netip.Prefix) (a, b netip.Prefix, found bool) {
 	return netip.Prefix{}, netip.Prefix{}, false
 }
 
-// Union is the set of all addresses of some prefixes. The prefixes may be of either family and
-// overlap. It is made once for many questions: each costs a binary search then, where a walk over
-// the prefixes for every address would be quadratic in the size of a cluster.
+// Union returns the set of all addresses of the prefixes, which may overlap and be of both families. A lookup in the set
+// is a binary search.
 func Union(prefixes []netip.Prefix) *netipx.IPSet {
 	var b netipx.IPSetBuilder
 	for _, p := range prefixes {
@@ -51,12 +50,12 @@ func Union(prefixes []netip.Prefix) *netipx.IPSet {
 			b.AddPrefix(p.Masked())
 		}
 	}
-	// The builder collects errors for invalid prefixes only.
+	// The builder returns errors for invalid prefixes only.
 	set, _ := b.IPSet()
 	return set
 }
 
-// free is what is left of a pool.
+// free returns the part of the pool that is not taken.
 func (p ClusterPool) free(taken *netipx.IPSet) *netipx.IPSet {
 	var b netipx.IPSetBuilder
 	b.AddPrefix(p.CIDR)
@@ -65,8 +64,8 @@ func (p ClusterPool) free(taken *netipx.IPSet) *netipx.IPSet {
 	return set
 }
 
-// FreeSubnets is how many subnets can still be cut from the pool, leaving out all that is taken. It is
-// a float since a pool of IPv6 may have more than an integer can count.
+// FreeSubnets returns how many subnets of the pool are free. It is a float because an IPv6 pool may have more subnets
+// than an integer can count.
 func (p ClusterPool) FreeSubnets(taken *netipx.IPSet) float64 {
 	count := 0.0
 	for _, prefix := range p.free(taken).Prefixes() {
@@ -77,8 +76,8 @@ func (p ClusterPool) FreeSubnets(taken *netipx.IPSet) float64 {
 	return count
 }
 
-// Carve cuts a subnet from the first pool of the family that still has one, leaving out all that
-// is taken. It takes the smallest gap that is large enough, so that large ones stay whole.
+// Carve returns a free subnet of the first pool of the family that has one. It takes the smallest gap that is large
+// enough, so that large gaps remain.
 func Carve(pools []ClusterPool, family Family, taken *netipx.IPSet) (netip.Prefix, bool) {
 	for _, p := range pools {
 		if p.Family() != family {
@@ -91,9 +90,9 @@ func Carve(pools []ClusterPool, family Family, taken *netipx.IPSet) (netip.Prefi
 	return netip.Prefix{}, false
 }
 
-// SubnetOf is the subnet that an address has, or had, which is not in any that is taken: the one
-// that a pool would cut, or as much of it as is not taken where the pools were cut differently
-// before. ok is false where the address is in no pool, or is taken.
+// SubnetOf returns the subnet of a pool that contains the address and is not taken. If part of that subnet is taken,
+// because mask sizes were different before, it returns the largest free part. ok is false if the address is in no pool
+// or is taken.
 func SubnetOf(pools []ClusterPool, a netip.Addr, taken *netipx.IPSet) (subnet netip.Prefix, ok bool) {
 	if taken.Contains(a) {
 		return netip.Prefix{}, false
@@ -103,7 +102,7 @@ func SubnetOf(pools []ClusterPool, a netip.Addr, taken *netipx.IPSet) (subnet ne
 			continue
 		}
 		for bits := p.MaskSize; bits <= a.BitLen(); bits++ {
-			// A pool cuts subnets at multiples of their size.
+			// Subnets are aligned to their size.
 			if subnet, err := a.Prefix(bits); err == nil && !taken.OverlapsPrefix(subnet) {
 				return subnet, true
 			}

@@ -1,7 +1,3 @@
-// Package address is the arithmetic of addresses and subnets: which addresses a node's subnet
-// offers, in which order they are taken, and how a cluster pool is cut into subnets.
-//
-// It is pure: it knows netip and nothing of Kubernetes, Cilium, clocks, clients or goroutines.
 package address
 
 import (
@@ -11,19 +7,19 @@ import (
 	"strings"
 )
 
-// Family is an address family. Its value is the version number of the protocol.
+// Family is an address family. Its value is the version of the protocol.
 type Family uint8
 
-// The two families. An address that is IPv4 mapped into IPv6 counts as neither: Parse refuses it.
+// The two families. IPv4 addresses mapped into IPv6 belong to neither: Parse refuses them.
 const (
 	IPv4 Family = 4
 	IPv6 Family = 6
 )
 
-// Families lists both, in the order in which they are shown and written everywhere.
+// Families lists both families in the order in which they are shown and written.
 var Families = [...]Family{IPv4, IPv6}
 
-// String is the name that Kubernetes uses for the family: IPv4 or IPv6.
+// String returns the name of the family in Kubernetes: IPv4 or IPv6.
 func (f Family) String() string {
 	switch f {
 	case IPv4:
@@ -34,7 +30,7 @@ func (f Family) String() string {
 	return fmt.Sprintf("Family(%d)", uint8(f))
 }
 
-// ParseFamily reads IPv4 or IPv6, as Kubernetes spells them.
+// ParseFamily parses IPv4 or IPv6.
 func ParseFamily(s string) (Family, error) {
 	for _, f := range Families {
 		if s == f.String() {
@@ -44,7 +40,7 @@ func ParseFamily(s string) (Family, error) {
 	return 0, fmt.Errorf("%q is not an IP family; use IPv4 or IPv6", s)
 }
 
-// Bits is the length of an address of the family: 32 or 128.
+// Bits returns the length of addresses of the family: 32 or 128.
 func (f Family) Bits() int {
 	if f == IPv4 {
 		return 32
@@ -52,7 +48,7 @@ func (f Family) Bits() int {
 	return 128
 }
 
-// Of is the family of a valid address.
+// Of returns the family of a valid address.
 func Of(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4
@@ -60,8 +56,8 @@ func Of(a netip.Addr) Family {
 	return IPv6
 }
 
-// Parse reads one address in its canonical text form, the only form that Cilium's map keys match
-// (an agent compares them as text).
+// Parse parses one address in canonical form. Other forms are errors, because agents compare addresses as text (Cilium
+// fact 5).
 func Parse(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	switch {
@@ -77,12 +73,12 @@ func Parse(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// Join writes addresses for people: "10.240.1.10" or "10.240.1.10, fd00:240::1:a".
+// Join returns addresses as text for messages, such as "10.240.1.10, fd00:240::1:a".
 func Join(addrs []netip.Addr) string {
 	return strings.Join(Strings(addrs), ", ")
 }
 
-// Strings is the canonical text of each address.
+// Strings returns the canonical text of each address.
 func Strings(addrs []netip.Addr) []string {
 	out := make([]string, len(addrs))
 	for i, a := range addrs {
@@ -91,9 +87,9 @@ func Strings(addrs []netip.Addr) []string {
 	return out
 }
 
-// Besides are those of the addresses that a record does not name although it names one of their family: an agent
-// whose pool has both for a pod chooses between the two as it pleases. recorded is in the form that Parse reads; what
-// is none counts for nothing.
+// Besides returns the addresses that a FixedIP does not name although it names another address of the same family. An
+// agent whose pool has both for one pod chooses at random (Cilium fact 1). recorded is in the form that Parse reads;
+// invalid values are ignored.
 func Besides(addrs []netip.Addr, recorded []string) []netip.Addr {
 	var found []netip.Addr
 	for _, a := range addrs {

@@ -11,8 +11,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// What is read is what was written, letter by letter: an agent compares addresses as text. What is refused
-// is named.
+// FuzzParse checks that a parsed address prints as the same text, and that errors name the input.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"10.240.1.10", "fd00:240::1:a", "FD00::1", "010.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "0:0:0:0:0:0:0:1", "", "10.0.0.1\n", "10.0.0.1/32"} {
 		f.Add(seed)
@@ -31,8 +30,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A subnet that is read is one: it has no address that is not in the CIDR, the addresses that a pod may have
-// are as many as it says, and they begin and end where it says.
+// FuzzParseSubnet checks that the usable addresses of a subnet are inside it, and match Size and Ends.
 func FuzzParseSubnet(f *testing.F) {
 	for _, seed := range []string{"10.240.0.0/16", "fd00:240::/48", "10.240.0.1/16", "10.0.0.0/31", "10.0.0.7/32", "0.0.0.0/0", "::/0", "fd00::/127", "::ffff:10.0.0.0/120", "10.0.0.0/033", "10.0.0.0", "FD00::/64"} {
 		f.Add(seed)
@@ -74,7 +72,7 @@ func FuzzParseSubnet(f *testing.F) {
 	})
 }
 
-// A pool that passes can be cut, and each subnet is in it, of the size that was asked for and beside what is taken.
+// FuzzClusterPool checks that subnets of a valid pool are inside it, have the mask size and do not overlap taken ones.
 func FuzzClusterPool(f *testing.F) {
 	f.Add("10.240.0.0/16", 24, "10.240.0.0/24")
 	f.Add("10.240.0.0/16", 33, "10.240.0.0/17")

@@ -9,7 +9,7 @@ import (
 	"go4.org/netipx"
 )
 
-// ParseSubnet reads a CIDR whose host bits are zero.
+// ParseSubnet parses a CIDR whose host bits are zero.
 func ParseSubnet(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
@@ -23,9 +23,9 @@ func ParseSubnet(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// Ends is the first and the last address of a subnet that a pod may have. IPv4 keeps back the
-// network and the broadcast address, IPv6 the subnet-router anycast address (RFC 4291, 2.6.1);
-// subnets too small for that (/31, /32, /127, /128) are used whole.
+// Ends returns the first and the last address of a subnet that a pod may have. The network and broadcast addresses of
+// IPv4 and the subnet-router anycast address of IPv6 (RFC 4291, 2.6.1) are excluded, except in subnets that are too
+// small (/31, /32, /127, /128).
 func Ends(p netip.Prefix) (first, last netip.Addr) {
 	first, last = p.Masked().Addr(), netipx.PrefixLastIP(p)
 	if Of(first).Bits()-p.Bits() < 2 {
@@ -38,14 +38,13 @@ func Ends(p netip.Prefix) (first, last netip.Addr) {
 	return first, last
 }
 
-// Usable tells whether a pod may have the address, as far as the subnet is concerned.
+// Usable reports whether a pod may have the address of the subnet.
 func Usable(p netip.Prefix, a netip.Addr) bool {
 	first, last := Ends(p)
 	return a.BitLen() == first.BitLen() && !a.Less(first) && !last.Less(a)
 }
 
-// Size is the number of addresses of the subnet that pods may have. Subnets with more than
-// math.MaxInt64 of them (IPv6 /64 and larger) count as math.MaxInt64.
+// Size returns the number of addresses of the subnet that pods may have, at most math.MaxInt64.
 func Size(p netip.Prefix) int64 {
 	host := Of(p.Addr()).Bits() - p.Bits()
 	if host >= 63 {
@@ -62,8 +61,8 @@ func Size(p netip.Prefix) int64 {
 	}
 }
 
-// Down walks the usable addresses from the top of the subnet downwards: the order in which fixed
-// addresses are taken. Stop early: an IPv6 subnet has no end worth waiting for.
+// Down iterates over the usable addresses from the top of the subnet: the order in which fixed addresses are taken. Stop
+// early, because IPv6 subnets are huge.
 func Down(p netip.Prefix) iter.Seq[netip.Addr] {
 	first, last := Ends(p)
 	return func(yield func(netip.Addr) bool) {
@@ -72,8 +71,8 @@ func Down(p netip.Prefix) iter.Seq[netip.Addr] {
 	}
 }
 
-// Up walks the usable addresses from the bottom of the subnet upwards: the order in which
-// dynamic entries are filled, so that they meet the fixed ones last.
+// Up iterates over the usable addresses from the bottom of the subnet: the order in which dynamic entries are added, so
+// that they rarely meet fixed ones.
 func Up(p netip.Prefix) iter.Seq[netip.Addr] {
 	first, last := Ends(p)
 	return func(yield func(netip.Addr) bool) {

@@ -16,13 +16,13 @@ import (
 func node(uid string, used map[netip.Addr]string, probes ...netip.Addr) pool.Node {
 	return pool.Node{
 		Name: "node-1", UID: uid, Generation: 9, HasPool: true, HasUsed: true, Used: used, Probes: probes,
-		Entries: map[netip.Addr]pool.Entry{address: {Owner: "default/later"}},
+		Entries: map[netip.Addr]pool.Entry{address: pool.ForOwner("default/later")},
 	}
 }
 
 func TestAnswer(t *testing.T) {
 	asked := node("uid", map[netip.Addr]string{router: "router"}, probe)
-	asked.Generation, asked.Entries = 4, map[netip.Addr]pool.Entry{address: {Owner: "default/web-0"}}
+	asked.Generation, asked.Entries = 4, map[netip.Addr]pool.Entry{address: pool.ForOwner("default/web-0")}
 	noPool := node("uid", nil, probe)
 	noPool.HasPool = false
 	used := map[netip.Addr]string{router: "router", address: "default/web-0"}
@@ -84,7 +84,7 @@ func TestCanAsk(t *testing.T) {
 func TestJudge(t *testing.T) {
 	const owner = "default/web-0"
 	entry := func(e pool.Entry) map[netip.Addr]pool.Entry { return map[netip.Addr]pool.Entry{address: e} }
-	owned := entry(pool.Entry{Owner: owner})
+	owned := entry(pool.ForOwner(owner))
 	for name, row := range map[string]struct {
 		entries map[netip.Addr]pool.Entry
 		used    map[netip.Addr]string
@@ -115,6 +115,16 @@ func TestJudge(t *testing.T) {
 		"a pod of the owner was bound a moment ago": {
 			entries: owned, pods: []agentview.Pod{{Owner: owner}},
 			want: agentview.Verdict{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has 10.240.1.7 for it"},
+		},
+		// Without this row's rule, test/explore finds a pod whose address its pool does not have.
+		"a pod has not reported its address": {
+			entries: owned, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
+			want: agentview.Verdict{Why: "pod default/other on node node-1 has not reported its address, which may be 10.240.1.7"},
+		},
+		"a pod has not reported its address, and the pool has another one for it": {
+			entries: map[netip.Addr]pool.Entry{address: pool.ForOwner(owner), address.Next(): pool.ForOwner("default/other")}, owner: owner,
+			pods: []agentview.Pod{{Owner: "default/other"}},
+			want: agentview.Verdict{State: agentview.Clear},
 		},
 		"the pool offers it": {
 			entries: entry(pool.Entry{}), want: agentview.Verdict{Why: "the pool of node node-1 offers 10.240.1.7 to any pod"},

@@ -61,8 +61,9 @@ type Verdict struct {
 // Clear only if no pod at all uses it. pods are the pods that are bound to the node, read after the answer.
 //
 // A pod counts as a user if the agent lists the address for it, if its status has the address (the agent may have lost
-// it, Cilium fact 13), or if the entry names it: a pod that was bound a moment ago gets the address from the agent
-// without another write.
+// it, Cilium facts 13 and 30), or if the entry names it: a pod that was bound a moment ago gets the address from the agent
+// without another write. A pod that has not reported an address may have any that the pool offered when it started, so
+// that nothing is known until it reports, unless the pool has another address for it.
 func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
 		return Verdict{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
@@ -77,8 +78,24 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
 			return Verdict{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has %s for it", p.Owner, e.Node, a)}
 		}
 	}
-	if exists && entry.Dynamic() {
+	for _, p := range pods {
+		if !p.Stopped && p.Owner != owner && len(p.Addrs) == 0 && !e.ownsOther(p.Owner, a) {
+			return Verdict{Why: fmt.Sprintf("pod %s on node %s has not reported its address, which may be %s", p.Owner, e.Node, a)}
+		}
+	}
+	if exists && entry.Kind == pool.Dynamic {
 		return Verdict{Why: fmt.Sprintf("the pool of node %s offers %s to any pod", e.Node, a)}
 	}
 	return Verdict{State: Clear}
+}
+
+// ownsOther reports whether the pool has an entry for the pod that gives it another address of the family of a, so that it
+// can't get a.
+func (e Evidence) ownsOther(pod string, a netip.Addr) bool {
+	for other, entry := range e.Entries {
+		if other != a && entry.OwnedBy(pod) && other.BitLen() == a.BitLen() {
+			return true
+		}
+	}
+	return false
 }

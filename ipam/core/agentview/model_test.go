@@ -83,7 +83,7 @@ func (s state) node(i int8) pool.Node {
 	if !v.noPool {
 		n.Entries[address] = pool.Entry{}
 		if v.withheld {
-			n.Entries[address] = pool.Entry{Owner: "fixedip.io/withheld"}
+			n.Entries[address] = pool.ForOwner("fixedip.io/withheld")
 		}
 	}
 	if v.listsPod {

@@ -1,8 +1,3 @@
-// Package explain says in words where the address of a pod is, why the pod waits, or why an address is
-// still kept, and what would help.
-//
-// It is pure: it is given the objects as somebody read them. It may not read any itself, and decides
-// nothing: what it says is what the scheduler and the controller will do, or what keeps them from it.
 package explain
 
 import (
@@ -25,59 +20,60 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// schedulerName is what a pod names to be placed by the product.
+// schedulerName is the schedulerName of pods that our scheduler places.
 const schedulerName = "fixedip-scheduler"
 
-// leaderSilence is how old the word of a leader may be. Its lease lasts 15 s by default.
+// leaderSilence is the age of a lease renewal after which the leader counts as gone. The lease lasts 15 s by
+// default.
 const leaderSilence = time.Minute
 
-// Things are all objects that concern one pod, as they were read; nil where there is none.
+// Things are all objects that concern one pod. A pointer is nil if the object does not exist.
 type Things struct {
 	Namespace, Name string
 	Pod             *corev1.Pod
 	Record          *v1alpha1.FixedIP
-	// Workload is the one that the pod or the record names, of whatever kind.
+	// Workload is the workload that the pod or the FixedIP names, of any kind.
 	Workload *identity.Workload
-	// Unread says why it is not known whether there is a Workload; empty where it is known.
+	// Unread is the reason why it is unknown whether the workload exists; empty if it is known.
 	Unread string
-	// Pools has the pools of all nodes.
+	// Pools contains the pools of all nodes.
 	Pools *ledger.Ledger
-	// Nodes are all nodes. Key: the name.
+	// Nodes contains all nodes. Key: the name.
 	Nodes map[string]*corev1.Node
-	// Endpoint is the CiliumEndpoint of the pod's name.
+	// Endpoint is the CiliumEndpoint with the pod's name.
 	Endpoint *Endpoint
-	// Leader is who leads the controllers; nil where that is not known.
+	// Leader is the leading controller; nil if it is unknown.
 	Leader *Leader
 	Now    time.Time
 }
 
 // Endpoint is a CiliumEndpoint.
 type Endpoint struct {
-	// PodUID is the pod that it belongs to; empty where it names none.
+	// PodUID is the pod that it belongs to; empty if it names none.
 	PodUID types.UID
-	// Deleted is when its deletion was asked for; nil: it was not.
+	// Deleted is its deletionTimestamp; nil if it is not being deleted.
 	Deleted *metav1.Time
 }
 
-// Leader is the holder of the controllers' Lease.
+// Leader describes the Lease of the controllers.
 type Leader struct {
 	Holder  string
 	Renewed time.Time
 }
 
-// Fact is one line of what there is.
+// Fact is one observed fact.
 type Fact struct{ What, Is string }
 
-// Finding is what follows from the facts.
+// Finding is a conclusion from the facts.
 type Finding struct {
-	// Wrong tells a problem from what is as it should be.
+	// Wrong is true for problems.
 	Wrong bool
 	Text  string
-	// Help is what a person can do; empty: nothing needs to be done.
+	// Help says what a user can do; empty if nothing has to be done.
 	Help string
 }
 
-// Report is the answer.
+// Report is the result of Explain.
 type Report struct {
 	Facts    []Fact
 	Findings []Finding
@@ -95,7 +91,7 @@ func (r *Report) wrong(help, text string, args ...any) {
 	r.Findings = append(r.Findings, Finding{Wrong: true, Text: fmt.Sprintf(text, args...), Help: help})
 }
 
-// Explain says what is known of a pod.
+// Explain reports where the address of a pod is, and why the pod waits or its address is reserved.
 func Explain(t Things) Report {
 	var r Report
 	e := explanation{Things: t, Report: &r, held: t.Pools.Held(pool.OwnerKey(t.Namespace, t.Name))}
@@ -103,7 +99,7 @@ func Explain(t Things) Report {
 	e.facts()
 	switch {
 	case t.Pod == nil && t.Record == nil && len(e.held) == 0:
-		r.wrong("", "There is no pod %s/%s, no FixedIP of its name, and no pool has an entry for it", t.Namespace, t.Name)
+		r.wrong("", "Pod %s/%s does not exist, and neither a FixedIP nor a pool entry has its name", t.Namespace, t.Name)
 	case t.Pod == nil:
 		e.kept()
 	default:
@@ -115,18 +111,18 @@ func Explain(t Things) Report {
 	return r
 }
 
-// explanation is the work on one report.
+// explanation builds one report.
 type explanation struct {
 	Things
 	*Report
 	held []ledger.Holding
-	// reserved are the addresses of the identity, and owner is the node that has them. owner is empty
-	// where no node does.
+	// reserved are the addresses of the identity, and owner is the node whose pool has them; empty if there is
+	// none.
 	reserved []netip.Addr
 	owner    string
 }
 
-// findReserved goes by the pools first, as the scheduler does.
+// findReserved sets reserved and owner. Pools come before the FixedIP, as in the scheduler.
 func (e *explanation) findReserved() {
 	if len(e.held) > 0 {
 		h := e.held[0]
@@ -177,30 +173,30 @@ func (e *explanation) facts() {
 		}
 		phase := string(rec.Status.Phase)
 		if phase == "" {
-			phase = "not looked at yet"
+			phase = "not reconciled yet"
 		}
 		e.fact("FixedIP", "%s, %s, for %s %s", ips, phase, rec.Spec.Owner.Kind, rec.Spec.Owner.Name)
 	} else {
 		e.fact("FixedIP", "none")
 	}
 	for _, h := range e.held {
-		e.fact("Pool", "node %s gives it %s", h.Node, address.Join(h.Addrs))
+		e.fact("Pool", "node %s has the entry %s", h.Node, address.Join(h.Addrs))
 	}
 	if len(e.held) == 0 {
-		e.fact("Pool", "no node has an entry for it")
+		e.fact("Pool", "no node has an entry")
 	}
 	if e.owner != "" {
 		e.fact("Node", "%s: %s", e.owner, e.nodeFact(e.owner))
 	}
 }
 
-// nodeFact is the state of a node and the room in its subnets.
+// nodeFact describes the state of a node and the free addresses of its subnets.
 func (e *explanation) nodeFact(name string) string {
 	parts := []string{NodeState(e.Nodes[name])}
 	if n, ok := e.Pools.Node(name); ok {
 		for _, f := range address.Families {
 			if n.HasFamily(f) {
-				parts = append(parts, fmt.Sprintf("%d %s addresses to choose from", e.Pools.Room(name, f), f))
+				parts = append(parts, fmt.Sprintf("%d free %s addresses", e.Pools.Room(name, f), f))
 			}
 		}
 		parts = append(parts, "subnets "+strings.Join(n.PodCIDRs, ", "))
@@ -210,7 +206,7 @@ func (e *explanation) nodeFact(name string) string {
 	return strings.Join(parts, "; ")
 }
 
-// NodeState is the state of a node in few words.
+// NodeState describes the state of a node in a few words.
 func NodeState(node *corev1.Node) string {
 	switch {
 	case node == nil:
@@ -223,7 +219,7 @@ func NodeState(node *corev1.Node) string {
 	return "ready"
 }
 
-// conditions are what the controller found out of order with the record.
+// conditions reports the problems in the conditions of the FixedIP.
 func (e *explanation) conditions() {
 	if e.Record == nil {
 		return
@@ -234,36 +230,36 @@ func (e *explanation) conditions() {
 			bad = metav1.ConditionTrue
 		}
 		if c.Status == bad {
-			e.wrong("", "fixedip-controller said %s ago: %s (%s)", e.since(c.LastTransitionTime.Time), c.Message, c.Reason)
+			e.wrong("", "fixedip-controller reported %s ago: %s (%s)", e.since(c.LastTransitionTime.Time), c.Message, c.Reason)
 		}
 	}
 }
 
-// endpoint tells of a CiliumEndpoint that outlived its pod.
+// endpoint reports a CiliumEndpoint that outlived its pod.
 func (e *explanation) endpoint() {
 	if e.Endpoint == nil || e.Pod != nil && (e.Endpoint.PodUID == "" || e.Endpoint.PodUID == e.Pod.UID) {
 		return
 	}
-	help := fmt.Sprintf("if the pod is gone for good: kubectl -n %s delete ciliumendpoint %s", e.Namespace, e.Name)
+	help := fmt.Sprintf("if the pod no longer exists: kubectl -n %s delete ciliumendpoint %s", e.Namespace, e.Name)
 	switch {
 	case e.Endpoint.Deleted != nil:
 		e.wrong(fmt.Sprintf("kubectl -n %s patch ciliumendpoint %s --type=merge -p '{\"metadata\":{\"finalizers\":[]}}'", e.Namespace, e.Name),
-			"The CiliumEndpoint of a former pod is stuck: its deletion was asked for %s ago", e.since(e.Endpoint.Deleted.Time))
+			"The CiliumEndpoint of a previous pod has been in deletion for %s", e.since(e.Endpoint.Deleted.Time))
 	case e.Pod != nil && e.Pod.Spec.NodeName != "":
-		e.wrong(help, "The CiliumEndpoint of its name belongs to a former pod; an agent does not take over one that another made")
+		e.wrong(help, "The CiliumEndpoint of this name belongs to a previous pod; an agent does not take over the CiliumEndpoint of another agent")
 	case e.Pod == nil:
-		e.wrong(help, "There still is a CiliumEndpoint of its name")
+		e.wrong(help, "A CiliumEndpoint of this name still exists")
 	}
 }
 
-// leader tells that nobody does the controller's work.
+// leader reports that no controller is active.
 func (e *explanation) leader() {
 	switch {
 	case e.Leader == nil:
 	case e.Leader.Holder == "":
-		e.wrong("look at the pods of fixedip-controller", "No fixedip-controller leads: nothing is recorded or given back")
+		e.wrong("check the pods of fixedip-controller", "No fixedip-controller is the leader: addresses are neither recorded nor released")
 	case e.Now.Sub(e.Leader.Renewed) > leaderSilence:
-		e.wrong("look at the pods of fixedip-controller", "The leading fixedip-controller (%s) has been silent for %s: nothing is recorded or given back", e.Leader.Holder, e.since(e.Leader.Renewed))
+		e.wrong("check the pods of fixedip-controller", "The leading fixedip-controller (%s) has not renewed its lease for %s: addresses are neither recorded nor released", e.Leader.Holder, e.since(e.Leader.Renewed))
 	}
 }
 

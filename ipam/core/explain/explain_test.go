@@ -19,15 +19,14 @@ import (
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// world is what stands about pod db/mysql-0 where nothing is wrong: it runs on node-1 with its
-// address.
+// world contains the objects that concern pod db/mysql-0. By default the pod runs on node-1 with its address.
 type world struct {
 	explain.Things
 	pools []pool.Node
 }
 
 func fine() *world {
-	owned := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	return &world{
 		Things: explain.Things{
 			Namespace: "db", Name: "mysql-0", Now: now,
@@ -80,28 +79,28 @@ func (w *world) report() explain.Report {
 	return explain.Explain(w.Things)
 }
 
-// unplaced takes the pod off its node.
+// unplaced makes the pod pending.
 func (w *world) unplaced() {
 	w.Pod.Spec.NodeName, w.Pod.Status.Phase, w.Pod.Status.PodIPs = "", corev1.PodPending, nil
 	w.Endpoint = nil
 }
 
-// unreserved takes all that is kept for the pod.
+// unreserved removes the FixedIP and the pool entry of the pod.
 func (w *world) unreserved() {
 	w.Record = nil
 	delete(w.pools[0].Entries, netip.MustParseAddr("10.0.1.6"))
 }
 
-// ofDeployment makes the pod one of a Deployment, whose slot it has.
+// ofDeployment makes the pod a pod of a Deployment with a slot.
 func (w *world) ofDeployment() {
 	w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "ReplicaSet", "web-5"
 	w.Record.Name = "web-10-0-1-6"
 	w.Record.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "deploy-1"}
 	w.Workload = &identity.Workload{Namespace: "db", Name: "web", UID: "deploy-1", Replicas: ptr.To[int32](3)}
-	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.Owned("db", "mysql-0", "Deployment", "web")
+	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.OwnedEntry("db", "mysql-0", "Deployment", "web")
 }
 
-// without takes the pod.
+// without removes the pod.
 func (w *world) without() {
 	w.Pod, w.Endpoint, w.Record.Status.Phase = nil, nil, v1alpha1.PhaseReserved
 }
@@ -117,20 +116,20 @@ func TestFindings(t *testing.T) {
 		change func(*world)
 		want   []explain.Finding
 	}{
-		"all is well": {func(*world) {}, []explain.Finding{ok("It runs with its fixed address 10.0.1.6")}},
-		"nothing of the name": {func(w *world) { w.without(); w.unreserved() }, []explain.Finding{
-			wrong("There is no pod db/mysql-0, no FixedIP of its name, and no pool has an entry for it", ""),
+		"the pod has its address": {func(*world) {}, []explain.Finding{ok("The pod runs with its fixed address 10.0.1.6")}},
+		"nothing has this name": {func(w *world) { w.without(); w.unreserved() }, []explain.Finding{
+			wrong("Pod db/mysql-0 does not exist, and neither a FixedIP nor a pool entry has its name", ""),
 		}},
 
-		// The guide's first case: the pod got no fixed address.
+		// The guide's first case: the pod has no fixed address.
 		"another scheduler, not adopted": {func(w *world) { w.unreserved(); w.Pod.Spec.SchedulerName = "default-scheduler" }, []explain.Finding{
-			wrong("Its address is not fixed: default-scheduler placed it, and the controller has not adopted it",
-				`schedulerName: fixedip-scheduler in the pod template, or labels that the controller's --label-selector matches, or the annotation fixedip.io/enabled: "true"`),
+			wrong("The address of the pod is not fixed: default-scheduler placed it, and the controller has not adopted it",
+				`set schedulerName: fixedip-scheduler in the pod template, or labels that the controller's --label-selector matches, or the annotation fixedip.io/enabled: "true"`),
 		}},
 		"of a Deployment": {func(w *world) {
 			w.unreserved()
 			w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "ReplicaSet", "web-5"
-		}, []explain.Finding{ok("It has no fixed address: it belongs to ReplicaSet web-5, and only the pods of StatefulSets have one by default")}},
+		}, []explain.Finding{ok("The pod has no fixed address: it belongs to ReplicaSet web-5, and only pods of StatefulSets have one by default")}},
 		"of a Deployment that asks for one, waiting": {func(w *world) {
 			w.unplaced()
 			w.ofDeployment()
@@ -138,8 +137,8 @@ func TestFindings(t *testing.T) {
 			w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "true"}
 			w.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no slot is free"}}
 		}, []explain.Finding{
-			wrong("It is annotated fixedip.io/enabled: true and waits for an address of ReplicaSet web-5", "its kind of workload in workloads of the scheduler's FixedIPArgs, and in --workload-kind of the controller"),
-			ok("fixedip-scheduler said: no slot is free"),
+			wrong("The pod is annotated fixedip.io/enabled: true and waits for an address of ReplicaSet web-5", "add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller"),
+			ok("fixedip-scheduler reported: no slot is free"),
 		}},
 		"of a Deployment that asks for one, placed without": {func(w *world) {
 			w.ofDeployment()
@@ -147,120 +146,120 @@ func TestFindings(t *testing.T) {
 			w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "true"}
 			w.Pod.Spec.SchedulerName = "default-scheduler"
 		}, []explain.Finding{
-			wrong("It is annotated fixedip.io/enabled: true, and default-scheduler placed it without a fixed address", "schedulerName: fixedip-scheduler in the pod template; its kind of workload in workloads of the scheduler's FixedIPArgs, and in --workload-kind of the controller"),
+			wrong("The pod is annotated fixedip.io/enabled: true, and default-scheduler placed it without a fixed address", "set schedulerName: fixedip-scheduler in the pod template; add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller"),
 		}},
-		"of a Deployment, with a slot": {func(w *world) { w.ofDeployment() }, []explain.Finding{ok("It runs with its fixed address 10.0.1.6")}},
-		"of nobody": {func(w *world) { w.unreserved(); w.Pod.OwnerReferences = nil }, []explain.Finding{
-			ok("It has no fixed address: it belongs to no workload and does not say that it is to have one; with the annotation fixedip.io/enabled: \"true\" a pod that comes back under its name keeps its address"),
+		"of a Deployment, with a slot": {func(w *world) { w.ofDeployment() }, []explain.Finding{ok("The pod runs with its fixed address 10.0.1.6")}},
+		"a bare pod": {func(w *world) { w.unreserved(); w.Pod.OwnerReferences = nil }, []explain.Finding{
+			ok("The pod has no fixed address: it is a bare pod without the annotation fixedip.io/enabled: \"true\"; with it, a pod with this name keeps its address"),
 		}},
-		"on the network of its host": {func(w *world) { w.unreserved(); w.Pod.Spec.HostNetwork = true }, []explain.Finding{
-			ok("It has no fixed address: it uses the network of its host"),
+		"on the host network": {func(w *world) { w.unreserved(); w.Pod.Spec.HostNetwork = true }, []explain.Finding{
+			ok("The pod has no fixed address: it uses the host network"),
 		}},
 		"opted out": {func(w *world) { w.unreserved(); w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }, []explain.Finding{
-			ok("It has no fixed address: it is annotated fixedip.io/enabled: false"),
+			ok("The pod has no fixed address: it is annotated fixedip.io/enabled: false"),
 		}},
 		"an annotation that can't be read": {func(w *world) { w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "no!"} }, []explain.Finding{
-			wrong(`It can't be told whether it is to have a fixed address: annotation fixedip.io/enabled of pod db/mysql-0 is "no!"; write "true" or "false"`, "correct the annotation in the pod template"),
+			wrong(`Whether the pod has a fixed address is unknown: annotation fixedip.io/enabled of pod db/mysql-0 is "no!"; write "true" or "false"`, "correct the annotation in the pod template"),
 		}},
 		"placed without a claim": {func(w *world) { w.unreserved() }, []explain.Finding{
-			wrong("It is bound to node node-1 without an address of its own: the agent gives it any", ""),
+			wrong("The pod is bound to node node-1 without a claim; the agent gives it any free address", ""),
 		}},
 		"not running yet": {func(w *world) { w.Pod.Status.PodIPs = nil }, []explain.Finding{
-			ok("Node node-1 is about to start it; the agent there will give it 10.0.1.6"),
+			ok("The pod is about to start on node node-1, and will get 10.0.1.6"),
 		}},
 		"claimed, not recorded": {func(w *world) { w.Record = nil }, []explain.Finding{
-			ok("It runs with its fixed address 10.0.1.6"), ok("The claim has no FixedIP yet; the controller writes one when the pod is bound"),
+			ok("The pod runs with its fixed address 10.0.1.6"), ok("The claim has no FixedIP yet; the controller creates it when the pod is bound"),
 		}},
 		"started before the agent saw the entry": {func(w *world) { w.Pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}} }, []explain.Finding{
-			wrong("It runs with 10.0.1.1, and 10.0.1.6 is kept for it on this node: the agent had not seen the entry when it started", "kubectl -n db delete pod mysql-0"),
+			wrong("The pod runs with 10.0.1.1, and 10.0.1.6 is reserved for it on this node: the agent had not seen the entry when the pod started", "kubectl -n db delete pod mysql-0"),
 		}},
-		"strayed": {func(w *world) {
+		"on another node with another address": {func(w *world) {
 			w.Pod.Spec.NodeName, w.Pod.Spec.SchedulerName, w.Pod.Status.PodIPs = "node-2", "default-scheduler", []corev1.PodIP{{IP: "10.0.2.1"}}
 		}, []explain.Finding{
-			wrong("It runs with 10.0.2.1, and its address 10.0.1.6 belongs to node node-1", "schedulerName: fixedip-scheduler in the pod template brings it back to the node of its address"),
+			wrong("The pod runs with 10.0.2.1, and its address 10.0.1.6 belongs to node node-1", "set schedulerName: fixedip-scheduler in the pod template, so that the pod returns to the node of its address"),
 		}},
 		"another pod has it": {func(w *world) { w.pools[0].Used[netip.MustParseAddr("10.0.1.6")] = "web/web-0" }, []explain.Finding{
-			ok("It runs with its fixed address 10.0.1.6"),
-			wrong("The agent of node node-1 says that 10.0.1.6 is used by web/web-0", "delete the pod of the two that may have another address"),
+			ok("The pod runs with its fixed address 10.0.1.6"),
+			wrong("The agent of node node-1 reports that 10.0.1.6 is used by web/web-0", "delete the one of the two pods that may have another address"),
 		}},
 
 		"waiting for a cordoned node": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Spec.Unschedulable = true }, []explain.Finding{
-			wrong("Its address 10.0.1.6 belongs to node node-1, which is cordoned", "kubectl uncordon node-1; the annotation fixedip.io/failover of its StatefulSet lets it go to another node"),
+			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which is cordoned", "kubectl uncordon node-1; the annotation fixedip.io/failover on its workload allows another node"),
 		}},
 		"waiting for a node that is not ready": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Status.Conditions = nil }, []explain.Finding{
-			wrong("Its address 10.0.1.6 belongs to node node-1, which is not ready", "bring that node back; the annotation fixedip.io/failover of its StatefulSet lets it go to another node"),
+			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which is not ready", "bring that node back; the annotation fixedip.io/failover on its workload allows another node"),
 		}},
 		"waiting for a node that is gone": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1") }, []explain.Finding{
-			wrong("Its address 10.0.1.6 belongs to node node-1, which does not exist", "it waits for that node to come back under its name; the annotation fixedip.io/failover of its StatefulSet lets it go to another node"),
+			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "bring that node back under its name; the annotation fixedip.io/failover on its workload allows another node"),
 		}},
 		"waiting for its home, as the node that it was moved to is gone": {func(w *world) {
 			w.unplaced()
 			a := netip.MustParseAddr("10.0.1.6")
-			w.pools[1].Entries[a], w.pools[0].Entries[a] = w.pools[0].Entries[a], pool.Away("node-2", "db/mysql-0")
+			w.pools[1].Entries[a], w.pools[0].Entries[a] = w.pools[0].Entries[a], pool.MovedEntry("node-2", "db/mysql-0")
 			w.Nodes["node-1"].Spec.Unschedulable = true
 			delete(w.Nodes, "node-2")
 		}, []explain.Finding{
-			ok("Its address 10.0.1.6 belongs to node node-2, which does not exist; it goes back to node node-1, in whose subnet it is, which is cordoned"),
+			ok("Address 10.0.1.6 of the pod belongs to node node-2, which does not exist; it returns to its home node node-1, which is cordoned"),
 		}},
 		"waiting to go to another node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1"); w.Record.Spec.Failover = v1alpha1.Migrate }, []explain.Finding{
-			wrong("Its address 10.0.1.6 belongs to node node-1, which does not exist", "it waits for that node to come back under its name"),
-			ok("Its failover is Migrate: it goes to another node as soon as it is sure that its former pod does not run any more"),
+			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "bring that node back under its name"),
+			ok("Its failover policy is Migrate: the pod goes to another node when its previous pod has provably stopped"),
 		}},
 		"waiting for a subnet that is gone": {func(w *world) { w.unplaced(); w.pools = w.pools[1:] }, []explain.Finding{
-			wrong("Its address 10.0.1.6 is in no node's subnet, and was kept on node node-1", "a node that joins under the former name has the subnet again; kubectl -n db delete fixedip mysql-0 gives the address up"),
+			wrong("Address 10.0.1.6 of the pod is in no node's subnet; it was on node node-1", "a node that joins with the previous name gets the subnet back; kubectl -n db delete fixedip mysql-0 releases the address"),
 		}},
-		"waiting for what the scheduler says": {func(w *world) {
+		"waiting, with a message of the scheduler": {func(w *world) {
 			w.unplaced()
 			w.Pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available: 2 Insufficient cpu."}}
 		}, []explain.Finding{
-			ok("Its address 10.0.1.6 belongs to node node-1, which is ready for pods"), ok("fixedip-scheduler said: 0/2 nodes are available: 2 Insufficient cpu."),
+			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"), ok("fixedip-scheduler reported: 0/2 nodes are available: 2 Insufficient cpu."),
 		}},
 		"waiting for the release": {func(w *world) { w.unplaced(); w.Record.DeletionTimestamp = &metav1.Time{Time: now} }, []explain.Finding{
-			wrong("Its former address 10.0.1.6 is being released; it gets a new one when FixedIP mysql-0 is gone", ""),
+			wrong("The previous address 10.0.1.6 of the pod is being released; the pod gets a new one when FixedIP mysql-0 is gone", ""),
 		}},
 		"waiting for the first time": {func(w *world) { w.unplaced(); w.unreserved() }, []explain.Finding{
-			ok("It has no address yet; 2 nodes have one for it, 0 have none left"),
+			ok("The pod has no address yet; 2 nodes have a free address, 0 have none"),
 		}},
-		"waiting for room": {func(w *world) { w.unplaced(); w.unreserved(); w.pools = nil }, []explain.Finding{
-			wrong("It has no address yet, and none of 0 nodes has one for it", "give back addresses that nobody needs, or add nodes; kubectl fixedip nodes shows how full each is"),
+		"waiting for a free address": {func(w *world) { w.unplaced(); w.unreserved(); w.pools = nil }, []explain.Finding{
+			wrong("The pod has no address yet, and none of 0 nodes has a free address", "delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node"),
 		}},
 
-		// The second: an address is not given back.
-		"the StatefulSet is there": {func(w *world) { w.without() }, []explain.Finding{ok("Its address is kept for the pod that StatefulSet mysql is about to make")}},
+		// The second: an address is not released.
+		"the StatefulSet is there": {func(w *world) { w.without() }, []explain.Finding{ok("The address is reserved for the pod that StatefulSet mysql is about to create")}},
 		"scaled down, kept": {func(w *world) { w.without(); w.Workload.Replicas = ptr.To[int32](0) }, []explain.Finding{
-			{Text: "Its address is kept for when StatefulSet mysql is scaled up again: whenScaled is Retain", Help: "kubectl -n db delete fixedip mysql-0 gives the address back"},
+			{Text: "The address is reserved until StatefulSet mysql is scaled up again: whenScaled is Retain", Help: "kubectl -n db delete fixedip mysql-0 releases the address"},
 		}},
 		"deleted, kept": {func(w *world) { w.without(); w.Workload = nil; w.Record.Spec.Reclaim.WhenDeleted = v1alpha1.Retain }, []explain.Finding{
-			{Text: "Its address is kept although StatefulSet mysql is gone: whenDeleted is Retain", Help: "kubectl -n db delete fixedip mysql-0 gives the address back"},
+			{Text: "The address is reserved although StatefulSet mysql is deleted: whenDeleted is Retain", Help: "kubectl -n db delete fixedip mysql-0 releases the address"},
 		}},
 		"deleted, kept for a while": {func(w *world) {
 			w.without()
 			w.Workload = nil
 			w.Record.Status.ExpiresAt = &metav1.Time{Time: now.Add(time.Hour)}
 		}, []explain.Finding{
-			ok("Its address is kept until 2026-11-21 13:00:00 UTC, in case a pod comes back under the name"),
+			ok("The address is reserved until 2026-11-21 13:00:00 UTC in case a pod with this name returns"),
 		}},
-		"nobody gives it back": {func(w *world) { w.without(); w.Workload = nil; w.Leader.Renewed = now.Add(-10 * time.Minute) }, []explain.Finding{
-			wrong("StatefulSet mysql is gone, and its address is about to go back", ""),
-			wrong("The leading fixedip-controller (controller-1) has been silent for 10m: nothing is recorded or given back", "look at the pods of fixedip-controller"),
+		"the leader does not renew its lease": {func(w *world) { w.without(); w.Workload = nil; w.Leader.Renewed = now.Add(-10 * time.Minute) }, []explain.Finding{
+			wrong("StatefulSet mysql is deleted, and the address is about to be released", ""),
+			wrong("The leading fixedip-controller (controller-1) has not renewed its lease for 10m: addresses are neither recorded nor released", "check the pods of fixedip-controller"),
 		}},
-		"nobody leads": {func(w *world) { w.Leader.Holder = "" }, []explain.Finding{
-			ok("It runs with its fixed address 10.0.1.6"), wrong("No fixedip-controller leads: nothing is recorded or given back", "look at the pods of fixedip-controller"),
+		"no leader": {func(w *world) { w.Leader.Holder = "" }, []explain.Finding{
+			ok("The pod runs with its fixed address 10.0.1.6"), wrong("No fixedip-controller is the leader: addresses are neither recorded nor released", "check the pods of fixedip-controller"),
 		}},
-		"made beforehand": {func(w *world) { w.without(); w.Workload = nil; w.Record.Spec.Owner.UID = "" }, []explain.Finding{
-			ok("Its address is kept for StatefulSet mysql, which has never been there"),
+		"created beforehand": {func(w *world) { w.without(); w.Workload = nil; w.Record.Spec.Owner.UID = "" }, []explain.Finding{
+			ok("The address is reserved for StatefulSet mysql, which has not existed yet"),
 		}},
 		"an entry alone": {func(w *world) { w.without(); w.Record = nil }, []explain.Finding{
-			wrong("A pool has an entry for it, and there is neither a pod nor a FixedIP", "if no pod is to have it: remove the owner from the entry in the CiliumNode"),
+			wrong("A pool has an entry for this name, but neither a pod nor a FixedIP exists", "if no pod should have it, remove the owner from the entry in the CiliumNode"),
 		}},
 
 		"a slot without a pod": {func(w *world) { w.ofDeployment(); w.without() }, []explain.Finding{
-			ok("Its address is kept for the next pod that Deployment web makes"),
+			ok("The address is reserved for the next pod of Deployment web"),
 		}},
 		"a workload that can't be read": {func(w *world) { w.without(); w.Workload, w.Unread = nil, "forbidden" }, []explain.Finding{
-			ok("Its address is kept for StatefulSet mysql; whether that is still there can't be told: forbidden"),
+			ok("The address is reserved for StatefulSet mysql; whether that still exists is unknown: forbidden"),
 		}},
-		"what the controller found": {func(w *world) {
+		"conditions of the controller": {func(w *world) {
 			w.Record.Status.Conditions = []metav1.Condition{
 				{Type: "Homed", Status: metav1.ConditionTrue, Reason: "SubnetAssigned", Message: "its subnet has node node-1"},
 				{Type: "Projected", Status: metav1.ConditionFalse, Reason: "Claimed", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
@@ -268,31 +267,31 @@ func TestFindings(t *testing.T) {
 				{Type: "Conflict", Status: metav1.ConditionTrue, Reason: "UsedByOther", Message: "web/web-0 has 10.0.1.6", LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}},
 			}
 		}, []explain.Finding{
-			ok("It runs with its fixed address 10.0.1.6"),
-			wrong("fixedip-controller said 60s ago: 10.0.1.6 belongs to web/web-0 (Claimed)", ""),
-			wrong("fixedip-controller said 60m ago: web/web-0 has 10.0.1.6 (UsedByOther)", ""),
+			ok("The pod runs with its fixed address 10.0.1.6"),
+			wrong("fixedip-controller reported 60s ago: 10.0.1.6 belongs to web/web-0 (Claimed)", ""),
+			wrong("fixedip-controller reported 60m ago: web/web-0 has 10.0.1.6 (UsedByOther)", ""),
 		}},
 
-		// The third: a CiliumEndpoint that is left over.
-		"an endpoint left over": {func(w *world) { w.without(); w.Endpoint = &explain.Endpoint{PodUID: "pod-0"} }, []explain.Finding{
-			ok("Its address is kept for the pod that StatefulSet mysql is about to make"),
-			wrong("There still is a CiliumEndpoint of its name", "if the pod is gone for good: kubectl -n db delete ciliumendpoint mysql-0"),
+		// The third: a stale CiliumEndpoint.
+		"a stale endpoint": {func(w *world) { w.without(); w.Endpoint = &explain.Endpoint{PodUID: "pod-0"} }, []explain.Finding{
+			ok("The address is reserved for the pod that StatefulSet mysql is about to create"),
+			wrong("A CiliumEndpoint of this name still exists", "if the pod no longer exists: kubectl -n db delete ciliumendpoint mysql-0"),
 		}},
-		"an endpoint of a former pod": {func(w *world) { w.Endpoint.PodUID = "pod-0" }, []explain.Finding{
-			ok("It runs with its fixed address 10.0.1.6"),
-			wrong("The CiliumEndpoint of its name belongs to a former pod; an agent does not take over one that another made", "if the pod is gone for good: kubectl -n db delete ciliumendpoint mysql-0"),
+		"an endpoint of a previous pod": {func(w *world) { w.Endpoint.PodUID = "pod-0" }, []explain.Finding{
+			ok("The pod runs with its fixed address 10.0.1.6"),
+			wrong("The CiliumEndpoint of this name belongs to a previous pod; an agent does not take over the CiliumEndpoint of another agent", "if the pod no longer exists: kubectl -n db delete ciliumendpoint mysql-0"),
 		}},
-		"an endpoint that is stuck": {func(w *world) {
+		"an endpoint stuck in deletion": {func(w *world) {
 			w.Endpoint = &explain.Endpoint{PodUID: "pod-0", Deleted: &metav1.Time{Time: now.Add(-time.Hour)}}
 		}, []explain.Finding{
-			ok("It runs with its fixed address 10.0.1.6"),
-			wrong("The CiliumEndpoint of a former pod is stuck: its deletion was asked for 60m ago", `kubectl -n db patch ciliumendpoint mysql-0 --type=merge -p '{"metadata":{"finalizers":[]}}'`),
+			ok("The pod runs with its fixed address 10.0.1.6"),
+			wrong("The CiliumEndpoint of a previous pod has been in deletion for 60m", `kubectl -n db patch ciliumendpoint mysql-0 --type=merge -p '{"metadata":{"finalizers":[]}}'`),
 		}},
 
 		// The fourth: two nodes have one subnet.
 		"subnets overlap": {func(w *world) { w.unplaced(); w.pools[1] = poolNode("node-2", "10.0.1.0/28", nil) }, []explain.Finding{
-			ok("Its address 10.0.1.6 belongs to node node-1, which is ready for pods"),
-			wrong("The subnets of node node-1 overlap those of node node-2; nothing in them is handed out", "change spec.ipam.podCIDRs of one of the two CiliumNodes"),
+			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
+			wrong("The subnets of node node-1 overlap those of node node-2; no address in them is claimed", "change spec.ipam.podCIDRs of one of the two CiliumNodes"),
 		}},
 	} {
 		w := fine()
@@ -310,8 +309,8 @@ func TestFacts(t *testing.T) {
 	want := []explain.Fact{
 		{What: "Pod", Is: "db/mysql-0, not placed for 5m"},
 		{What: "FixedIP", Is: "10.0.1.6, InUse, for StatefulSet mysql"},
-		{What: "Pool", Is: "node node-1 gives it 10.0.1.6"},
-		{What: "Node", Is: "node-1: cordoned; 4 IPv4 addresses to choose from; subnets 10.0.1.0/29"},
+		{What: "Pool", Is: "node node-1 has the entry 10.0.1.6"},
+		{What: "Node", Is: "node-1: cordoned; 4 free IPv4 addresses; subnets 10.0.1.0/29"},
 	}
 	if diff := cmp.Diff(want, w.report().Facts); diff != "" {
 		t.Errorf("(-want +got): %s", diff)
@@ -319,7 +318,7 @@ func TestFacts(t *testing.T) {
 	w = fine()
 	w.without()
 	w.unreserved()
-	want = []explain.Fact{{What: "Pod", Is: "db/mysql-0 does not exist"}, {What: "FixedIP", Is: "none"}, {What: "Pool", Is: "no node has an entry for it"}}
+	want = []explain.Fact{{What: "Pod", Is: "db/mysql-0 does not exist"}, {What: "FixedIP", Is: "none"}, {What: "Pool", Is: "no node has an entry"}}
 	if diff := cmp.Diff(want, w.report().Facts); diff != "" {
 		t.Errorf("(-want +got): %s", diff)
 	}

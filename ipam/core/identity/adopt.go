@@ -18,29 +18,28 @@ import (
 // LabelDBBranch is the label whose value can exclude a pod from adoption.
 const LabelDBBranch = "DBBranch"
 
-// Adoption says which pods that another scheduler placed get the address fixed that they run with.
-// The zero Adoption takes those that ask for it by annotation.
+// Adoption selects the pods of other schedulers whose running address becomes their fixed address. The zero
+// Adoption selects pods that ask for it by annotation.
 type Adoption struct {
-	// Selector chooses pods by their labels; nil: none.
+	// Selector selects pods by their labels; nil selects none.
 	Selector labels.Selector
-	// ExcludeDBBranch are beginnings of the label DBBranch: a pod whose label begins so is left
-	// alone.
+	// ExcludeDBBranch are prefixes of the label DBBranch. A pod with such a label is excluded.
 	ExcludeDBBranch []string
-	// IPv4Only leaves IPv6 addresses as they come.
+	// IPv4Only excludes IPv6 addresses from adoption.
 	IPv4Only bool
-	// Schedulers are the names under which our scheduler places pods. Those get what they run with fixed
-	// where they were bound and have lost what they were to have.
+	// Schedulers are the names of our scheduler's profiles. Its pods are adopted only if they were bound and
+	// have lost their entry.
 	Schedulers []string
 }
 
-// Labels tells whether the labels of pods are looked at.
+// Labels reports whether the labels of pods matter.
 func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBranch) > 0 }
 
-// Wants is the identity of a pod that is to be adopted. What is excluded stays so whatever its
-// annotation says; without an annotation the selector decides.
+// Wants returns the identity of a pod that should be adopted. Exclusion takes precedence over the annotation;
+// without an annotation the selector decides.
 //
-// A pod of a workload with slots is never wanted: where its scheduler does not hand slots on, each new
-// pod would need another. Those under a ReplicaSet have slots.
+// A pod of a workload with slots (such as a pod of a ReplicaSet) is never adopted: another scheduler does not
+// take slots over, so each new pod would need a new one.
 func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool, err error) {
 	branch := pod.Labels[LabelDBBranch]
 	for _, prefix := range a.ExcludeDBBranch {
@@ -48,7 +47,7 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 			return Identity{}, false, nil
 		}
 	}
-	// Of reads the annotation, and refuses what is neither true nor false.
+	// Of reads the annotation again, and returns an error if it is neither true nor false.
 	asks, _ := strconv.ParseBool(pod.Annotations[AnnotationEnabled])
 	if !asks && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {
 		return Identity{}, false, nil
@@ -58,14 +57,14 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 		return Identity{}, false, nil
 	}
 	if _, said, _ := enabled(pod); !wanted && !said && err == nil && metav1.GetControllerOfNoCopy(pod) == nil && !pod.Spec.HostNetwork {
-		// The selector speaks for it.
+		// A bare pod that the selector matches.
 		return itself(pod), true, nil
 	}
 	return id, wanted, err
 }
 
-// Placed is the identity of a pod that our scheduler places. ours is false for those of others, and for
-// pods of workloads with slots, whose names are no matter.
+// Placed returns the identity of a pod that our scheduler places. ours is false for pods of other schedulers and
+// of workloads with slots.
 func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds) (id Identity, ours bool) {
 	if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {
 		return Identity{}, false
@@ -74,9 +73,8 @@ func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds) (id Identity, ours bool) 
 	return id, err == nil && fixed && !id.Slot
 }
 
-// ParseSelector reads a selector of labels: a JSON LabelSelector such as
-// {"matchLabels":{"app":"mysql"}}, or the form that kubectl takes, such as app=mysql,env!=test. The
-// empty text selects nothing.
+// ParseSelector parses a label selector: a JSON LabelSelector such as {"matchLabels":{"app":"mysql"}}, or the
+// format of kubectl, such as app=mysql,env!=test. An empty text returns nil, which selects nothing.
 func ParseSelector(s string) (labels.Selector, error) {
 	s = strings.TrimSpace(s)
 	if s == "" {
@@ -92,20 +90,20 @@ func ParseSelector(s string) (labels.Selector, error) {
 		return nil, fmt.Errorf("not a LabelSelector in JSON: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("not a LabelSelector in JSON: there is more after it")
+		return nil, errors.New("not a LabelSelector in JSON: unexpected text after it")
 	}
 	return metav1.LabelSelectorAsSelector(&selector)
 }
 
-// ParseLabels reads a selector in the form that kubectl takes. One that chooses everything is refused: what
-// there was to read has said nothing, such as a blank, or a zero byte, which the library takes for the end.
+// ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error, because
+// the text was blank or began with a zero byte, which the library takes for the end.
 func ParseLabels(s string) (labels.Selector, error) {
 	selector, err := labels.Parse(s)
 	if err != nil {
 		return nil, err
 	}
 	if selector.Empty() || strings.ContainsRune(s, 0) {
-		return nil, errors.New("it has to choose by labels, such as app=mysql,env!=test")
+		return nil, errors.New("the selector must name labels, such as app=mysql,env!=test")
 	}
 	return selector, nil
 }

@@ -6,13 +6,11 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// AnnotationFailover on a workload, or on its pod template, says what becomes of a pod whose node
-// can't take it: "Wait", "Migrate" or "Reassign".
+// AnnotationFailover on a workload or its pod template is the failover policy: "Wait", "Migrate" or "Reassign".
 const AnnotationFailover = "fixedip.io/failover"
 
-// Failover reads the policy from the annotations of a workload and of its pod template; the
-// workload's own come first. It is empty where neither says anything. An error names the annotation
-// and the value.
+// Failover returns the failover policy of a workload from its annotations or, if there is none, from those of its
+// pod template; empty if neither has it. An error names the annotation and the value.
 func Failover(workload, template map[string]string) (v1alpha1.Failover, error) {
 	v, ok := workload[AnnotationFailover]
 	if !ok {
@@ -27,7 +25,7 @@ func Failover(workload, template map[string]string) (v1alpha1.Failover, error) {
 	return f, nil
 }
 
-// ParseFailover reads the word of a policy. The error begins with what was written.
+// ParseFailover parses a failover policy. The error begins with the quoted value.
 func ParseFailover(word string) (v1alpha1.Failover, error) {
 	switch f := v1alpha1.Failover(word); f {
 	case v1alpha1.Wait, v1alpha1.Migrate, v1alpha1.Reassign:

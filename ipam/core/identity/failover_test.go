@@ -14,13 +14,13 @@ func TestFailover(t *testing.T) {
 		want               v1alpha1.Failover
 		wantErr            string
 	}{
-		"nothing said":         {},
-		"said":                 {workload: says("Migrate"), want: v1alpha1.Migrate},
-		"said in the template": {template: says("Reassign"), want: v1alpha1.Reassign},
-		"said in both":         {workload: says("Wait"), template: says("Migrate"), want: v1alpha1.Wait},
-		"no such word":         {workload: says("Move"), template: says("Migrate"), wantErr: `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign`},
-		"another's case":       {template: says("migrate"), wantErr: `annotation fixedip.io/failover is "migrate"; write Wait, Migrate or Reassign`},
-		"no word":              {workload: says(""), wantErr: `annotation fixedip.io/failover is ""; write Wait, Migrate or Reassign`},
+		"no annotation":   {},
+		"on the workload": {workload: says("Migrate"), want: v1alpha1.Migrate},
+		"on the template": {template: says("Reassign"), want: v1alpha1.Reassign},
+		"on both":         {workload: says("Wait"), template: says("Migrate"), want: v1alpha1.Wait},
+		"unknown policy":  {workload: says("Move"), template: says("Migrate"), wantErr: `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign`},
+		"wrong case":      {template: says("migrate"), wantErr: `annotation fixedip.io/failover is "migrate"; write Wait, Migrate or Reassign`},
+		"empty":           {workload: says(""), wantErr: `annotation fixedip.io/failover is ""; write Wait, Migrate or Reassign`},
 	} {
 		got, err := identity.Failover(c.workload, c.template)
 		message := ""

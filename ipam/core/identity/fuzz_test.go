@@ -17,8 +17,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// readers read one annotation each. Key: the annotation. Value: what it says in our words, so that what is
-// written down again says the same; empty where it says nothing.
+// readers contains one parser per annotation. Key: the annotation. The parser returns the value in canonical form, so
+// that parsing it again gives the same; empty if the annotation has no effect.
 var readers = map[string]func(map[string]string) (string, error){
 	identity.AnnotationWhenDeleted: func(a map[string]string) (string, error) {
 		p, err := identity.Reclaim(a, nil)
@@ -39,7 +39,7 @@ var readers = map[string]func(map[string]string) (string, error){
 	identity.AnnotationOnMismatch: func(a map[string]string) (string, error) {
 		p, err := identity.MismatchPolicy(nil, a, identity.Restart)
 		if err != nil && p != identity.Report {
-			return "", fmt.Errorf("what can't be read is %s", p)
+			return "", fmt.Errorf("an invalid value is read as %s", p)
 		}
 		return string(p), err
 	},
@@ -57,7 +57,8 @@ var readers = map[string]func(map[string]string) (string, error){
 	},
 }
 
-// An annotation is refused with its name and its value, or says something that can be written down again.
+// FuzzAnnotations checks that an annotation is refused with its name and value, or parses to a value that can be
+// written again.
 func FuzzAnnotations(f *testing.F) {
 	for key := range readers {
 		for _, value := range []string{"Delete", "Retain", "retain", "Wait", "Migrate", "Reassign", "Restart", "Report", "30m", "-1s", "2562047h47m16.854775807s", "9999999h", "1h30", "+5m", "true", "False", "yes", "1", "", " Retain", "Retain\n", "\x00", "\xff"} {
@@ -87,7 +88,7 @@ func FuzzAnnotations(f *testing.F) {
 	})
 }
 
-// A selector chooses what its text says, in whichever of the two forms, and never all pods by mistake.
+// FuzzSelector checks that a selector matches what its text says in both formats, and never all pods by mistake.
 func FuzzSelector(f *testing.F) {
 	for _, seed := range []string{
 		"", " ", ",", "\x00", "app=a\x00,b=c", "app=mysql", "app=mysql,env!=test", "app in (a,b)", "!app", "app", "a in", "=", ",", `{"matchLabels":{"app":"mysql"}}`, `{}`, `{"matchLabels":null}`,
@@ -111,7 +112,7 @@ func FuzzSelector(f *testing.F) {
 		}
 		again, err := identity.ParseSelector(s.String())
 		if s.Empty() {
-			// All pods: only JSON can say so.
+			// Only JSON can select all pods.
 			if !strings.HasPrefix(strings.TrimSpace(text), "{") {
 				t.Errorf("%q selects all pods", text)
 			}
@@ -128,8 +129,7 @@ func FuzzSelector(f *testing.F) {
 	})
 }
 
-// A kind that passes can be had fixed addresses for, its name in a pool entry leads back to it, and what is
-// refused is named.
+// FuzzKind checks that the label of a valid kind leads back to it, and that errors name the invalid field.
 func FuzzKind(f *testing.F) {
 	for _, seed := range []string{
 		"Deployment.apps=Slot", "StatefulSet.apps=PodName:ByAnnotation", "CloneSet.apps.kruise.io=Slot:ByDefault", "DaemonSet.apps=PodName", "Pod=PodName", "ReplicationController=Slot", "deployment=Slot",
@@ -165,13 +165,13 @@ func FuzzKind(f *testing.F) {
 		if k.APIGroup == "" {
 			id.Owner.APIVersion = "v1"
 		}
-		if gotLabel, name, ok := id.Entry().Workload(); !ok || gotLabel != label || name != "web" || id.Entry().Ordinary() {
-			t.Errorf("%q: its entry %+v is for %s %s, ordinary: %v", text, id.Entry(), gotLabel, name, id.Entry().Ordinary())
+		if gotLabel, name, ok := id.Entry().WorkloadRef(); !ok || gotLabel != label || name != "web" || id.Entry().IsUnreserved() {
+			t.Errorf("%q: its entry %+v is for %s %s, unreserved: %v", text, id.Entry(), gotLabel, name, id.Entry().IsUnreserved())
 		}
 	})
 }
 
-// Names that we make are names, and names that we read apart are those that were put together.
+// FuzzNames checks that generated names are valid and that parsed names match what they were built from.
 func FuzzNames(f *testing.F) {
 	f.Add("web", int32(0), "10.240.1.254")
 	f.Add("web-0", int32(2147483647), "fd00::")
@@ -209,8 +209,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// Whoever controls a pod and whatever is written on it: it has an identity that its entries can be told by, or
-// none, or the reason why that can't be said.
+// FuzzIdentity checks that any pod has an identity that its entries lead back to, or none, or an error.
 func FuzzIdentity(f *testing.F) {
 	for _, s := range [][3]string{
 		{"apps/v1", "StatefulSet", "true"}, {"apps/v1", "ReplicaSet", "true"}, {"", "Pod", ""}, {"foo/v1", "Pod", "true"}, {"a/b/c", "StatefulSet", ""}, {"v1", "ReplicationController", "True"},
@@ -245,10 +244,10 @@ func FuzzIdentity(f *testing.F) {
 			}
 			return
 		}
-		if ns, name, ok := id.Entry().Pod(); !ok || ns != "db" || name != "web-0" {
-			t.Errorf("its entry %+v is that of %s/%s", id.Entry(), ns, name)
+		if !id.Entry().OwnedBy("db/web-0") {
+			t.Errorf("its entry is %+v", id.Entry())
 		}
-		if id.Entry().Ordinary() {
+		if id.Entry().IsUnreserved() {
 			t.Errorf("its entry %+v goes with the pod", id.Entry())
 		}
 		record := &v1alpha1.FixedIP{Spec: v1alpha1.FixedIPSpec{Owner: v1alpha1.OwnerReference{APIVersion: id.Owner.APIVersion, Kind: id.Owner.Kind, Name: id.Owner.Name, UID: id.Owner.UID}}}

@@ -1,6 +1,3 @@
-// Package identity says which pods have a fixed address and to whom it belongs.
-//
-// It is pure: it reads Kubernetes objects as values. It may not read a cache or call an API.
 package identity
 
 import (
@@ -18,87 +15,82 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// AnnotationEnabled on a pod says "true" or "false": whether it has a fixed address. Without it that
-// goes by its kind of workload: a pod of a StatefulSet has one.
+// AnnotationEnabled on a pod ("true" or "false") says whether it has a fixed address. The default depends on the
+// kind of its workload: pods of StatefulSets have one.
 const AnnotationEnabled = "fixedip.io/enabled"
 
-// Annotations of a pod that ask for certain addresses, which package request reads. A pod without a
-// controller has a fixed address where it has one of them.
+// Annotations of a pod that request certain addresses; package request reads them. A bare pod with one of them
+// has a fixed address.
 const (
 	AnnotationIPs    = "fixedip.io/ips"
 	AnnotationCalico = "cni.projectcalico.org/ipAddrs"
 )
 
-// podKind is the owner's kind of a pod that has no controller: it is its own workload.
+// podKind is the owner's kind of a bare pod, which is its own workload.
 const podKind = "Pod"
 
-// Owner is the workload that an address is kept for.
+// Owner is the workload that an address is reserved for.
 type Owner struct {
 	APIVersion, Kind, Name string
 	UID                    types.UID
 }
 
-// OwnerOf is the owner that a record names.
+// OwnerOf returns the owner that a FixedIP names.
 func OwnerOf(r *v1alpha1.FixedIP) Owner {
 	o := r.Spec.Owner
 	return Owner{APIVersion: o.APIVersion, Kind: o.Kind, Name: o.Name, UID: o.UID}
 }
 
-// GroupKind is the owner's kind, in whatever version.
+// GroupKind returns the group and kind of the owner.
 func (o Owner) GroupKind() schema.GroupKind {
 	return schema.FromAPIVersionAndKind(o.APIVersion, o.Kind).GroupKind()
 }
 
-// Label is the owner's kind as pool entries name it.
+// Label returns the owner's kind as it is written in pool entries.
 func (o Owner) Label() string { return Label(o.GroupKind()) }
 
-// Identity is who keeps an address for life. For a StatefulSet it is the pod's name: a pod that
-// comes back under it is the same to its peers. For a workload with slots it is one of them, and the
-// pod names its holder.
+// Identity is what keeps an address for life. For a StatefulSet it is the pod name: the next pod with that name has
+// the same address. For a workload with slots it is one slot, and PodName is its holder.
 type Identity struct {
 	Namespace, PodName string
 	Owner              Owner
-	// Slot: the pod's name is not lasting; it has one of the slots of its owner.
+	// Slot is true if pod names are not stable: the pod has one of the slots of its owner.
 	Slot bool
 }
 
-// Key is the identity as pool entries name it.
+// Key returns the owner text of the identity in pool entries.
 func (i Identity) Key() string { return pool.OwnerKey(i.Namespace, i.PodName) }
 
-// Resource is the identity's workload as pool entries name it.
+// Resource returns the identity's workload as it is written in pool entries.
 func (i Identity) Resource() string { return Resource(i.Namespace, i.Owner.GroupKind(), i.Owner.Name) }
 
-// Itself tells whether the identity is that of a pod without a controller.
+// Itself reports whether the identity is that of a bare pod.
 func (i Identity) Itself() bool { return i.Owner.GroupKind() == schema.GroupKind{Kind: podKind} }
 
-// Entry is the pool entry that gives an address to the identity. That of a pod without a workload names
-// none: there is nobody else that it could be for, and an entry that is for a Pod in so many words goes
-// with that pod (pool.OrdinaryKind).
+// Entry returns the pool entry that gives an address to the identity.
 func (i Identity) Entry() pool.Entry {
 	if i.Itself() {
-		return pool.Alone(i.Namespace, i.PodName)
+		return pool.BarePodEntry(i.Namespace, i.PodName)
 	}
-	return pool.Owned(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
+	return pool.OwnedEntry(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
 }
 
-// Controllers finds what controls an object that controls a pod: a ReplicaSet, as a rule. seen is
-// false where that object, with that UID, is not known.
+// Controllers returns the controller of an object that controls a pod, usually a ReplicaSet. seen is false if that
+// object, with that UID, is unknown.
 type Controllers func(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, seen bool)
 
-// NoControllers knows none, for those to whom pods with slots are no matter: these are all that a
-// ReplicaSet controls.
+// NoControllers is a Controllers that knows no object, for callers that ignore pods with slots.
 func NoControllers(string, metav1.OwnerReference) (by *metav1.OwnerReference, seen bool) {
 	return nil, false
 }
 
-// ErrUnseen: what controls a pod is not known yet, so that nobody can say whom it belongs to.
+// ErrUnseen means that the controller of a pod has not been seen yet, so its identity is unknown.
 var ErrUnseen = errors.New("not seen yet")
 
-// Of is the identity of a pod. fixed is false where the pod has no fixed address: it is of no kind
-// that has any, it is not meant to have one, or it uses the network of its host. A pod without a
-// controller has one where it says so, or asks for certain addresses. An annotation that
-// cannot be read is an error: the pod must not start with an address that its author did not mean.
-// ErrUnseen is one as well.
+// Of returns the identity of a pod. fixed is false if the pod has no fixed address: its kind has none, it is
+// disabled by annotation, or it uses the host network. A bare pod has one if it is enabled by annotation or requests
+// addresses. An invalid annotation is an error, so that the pod does not start with an unintended address. ErrUnseen
+// is returned if the controller of a ReplicaSet is unknown.
 func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fixed bool, err error) {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if pod.Spec.HostNetwork || owner != nil && !kinds.mayOwn(owner) {
@@ -120,8 +112,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	if said {
 		enabling = ByAnnotation
 	}
-	// A kind counts if it is enabled as strongly as the pod needs: one that is so by default, or any
-	// where the pod itself says it.
+	// A kind counts if it is enabled by default, or if the pod is enabled by annotation.
 	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || enabling == ByAnnotation) }
 	if groupKind(owner) == ReplicaSets {
 		if !slices.ContainsFunc(kinds.list, func(k Kind) bool { return k.Identity == Slot && counts(k, true) }) {
@@ -132,7 +123,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 			return Identity{}, false, fmt.Errorf("the %s %s of pod %s/%s: %w", owner.Kind, owner.Name, pod.Namespace, pod.Name, ErrUnseen)
 		}
 		if by != nil {
-			// A ReplicaSet hands its pods on to whoever controls it.
+			// The pods of a ReplicaSet belong to its controller.
 			owner = by
 		}
 	}
@@ -148,7 +139,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	}, true, nil
 }
 
-// enabled is what AnnotationEnabled on a pod says; said is false where it is not there.
+// enabled returns the value of AnnotationEnabled; said is false if the pod does not have it.
 func enabled(pod *corev1.Pod) (enabled, said bool, err error) {
 	v, said := pod.Annotations[AnnotationEnabled]
 	if !said {
@@ -160,12 +151,13 @@ func enabled(pod *corev1.Pod) (enabled, said bool, err error) {
 	return enabled, true, nil
 }
 
-// itself is the identity of a pod without a controller.
+// itself returns the identity of a bare pod.
 func itself(pod *corev1.Pod) Identity {
 	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: Owner{APIVersion: "v1", Kind: podKind, Name: pod.Name, UID: pod.UID}}
 }
 
-// mayOwn tells whether the controller of a pod is of a kind with fixed addresses, or leads to one.
+// mayOwn reports whether the controller of a pod is of a kind with fixed addresses, or a ReplicaSet that may lead to
+// one.
 func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
 	gk := groupKind(owner)
 	_, known := k.Of(gk)
@@ -176,14 +168,14 @@ func groupKind(owner *metav1.OwnerReference) schema.GroupKind {
 	return schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
 }
 
-// OptsOut tells whether annotations, of a pod or of the template that pods are made from, say that
-// there is to be no fixed address. What can't be read says nothing.
+// OptsOut reports whether annotations of a pod or a pod template disable fixed addresses. An invalid value counts as
+// absent.
 func OptsOut(annotations map[string]string) bool {
 	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
 	return err == nil && !enabled
 }
 
-// OptsIn tells whether annotations say that there is to be a fixed address.
+// OptsIn reports whether annotations enable fixed addresses.
 func OptsIn(annotations map[string]string) bool {
 	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
 	return err == nil && enabled

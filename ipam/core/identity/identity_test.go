@@ -58,22 +58,22 @@ func TestOf(t *testing.T) {
 		fixed   bool
 		wantErr string
 	}{
-		"of a StatefulSet":       {pod: pod(), want: mysql0, fixed: true},
-		"opted in":               {pod: pod(enabled("true")), want: mysql0, fixed: true},
-		"opted out":              {pod: pod(enabled("false"))},
-		"opted nowhere":          {pod: pod(enabled("nope")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "nope"; write "true" or "false"`},
-		"opted emptily":          {pod: pod(enabled("")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is ""; write "true" or "false"`},
-		"on the host's network":  {pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
-		"of a ReplicaSet":        {pod: pod(replicaSet, enabled("true"))},
-		"of another StatefulSet": {pod: pod(ownedBy("apps.kruise.io/v1beta1", "StatefulSet"), enabled("true"))},
-		"of nobody":              {pod: pod(alone)},
-		"of nobody, opted in":    {pod: pod(alone, enabled("true")), want: itself, fixed: true},
-		"of nobody, opted out":   {pod: pod(alone, enabled("false"))},
-		"of nobody, nowhere":     {pod: pod(alone, enabled("nope")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "nope"; write "true" or "false"`},
-		"of nobody, asking":      {pod: pod(alone, asks("fixedip.io/ips")), want: itself, fixed: true},
-		"of nobody, as Calico's": {pod: pod(alone, asks("cni.projectcalico.org/ipAddrs")), want: itself, fixed: true},
-		"of nobody, on the host": {pod: pod(alone, enabled("true"), func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
-		"of no controller":       {pod: pod(func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil })},
+		"of a StatefulSet":             {pod: pod(), want: mysql0, fixed: true},
+		"opted in":                     {pod: pod(enabled("true")), want: mysql0, fixed: true},
+		"opted out":                    {pod: pod(enabled("false"))},
+		"invalid annotation":           {pod: pod(enabled("nope")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "nope"; write "true" or "false"`},
+		"empty annotation":             {pod: pod(enabled("")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is ""; write "true" or "false"`},
+		"on the host network":          {pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
+		"of a ReplicaSet":              {pod: pod(replicaSet, enabled("true"))},
+		"of another StatefulSet":       {pod: pod(ownedBy("apps.kruise.io/v1beta1", "StatefulSet"), enabled("true"))},
+		"bare pod":                     {pod: pod(alone)},
+		"bare pod, opted in":           {pod: pod(alone, enabled("true")), want: itself, fixed: true},
+		"bare pod, opted out":          {pod: pod(alone, enabled("false"))},
+		"bare pod, invalid annotation": {pod: pod(alone, enabled("nope")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "nope"; write "true" or "false"`},
+		"bare pod, requests addresses": {pod: pod(alone, asks("fixedip.io/ips")), want: itself, fixed: true},
+		"bare pod, Calico annotation":  {pod: pod(alone, asks("cni.projectcalico.org/ipAddrs")), want: itself, fixed: true},
+		"bare pod, host network":       {pod: pod(alone, enabled("true"), func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
+		"of no controller":             {pod: pod(func(p *corev1.Pod) { p.OwnerReferences[0].Controller = nil })},
 
 		"StatefulSets by annotation, and none": {pod: pod(), kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: identity.PodName}}},
 		"StatefulSets by annotation, opted in": {pod: pod(enabled("true")), kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: identity.PodName}}, want: mysql0, fixed: true},
@@ -87,15 +87,15 @@ func TestOf(t *testing.T) {
 		"of a Deployment by default":              {pod: pod(replicaSet), kinds: []identity.Kind{always}, want: deployed, fixed: true},
 		"of a Deployment, opted out":              {pod: pod(replicaSet, enabled("false")), kinds: []identity.Kind{always}},
 		"of a Deployment, and stable names count": {pod: pod(replicaSet, enabled("true")), kinds: []identity.Kind{kruise}},
-		"of a ReplicaSet of nobody's":             {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-alone" }), kinds: []identity.Kind{deployments}},
-		"of a ReplicaSet by itself": {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-alone" }),
+		"of a ReplicaSet without a controller":    {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-alone" }), kinds: []identity.Kind{deployments}},
+		"of a ReplicaSet as workload": {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-alone" }),
 			kinds: []identity.Kind{{APIGroup: "apps", Kind: "ReplicaSet", Identity: identity.Slot}},
 			want: func() identity.Identity {
 				id := of("apps/v1", "ReplicaSet", true)
 				id.Owner.UID = "rs-alone"
 				return id
 			}(), fixed: true},
-		"of a ReplicaSet that is another by now": {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-before" }), kinds: []identity.Kind{deployments},
+		"of a ReplicaSet with another UID": {pod: pod(replicaSet, enabled("true"), func(p *corev1.Pod) { p.OwnerReferences[0].UID = "rs-before" }), kinds: []identity.Kind{deployments},
 			wantErr: "the ReplicaSet mysql of pod db/mysql-0: not seen yet"},
 	} {
 		controllers := func(namespace string, of metav1.OwnerReference) (*metav1.OwnerReference, bool) {
@@ -116,10 +116,10 @@ func TestOf(t *testing.T) {
 			t.Errorf("%s: fixed %v, error %q, (-want +got): %s", name, fixed, message, diff)
 		}
 	}
-	if got, want := of("apps.kruise.io/v1beta1", "StatefulSet", false).Entry(), (pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet.apps.kruise.io/mysql"}); got != want {
+	if got, want := of("apps.kruise.io/v1beta1", "StatefulSet", false).Entry(), (pool.OwnedEntry("db", "mysql-0", "StatefulSet.apps.kruise.io", "mysql")); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)
 	}
-	if got, want := mysql0.Entry(), (pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"}); got != want {
+	if got, want := mysql0.Entry(), (pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")); got != want {
 		t.Errorf("entry %+v, want %+v", got, want)
 	}
 }
@@ -135,11 +135,11 @@ func TestMAC(t *testing.T) {
 		wanted  bool
 		wantErr string
 	}{
-		"not asked for":        {pod: pod()},
-		"asked for":            {pod: pod(annotated(identity.AnnotationStickyMAC, "true")), wanted: true},
-		"declined":             {pod: pod(annotated(identity.AnnotationStickyMAC, "false"))},
-		"chosen by hand":       {pod: pod(annotated(identity.AnnotationStickyMAC, "true"), annotated(identity.AnnotationCiliumMAC, "02:00:00:00:00:01"))},
-		"neither true nor not": {pod: pod(annotated(identity.AnnotationStickyMAC, "maybe")), wantErr: `annotation fixedip.io/sticky-mac of pod db/mysql-0 is "maybe"; write "true" or "false"`},
+		"not asked for":  {pod: pod()},
+		"asked for":      {pod: pod(annotated(identity.AnnotationStickyMAC, "true")), wanted: true},
+		"declined":       {pod: pod(annotated(identity.AnnotationStickyMAC, "false"))},
+		"chosen by hand": {pod: pod(annotated(identity.AnnotationStickyMAC, "true"), annotated(identity.AnnotationCiliumMAC, "02:00:00:00:00:01"))},
+		"invalid value":  {pod: pod(annotated(identity.AnnotationStickyMAC, "maybe")), wantErr: `annotation fixedip.io/sticky-mac of pod db/mysql-0 is "maybe"; write "true" or "false"`},
 	} {
 		wanted, err := identity.WantsMAC(c.pod)
 		message := ""
@@ -151,12 +151,12 @@ func TestMAC(t *testing.T) {
 		}
 	}
 
-	// It must stay what it was in every release to come.
+	// The MAC address must not change between releases.
 	first := identity.Identity{Namespace: "db", PodName: "mysql-0"}.MAC(nil)
 	if want := "f6:47:da:d5:d1:be"; first.String() != want {
 		t.Errorf("the MAC address of db/mysql-0 is %s, want %s", first, want)
 	}
-	// That of a slot goes with its address and not with the pod.
+	// The MAC address of a slot depends on its address and not on the pod.
 	slot := func(pod string, addr string) string {
 		return identity.Identity{Namespace: "db", PodName: pod, Slot: true}.MAC([]netip.Addr{netip.MustParseAddr(addr)}).String()
 	}

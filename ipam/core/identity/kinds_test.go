@@ -35,18 +35,18 @@ func TestValidateKinds(t *testing.T) {
 		want  string
 	}{
 		"none":                       {},
-		"all that is":                {kinds: []identity.Kind{good, {Kind: "ReplicationController", Identity: "Slot", Enabled: "ByDefault"}, {APIGroup: "apps", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByAnnotation"}}},
-		"a version":                  {kinds: []identity.Kind{{APIGroup: "apps/v1", Kind: "Deployment", Identity: "Slot"}}, want: `workloads[0].apiGroup: Invalid value: "apps/v1": must be an API group without its version, such as apps`},
-		"no kind":                    {kinds: []identity.Kind{{APIGroup: "apps", Identity: "Slot"}}, want: `workloads[0].kind: Required value: name the kind of the workload, such as Deployment`},
+		"all kinds":                  {kinds: []identity.Kind{good, {Kind: "ReplicationController", Identity: "Slot", Enabled: "ByDefault"}, {APIGroup: "apps", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByAnnotation"}}},
+		"a version":                  {kinds: []identity.Kind{{APIGroup: "apps/v1", Kind: "Deployment", Identity: "Slot"}}, want: `workloads[0].apiGroup: Invalid value: "apps/v1": must be an API group without a version, such as apps`},
+		"no kind":                    {kinds: []identity.Kind{{APIGroup: "apps", Identity: "Slot"}}, want: `workloads[0].kind: Required value: must be the kind of the workload, such as Deployment`},
 		"a plural":                   {kinds: []identity.Kind{good, {APIGroup: "apps", Kind: "deployments", Identity: "Slot"}}, want: `workloads[1].kind: Invalid value: "deployments": must be a kind in the singular, such as Deployment`},
-		"no identity":                {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C"}}, want: `workloads[0].identity: Required value: write PodName where pods come back under their names, and Slot where they don't`},
-		"another":                    {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Name"}}, want: `workloads[0].identity: Unsupported value: "Name": supported values: "PodName", "Slot"`},
-		"not its own":                {kinds: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: "PodName"}}, want: `workloads[0].identity: Invalid value: "PodName": must be Slot for a Deployment`},
-		"nor for names":              {kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: "Slot"}}, want: `workloads[0].identity: Invalid value: "Slot": must be PodName for a StatefulSet`},
-		"on every node":              {kinds: []identity.Kind{{APIGroup: "apps", Kind: "DaemonSet", Identity: "Slot"}}, want: `workloads[0].kind: Invalid value: "DaemonSet": its pods can't have fixed addresses: neither their names nor their number are lasting`},
-		"enabled how":                {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Slot", Enabled: "true"}}, want: `workloads[0].enabled: Unsupported value: "true": supported values: "ByDefault", "ByAnnotation"`},
-		"not told from StatefulSets": {kinds: []identity.Kind{{Kind: "StatefulSet", Identity: "PodName"}}, want: `workloads[0].apiGroup: Invalid value: "": pool entries could not tell a StatefulSet from that of group "apps"`},
-		"named twice":                {kinds: []identity.Kind{good, good}, want: `workloads[1]: Duplicate value: "CloneSet.apps.kruise.io"`},
+		"no identity":                {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C"}}, want: `workloads[0].identity: Required value: must be PodName if pods return with the same name, otherwise Slot`},
+		"unknown identity":           {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Name"}}, want: `workloads[0].identity: Unsupported value: "Name": supported values: "PodName", "Slot"`},
+		"identity of another kind":   {kinds: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: "PodName"}}, want: `workloads[0].identity: Invalid value: "PodName": must be Slot for a Deployment`},
+		"slots of a StatefulSet":     {kinds: []identity.Kind{{APIGroup: "apps", Kind: "StatefulSet", Identity: "Slot"}}, want: `workloads[0].identity: Invalid value: "Slot": must be PodName for a StatefulSet`},
+		"a DaemonSet":                {kinds: []identity.Kind{{APIGroup: "apps", Kind: "DaemonSet", Identity: "Slot"}}, want: `workloads[0].kind: Invalid value: "DaemonSet": pods of this kind cannot have fixed addresses: neither their names nor their number are stable`},
+		"unknown enabling":           {kinds: []identity.Kind{{APIGroup: "a.b", Kind: "C", Identity: "Slot", Enabled: "true"}}, want: `workloads[0].enabled: Unsupported value: "true": supported values: "ByDefault", "ByAnnotation"`},
+		"same label as StatefulSets": {kinds: []identity.Kind{{Kind: "StatefulSet", Identity: "PodName"}}, want: `workloads[0].apiGroup: Invalid value: "": pool entries cannot distinguish a StatefulSet from that of group "apps"`},
+		"listed twice":               {kinds: []identity.Kind{good, good}, want: `workloads[1]: Duplicate value: "CloneSet.apps.kruise.io"`},
 	} {
 		got := ""
 		if err := identity.ValidateKinds(field.NewPath("workloads"), c.kinds).ToAggregate(); err != nil {
@@ -58,7 +58,7 @@ func TestValidateKinds(t *testing.T) {
 	}
 }
 
-// The StatefulSet is always there, and what a list says of it counts.
+// TestNewKinds checks that StatefulSets are always included and that a list can configure them.
 func TestNewKinds(t *testing.T) {
 	sts := identity.Kind{APIGroup: "apps", Kind: "StatefulSet", Identity: "PodName", Enabled: "ByDefault"}
 	deployment := identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: "Slot"}
@@ -77,7 +77,7 @@ func TestNewKinds(t *testing.T) {
 	}
 }
 
-// What a pool entry names is found again, and two kinds of one name are told apart.
+// TestLabel checks that labels in pool entries lead back to their kind, and that kinds with the same name differ.
 func TestLabel(t *testing.T) {
 	kinds := identity.NewKinds(identity.Kind{APIGroup: "apps.kruise.io", Kind: "StatefulSet", Identity: "PodName"}, identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: "Slot"})
 	for label, want := range map[string]string{"StatefulSet": "apps", "StatefulSet.apps.kruise.io": "apps.kruise.io", "Deployment": "apps"} {
@@ -85,7 +85,7 @@ func TestLabel(t *testing.T) {
 			t.Errorf("%s is %+v (%v)", label, k, ok)
 		}
 	}
-	// An entry for a Pod goes with the pod: no workload is called so.
+	// An entry for the kind Pod is removed with its pod, so no workload has that label.
 	if got := identity.Label(schema.GroupKind{Group: "foo", Kind: "Pod"}); got != "Pod.foo" {
 		t.Errorf("the kind Pod of group foo goes by %s", got)
 	}

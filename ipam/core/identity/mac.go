@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// AnnotationStickyMAC on a pod says "true" or "false": whether its interface keeps its MAC
-	// address as well.
+	// AnnotationStickyMAC on a pod ("true" or "false") says whether its interface keeps its MAC address too.
 	AnnotationStickyMAC = "fixedip.io/sticky-mac"
-	// AnnotationCiliumMAC is what an agent takes the MAC address of a new interface from (pkg/annotation
-	// in Cilium's source). Who sets it by hand has chosen the address himself.
+	// AnnotationCiliumMAC is the annotation from which an agent takes the MAC address of a new interface (Cilium
+	// fact 16). A value that a user set is kept.
 	AnnotationCiliumMAC = "cni.cilium.io/mac-address"
 )
 
-// WantsMAC tells whether the pod asks for a MAC address that it does not have yet.
+// WantsMAC reports whether the pod asks for a stable MAC address and has none yet.
 func WantsMAC(pod *corev1.Pod) (bool, error) {
 	v, ok := pod.Annotations[AnnotationStickyMAC]
 	if !ok {
@@ -32,10 +31,8 @@ func WantsMAC(pod *corev1.Pod) (bool, error) {
 	return wanted && pod.Annotations[AnnotationCiliumMAC] == "", nil
 }
 
-// MAC is the address of the identity's interface, the same at any time and in any scheduler, since
-// it is worked out from the name alone, or for a slot from the first of its addresses: nothing has to
-// be stored, and nothing can be lost. It is a locally administered unicast address; 46 of its bits
-// come from a hash.
+// MAC returns the MAC address of the identity. It is derived from the identity's name or, for a slot, from its first
+// address, so it need not be stored. It is a locally administered unicast address; 46 bits come from a hash.
 func (i Identity) MAC(addrs []netip.Addr) net.HardwareAddr {
 	of := i.Key()
 	if i.Slot && len(addrs) > 0 {

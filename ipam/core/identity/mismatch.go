@@ -2,21 +2,21 @@ package identity
 
 import "fmt"
 
-// AnnotationOnMismatch on a workload or on its pods says what is done about a pod that runs with
-// another address than the one that is kept for it: "Restart" or "Report".
+// AnnotationOnMismatch on a workload or on its pods is the policy for pods that run with another address than their
+// fixed address: "Restart" or "Report".
 const AnnotationOnMismatch = "fixedip.io/mismatch-policy"
 
-// OnMismatch is what is done about such a pod.
+// OnMismatch is the policy for a pod with a mismatch.
 type OnMismatch string
 
 const (
-	// Restart evicts the pod, so that it starts again with its address.
+	// Restart evicts the pod, so that it starts again with its fixed address.
 	Restart OnMismatch = "Restart"
-	// Report only tells of it.
+	// Report reports the mismatch and does not restart the pod.
 	Report OnMismatch = "Report"
 )
 
-// ParseOnMismatch reads the policy from the text of a flag or an annotation.
+// ParseOnMismatch parses the policy from a flag or an annotation.
 func ParseOnMismatch(s string) (OnMismatch, error) {
 	switch p := OnMismatch(s); p {
 	case Restart, Report:
@@ -25,9 +25,8 @@ func ParseOnMismatch(s string) (OnMismatch, error) {
 	return "", fmt.Errorf("%q is neither Restart nor Report", s)
 }
 
-// MismatchPolicy reads the policy from the annotations of a workload and of its pod; the workload's
-// come first, and where neither says anything, it is otherwise. What can't be read is an error and
-// Report: a pod is not restarted because of a slip of the pen.
+// MismatchPolicy returns the policy from the annotations of a workload or, if there is none, of its pod, or else the
+// given default. For an invalid annotation it returns Report and an error: a typing error must not restart pods.
 func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMismatch, error) {
 	for _, annotations := range []map[string]string{workload, pod} {
 		v, ok := annotations[AnnotationOnMismatch]

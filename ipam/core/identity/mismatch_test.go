@@ -16,7 +16,7 @@ func TestMismatchPolicy(t *testing.T) {
 		"nothing is said":           {want: identity.Restart},
 		"the pod says so":           {pod: says("Report"), want: identity.Report},
 		"the workload knows better": {workload: says("Restart"), pod: says("Report"), want: identity.Restart},
-		"what nobody understands":   {workload: says("restart"), want: identity.Report, wrong: true},
+		"an invalid value":          {workload: says("restart"), want: identity.Report, wrong: true},
 	} {
 		got, err := identity.MismatchPolicy(c.workload, c.pod, identity.Restart)
 		if got != c.want || (err != nil) != c.wrong {

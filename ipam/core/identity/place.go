@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Place is the node that a pod is on or, before it is bound, the one that it was made for: a
-// DaemonSet makes each pod for one node and says so by name. Empty where there is none yet.
+// Place returns the node that a pod is bound to or, before that, the node that a DaemonSet created it for; empty if
+// there is none yet.
 func Place(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName
@@ -19,7 +19,7 @@ func Place(pod *corev1.Pod) string {
 	if required == nil {
 		return ""
 	}
-	// The terms are alternatives, each of which the DaemonSet controller gives the name of the node.
+	// The DaemonSet controller puts the name of the node into every term; terms are alternatives.
 	for _, term := range required.NodeSelectorTerms {
 		for _, f := range term.MatchFields {
 			if f.Key == metav1.ObjectNameField && f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1 {

@@ -11,35 +11,33 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Annotations of a workload, or of its pod template, that say when its addresses go back.
+// Annotations of a workload or its pod template that define when its addresses are released.
 const (
 	// AnnotationWhenDeleted: "Delete" (the default) or "Retain".
 	AnnotationWhenDeleted = "fixedip.io/when-deleted"
 	// AnnotationWhenScaled: "Retain" (the default) or "Delete".
 	AnnotationWhenScaled = "fixedip.io/when-scaled"
-	// AnnotationTTL: a duration such as "30m" for which an address that is to go back is kept.
+	// AnnotationTTL: a duration such as "30m" by which the release of an address is delayed.
 	AnnotationTTL = "fixedip.io/retention-ttl"
 )
 
-// DefaultReclaim is the policy of a workload that says nothing.
+// DefaultReclaim returns the default policy of workloads.
 func DefaultReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain}
 }
 
-// NamedReclaim is the policy of a pod without a workload that says nothing: somebody wrote its
-// address down for its name, and it is his to take back.
+// NamedReclaim returns the default policy of bare pods: a user reserved the address for the name, and releases it.
 func NamedReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
 }
 
-// Reclaim reads the policy from the annotations of a workload and of its pod template; the
-// workload's own come first. An error names the annotation and the value; no part of the policy is
-// to be used then.
+// Reclaim returns the policy from the annotations of a workload and, for those that it does not have, of its pod
+// template. An error names the annotation and the value; the policy is not valid then.
 func Reclaim(workload, template map[string]string) (v1alpha1.ReclaimPolicy, error) {
 	return reclaim(DefaultReclaim(), workload, template)
 }
 
-// PodReclaim reads the policy of a pod without a workload from its annotations, as Reclaim does.
+// PodReclaim returns the policy of a bare pod from its annotations.
 func PodReclaim(pod map[string]string) (v1alpha1.ReclaimPolicy, error) {
 	return reclaim(NamedReclaim(), pod, nil)
 }
@@ -74,7 +72,7 @@ func reclaim(policy v1alpha1.ReclaimPolicy, workload, template map[string]string
 	return policy, nil
 }
 
-// Ordinal is the number of a StatefulSet's pod, which its name ends in.
+// Ordinal returns the ordinal in the name of a StatefulSet pod.
 func Ordinal(podName, workload string) (int32, bool) {
 	suffix, ok := strings.CutPrefix(podName, workload+"-")
 	if !ok {
@@ -87,7 +85,7 @@ func Ordinal(podName, workload string) (int32, bool) {
 	return int32(n), true
 }
 
-// StatefulSetOf is the name of the StatefulSet that a pod of that name is of, if it is of one.
+// StatefulSetOf returns the name of the StatefulSet that a pod with this name would belong to.
 func StatefulSetOf(podName string) (string, bool) {
 	i := strings.LastIndex(podName, "-")
 	if i < 1 {

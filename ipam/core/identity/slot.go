@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// maxName is how long the name of an object may be.
+// maxName is the maximum length of an object name.
 const maxName = 253
 
-// SlotName is the name of the FixedIP of a slot: the workload and the first address of the slot,
-// such as web-10-240-1-254.
+// SlotName returns the name of the FixedIP of a slot: the workload and the first address of the slot, such as
+// web-10-240-1-254.
 func SlotName(workload string, addr netip.Addr) string {
 	suffix := "-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.String())
 	if strings.HasSuffix(suffix, "-") {
-		// An address that ends in colons: a name has to end in a letter or a digit.
+		// The address ends in colons, and a name has to end in a letter or a digit.
 		suffix += "0"
 	}
 	if len(workload)+len(suffix) > maxName {

@@ -5,18 +5,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Workload is what is read of an owner, of whatever kind.
+// Workload is the part of a workload that matters here. It may be of any kind.
 type Workload struct {
 	schema.GroupKind
-	// APIVersion is the one that it was read in.
+	// APIVersion is the version in which it was read.
 	APIVersion      string
 	Namespace, Name string
 	UID             types.UID
-	// Annotations are its own, Template those of its pod template.
+	// Annotations are those of the workload, Template those of its pod template.
 	Annotations, Template map[string]string
-	// Replicas is spec.replicas; nil where the kind has no such field.
+	// Replicas is spec.replicas; nil if the kind has no such field.
 	Replicas *int32
-	// Surge is how many pods an update may add to the replicas for a while.
+	// Surge is the number of pods that an update may add to the replicas temporarily.
 	Surge int32
 	// FirstOrdinal is spec.ordinals.start.
 	FirstOrdinal int32
@@ -29,7 +29,7 @@ type Workload struct {
 // OrdinalRange is a range of ordinals, both ends included.
 type OrdinalRange struct{ First, Last int32 }
 
-// Resource names the workload as pool entries do: "namespace/Kind/name".
+// Resource returns the name of the workload in pool entries: "namespace/Kind/name".
 func (w Workload) Resource() string { return Resource(w.Namespace, w.GroupKind, w.Name) }
 
 // Excludes reports whether the workload has no replica with this pod name. It counts ordinals as StatefulSets do:
@@ -54,7 +54,7 @@ func (w Workload) Excludes(podName string) bool {
 	return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)
 }
 
-// Resource is how pool entries name a workload.
+// Resource returns the name of a workload in pool entries.
 func Resource(namespace string, gk schema.GroupKind, name string) string {
 	return namespace + "/" + Label(gk) + "/" + name
 }

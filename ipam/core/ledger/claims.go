@@ -56,8 +56,8 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 		return Claim{}, err
 	}
 	for _, a := range c.Addrs {
-		if err := l.claimableBy(c, n, a); err != nil {
-			return Claim{}, err
+		if b := l.blocker(n, a, c.Owner, c.From); b != nil {
+			return Claim{}, b
 		}
 	}
 	held := l.owners.on(c.Owner, c.Node)
@@ -71,8 +71,8 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 			continue
 		}
 		if a, ok := l.kept.of(c.Owner, f); ok && kept {
-			if err := l.claimableBy(c, n, a); err != nil {
-				return Claim{}, err
+			if b := l.blocker(n, a, c.Owner, c.From); b != nil {
+				return Claim{}, b
 			}
 			c.Addrs = append(c.Addrs, a)
 			continue
@@ -82,41 +82,15 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 		case ok:
 			c.Addrs = append(c.Addrs, a)
 		case len(asked.Ranges(f)) > 0:
-			return Claim{}, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", asked, c.Node, joinSubnets(n.pool.Subnets))
+			return Claim{}, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", asked, c.Node, pool.JoinSubnets(n.pool.Subnets))
 		default:
-			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, c.Node, joinSubnets(n.pool.Subnets))
+			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, c.Node, pool.JoinSubnets(n.pool.Subnets))
 		}
 	}
 	slices.SortFunc(c.Addrs, netip.Addr.Compare)
 	l.claims[uid] = c
 	n.assume(uid, c.Addrs)
 	return c, nil
-}
-
-// claimableBy says why a claim can't have just this address on a node.
-func (l *Ledger) claimableBy(c Claim, n *node, a netip.Addr) error {
-	if !n.pool.Home(a) {
-		return fmt.Errorf("%s is not in the subnets of node %s (%s)", a, n.pool.Name, joinSubnets(n.pool.Subnets))
-	}
-	entry, exists := n.pool.Entries[a]
-	by, assumed := n.assumed[a]
-	keeper, keeps := l.kept.keeper(a)
-	switch {
-	case assumed:
-		return fmt.Errorf("%s on node %s is being claimed for %s", a, n.pool.Name, pool.Told(l.claims[by].Owner, c.Owner))
-	case exists && entry.Owner == c.Owner:
-	case resting(entry):
-		return fmt.Errorf("%s on node %s was released and rests; it can be had when it has cooled down", a, n.pool.Name)
-	case exists && !entry.Reusable() && (c.From == "" || entry.Owner != c.From):
-		return fmt.Errorf("%s on node %s is %s", a, n.pool.Name, heldBy(entry.Owner, c.Owner))
-	case keeps && keeper.Owner != c.Owner && keeper.Owner != c.From && (!exists || entry.Reusable()):
-		return fmt.Errorf("%s on node %s is kept by %s, which was made before; delete one of the two", a, n.pool.Name, keptBy(keeper, c.Owner))
-	case n.pool.InUse(a) && n.pool.Used[a] != c.Owner:
-		return fmt.Errorf("%s on node %s is still used by %s", a, n.pool.Name, pool.Told(n.pool.Used[a], c.Owner))
-	case n.pool.Withheld(a):
-		return fmt.Errorf("%s on node %s is being taken out of the pool, which the agent there has yet to confirm", a, n.pool.Name)
-	}
-	return nil
 }
 
 // Claimed is the claim in flight of a pod.
@@ -179,47 +153,4 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 		}
 	}
 	return c.Node, n.grewSince(before)
-}
-
-func (l *Ledger) claimable(nodeName string) (*node, error) {
-	n, ok := l.node(nodeName)
-	if !ok {
-		return nil, fmt.Errorf("node %s has no CiliumNode yet; see whether the Cilium agent runs there", nodeName)
-	}
-	if n.disputedWith != "" {
-		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; nothing in them is handed out until one of the two is changed", nodeName, n.disputedWith)
-	}
-	return n, nil
-}
-
-// resting tells whether an entry is of a released address that nobody may have yet.
-func resting(e pool.Entry) bool {
-	_, released := e.ReleasedAt()
-	return released && !e.Reusable()
-}
-
-func heldBy(owner, asks string) string {
-	if owner == "" {
-		return "a dynamic entry of the pool, which any pod may be using"
-	}
-	return "held by " + pool.Told(owner, asks)
-}
-
-// keptBy names a FixedIP, for whoever may know of it.
-func keptBy(k Keeping, asks string) string {
-	if pool.Told(k.Owner, asks) != k.Owner {
-		return "a FixedIP of another namespace"
-	}
-	return "FixedIP " + k.Record
-}
-
-func joinSubnets(subnets []netip.Prefix) string {
-	if len(subnets) == 0 {
-		return "none yet"
-	}
-	out := subnets[0].String()
-	for _, s := range subnets[1:] {
-		out += ", " + s.String()
-	}
-	return out
 }

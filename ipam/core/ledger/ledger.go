@@ -294,16 +294,17 @@ func (x index) holdings(owner string) []Holding {
 
 // named is the pod that an entry names, as its owner or in a mark, and the index that it belongs in.
 func (l *Ledger) named(e pool.Entry) (owner string, in index) {
-	if _, _, ok := e.Pod(); ok {
-		return e.Owner, l.owners
-	}
-	if _, owner, ok := e.AwayAt(); ok && owner != "" {
+	owner = e.NamesPod()
+	switch {
+	case owner == "":
+		return "", nil
+	case e.Kind == pool.Owned:
+		return owner, l.owners
+	case e.Kind == pool.Moved:
 		return owner, l.away
-	}
-	if owner, ok := e.ArrivingFor(); ok && owner != "" {
+	default:
 		return owner, l.arriving
 	}
-	return "", nil
 }
 
 func (l *Ledger) indexOwners(p pool.Node) {
@@ -311,17 +312,13 @@ func (l *Ledger) indexOwners(p pool.Node) {
 		if owner, in := l.named(e); in != nil {
 			in.add(owner, p.Name, a)
 		}
-		if _, _, ok := e.Pod(); ok {
-			l.countWorkload(e.Resource, e.Owner, 1)
-		}
+		l.countWorkload(e, 1)
 	}
 }
 
 func (l *Ledger) unindexOwners(name string, p pool.Node) {
 	for _, e := range p.Entries {
-		if _, _, ok := e.Pod(); ok {
-			l.countWorkload(e.Resource, e.Owner, -1)
-		}
+		l.countWorkload(e, -1)
 		if owner, in := l.named(e); in != nil {
 			in.remove(owner, name)
 		}
@@ -333,29 +330,18 @@ func (l *Ledger) unindexOwners(name string, p pool.Node) {
 func (l *Ledger) OwnersOf(namespace, kind, name string) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return slices.Sorted(maps.Keys(l.workloads[namespace+"/"+kind+"/"+name]))
+	return slices.Sorted(maps.Keys(l.workloads[pool.WorkloadKey(namespace, kind, name)]))
 }
 
-// WorkloadOf is the workload that a holding is for, as its entries say.
-func (l *Ledger) WorkloadOf(h Holding) (kind, name string, ok bool) {
+// EntryOf returns the entry of the first address of a holding: it says what the addresses are for.
+func (l *Ledger) EntryOf(h Holding) pool.Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	n, ok := l.node(h.Node)
 	if !ok || len(h.Addrs) == 0 {
-		return "", "", false
+		return pool.Entry{}
 	}
-	return n.pool.Entries[h.Addrs[0]].Workload()
-}
-
-// ResourceOf is what the entries of a holding say that they are for, in whatever words.
-func (l *Ledger) ResourceOf(h Holding) string {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	n, ok := l.node(h.Node)
-	if !ok || len(h.Addrs) == 0 {
-		return ""
-	}
-	return n.pool.Entries[h.Addrs[0]].Resource
+	return n.pool.Entries[h.Addrs[0]]
 }
 
 // OwnersOn are the pods that hold an address on a node, sorted.
@@ -368,7 +354,7 @@ func (l *Ledger) OwnersOn(name string) []string {
 	}
 	found := map[string]bool{}
 	for _, e := range n.pool.Entries {
-		if _, _, pod := e.Pod(); pod {
+		if e.Kind == pool.Owned {
 			found[e.Owner] = true
 		}
 	}

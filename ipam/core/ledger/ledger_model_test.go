@@ -60,17 +60,16 @@ func (m *model) claimableBy(owner, name string, a netip.Addr) bool {
 		}
 	}
 	e, exists := n.Entries[a]
-	_, released := e.ReleasedAt()
 	keeper, kept := m.keeper(a)
 	switch {
 	case !m.decides(name) || !n.Home(a):
 		return false
-	case exists && e.Owner == owner:
+	case exists && e.OwnedBy(owner):
 		return true
-	case kept && keeper.Owner != owner, n.InUse(a), n.Withheld(a):
+	case kept && keeper.Owner != owner, n.InUse(a), n.IsReleasing(a):
 		return false
 	}
-	return !exists || released
+	return !exists
 }
 
 // keeper is the oldest record that keeps an address.
@@ -107,7 +106,7 @@ func (m *model) held(owner string) []ledger.Holding {
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
 		h := ledger.Holding{Node: name}
 		for a, e := range m.nodes[name].Entries {
-			if e.Owner == owner {
+			if e.OwnedBy(owner) {
 				h.Addrs = append(h.Addrs, a)
 			}
 		}
@@ -124,12 +123,11 @@ func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
 	var want, got []string
 	for name, n := range m.nodes {
 		for a, e := range n.Entries {
-			if at, o, ok := e.AwayAt(); ok && o == owner {
-				there, known := m.nodes[at]
-				_, released := there.Entries[a].ReleasedAt()
-				want = append(want, fmt.Sprint("away ", a, name, at, !known || released))
+			if e.Kind == pool.Moved && e.Pod == owner {
+				there, known := m.nodes[e.Node]
+				want = append(want, fmt.Sprint("away ", a, name, e.Node, !known || there.Entries[a].Kind == pool.Cooldown))
 			}
-			if o, ok := e.ArrivingFor(); ok && o == owner {
+			if e.Kind == pool.MoveTarget && e.Pod == owner {
 				want = append(want, fmt.Sprint("arriving ", a, name))
 			}
 		}
@@ -139,7 +137,7 @@ func (m *model) compareMarks(t *rapid.T, l *ledger.Ledger, owner string) {
 		for _, a := range x.Addrs {
 			there, known := m.nodes[x.At]
 			listed = listed || known && there.InUse(a)
-			_, released := there.Entries[a].ReleasedAt()
+			released := there.Entries[a].Kind == pool.Cooldown
 			all = all && (!known || released)
 			got = append(got, fmt.Sprint("away ", a, x.Home, x.At, !known || released))
 		}
@@ -247,6 +245,12 @@ func (m *model) compareClaim(t *rapid.T, c ledger.Claim, err error, owner, name 
 	}
 }
 
+// ownedEntry returns the entry of a pod of one StatefulSet.
+func ownedEntry(owner string) pool.Entry {
+	namespace, name, _ := pool.SplitOwnerKey(owner)
+	return pool.OwnedEntry(namespace, name, "StatefulSet", "mysql")
+}
+
 func drawNode(t *rapid.T) pool.Node {
 	n := pool.Node{
 		Name:    rapid.SampledFrom(modelNodes).Draw(t, "node"),
@@ -265,13 +269,13 @@ func drawNode(t *rapid.T) pool.Node {
 			case 0:
 				n.Entries[a] = pool.Entry{}
 			case 1:
-				n.Entries[a] = pool.Entry{Owner: rapid.SampledFrom(modelOwners).Draw(t, "owner"), Resource: "db/StatefulSet/mysql"}
+				n.Entries[a] = ownedEntry(rapid.SampledFrom(modelOwners).Draw(t, "owner"))
 			case 2:
-				n.Entries[a] = pool.Released(time.Unix(int64(rapid.IntRange(0, 5).Draw(t, "at")), 0))
+				n.Entries[a] = pool.CooldownEntry("", time.Unix(int64(rapid.IntRange(0, 5).Draw(t, "at")), 0))
 			case 3:
-				n.Entries[a] = pool.Entry{Owner: "router"}
+				n.Entries[a] = pool.ForOwner("router")
 			case 4:
-				n.Entries[a] = pool.Away(rapid.SampledFrom(modelNodes).Draw(t, "away at"), rapid.SampledFrom(modelOwners).Draw(t, "away"))
+				n.Entries[a] = pool.MovedEntry(rapid.SampledFrom(modelNodes).Draw(t, "away at"), rapid.SampledFrom(modelOwners).Draw(t, "away"))
 			}
 			if rapid.IntRange(0, 5).Draw(t, "used") == 0 {
 				n.Used[a] = "somebody"
@@ -290,11 +294,11 @@ func drawNode(t *rapid.T) pool.Node {
 		owner := rapid.SampledFrom(modelOwners).Draw(t, "moved")
 		switch rapid.IntRange(0, 7).Draw(t, "foreign") {
 		case 0:
-			n.Entries[a] = pool.Entry{Owner: owner, Resource: "db/StatefulSet/mysql"}
+			n.Entries[a] = ownedEntry(owner)
 		case 1:
-			n.Entries[a] = pool.Arriving(owner)
+			n.Entries[a] = pool.MoveTargetEntry(owner)
 		case 2:
-			n.Entries[a] = pool.Released(time.Unix(1, 0))
+			n.Entries[a] = pool.CooldownEntry("", time.Unix(1, 0))
 		}
 	}
 	return n

@@ -36,23 +36,22 @@ func node(name, subnet string, entries map[string]pool.Entry, used ...string) po
 }
 
 func TestAssumePicks(t *testing.T) {
-	released := func(sec int64) pool.Entry { return pool.Released(time.Unix(sec, 0)) }
+	released := func(sec int64) pool.Entry { return pool.CooldownEntry("", time.Unix(sec, 0)) }
 	full := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {}, "10.0.1.4": released(30), "10.0.1.5": released(10), "10.0.1.6": released(20)}
 	for name, c := range map[string]struct {
 		node    pool.Node
 		want    string
 		wantErr string
 	}{
-		"the top of an empty subnet":        {node: node("n", "10.0.1.0/29", nil), want: "10.0.1.6"},
-		"the next below the fixed ones":     {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/x-0"}}), want: "10.0.1.5"},
-		"never a dynamic entry":             {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {}, "10.0.1.5": {}}), want: "10.0.1.4"},
-		"never what the agent has in use":   {node: node("n", "10.0.1.0/29", nil, "10.0.1.6", "10.0.1.5"), want: "10.0.1.4"},
-		"never what rests, while others do": {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": released(1)}), want: "10.0.1.5"},
-		"at last what rests longest":        {node: node("n", "10.0.1.0/29", full), want: "10.0.1.5"},
-		"but not if it is still in use":     {node: node("n", "10.0.1.0/29", full, "10.0.1.5"), want: "10.0.1.6"},
-		"what it holds already":             {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": {Owner: "db/mysql-0"}}), want: "10.0.1.2"},
-		"nothing where nothing is left":     {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30)"},
-		"nothing without a subnet":          {node: pool.Node{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none yet)"},
+		"the top of an empty subnet":       {node: node("n", "10.0.1.0/29", nil), want: "10.0.1.6"},
+		"the next below the fixed ones":    {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/x-0")}), want: "10.0.1.5"},
+		"never a dynamic entry":            {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {}, "10.0.1.5": {}}), want: "10.0.1.4"},
+		"never what the agent has in use":  {node: node("n", "10.0.1.0/29", nil, "10.0.1.6", "10.0.1.5"), want: "10.0.1.4"},
+		"never what cools down":            {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": released(1)}), want: "10.0.1.5"},
+		"not even if all others are taken": {node: node("n", "10.0.1.0/29", full), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/29)"},
+		"what it holds already":            {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/mysql-0")}), want: "10.0.1.2"},
+		"nothing where nothing is left":    {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30)"},
+		"nothing without a subnet":         {node: pool.Node{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
@@ -72,15 +71,15 @@ func TestAssumePicks(t *testing.T) {
 }
 
 func TestAssumeExact(t *testing.T) {
-	n := node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {Owner: "db/other-0"}, "10.0.1.3": pool.Released(time.Unix(1, 0)), "10.0.1.4": {Owner: "db/mysql-0"}}, "10.0.1.5")
+	n := node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": pool.ForOwner("db/other-0"), "10.0.1.3": pool.CooldownEntry("", time.Unix(1, 0)), "10.0.1.4": pool.ForOwner("db/mysql-0")}, "10.0.1.5")
 	for want, wantErr := range map[string]string{
 		"10.0.1.6": "",
 		"10.0.1.4": "",
-		"10.0.1.3": "",
-		"10.0.1.1": "10.0.1.1 on node n is a dynamic entry of the pool, which any pod may be using",
-		"10.0.1.2": "10.0.1.2 on node n is held by db/other-0",
-		"10.0.1.5": "10.0.1.5 on node n is still used by db/old-0",
-		"10.0.2.1": "10.0.2.1 is not in the subnets of node n (10.0.1.0/29)",
+		"10.0.1.3": "IP 10.0.1.3 on node n is cooling down after its release at 1970-01-01T00:00:01Z",
+		"10.0.1.1": "IP 10.0.1.1 on node n is a dynamic entry, which any pod may be using",
+		"10.0.1.2": "IP 10.0.1.2 on node n belongs to pod db/other-0",
+		"10.0.1.5": "IP 10.0.1.5 on node n is still in use by pod db/old-0",
+		"10.0.2.1": "IP 10.0.2.1 is not in the subnets of node n (10.0.1.0/29)",
 	} {
 		l := ledger.New()
 		l.SetNode(n)
@@ -109,7 +108,7 @@ func TestClaimLifeCycle(t *testing.T) {
 	if other, err := l.AssumeFrom("uid-2", "db/mysql-1", "n", v4, anything); err != nil || other.Addrs[0] == claim.Addrs[0] {
 		t.Fatalf("two claims share %v (%v)", other.Addrs, err)
 	}
-	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/mysql-0"}}))
+	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/mysql-0")}))
 	if !l.Stands(claim) || l.Room("n", address.IPv4) != 4 {
 		t.Fatalf("after the watch: stands %v, room %d", l.Stands(claim), l.Room("n", address.IPv4))
 	}
@@ -127,7 +126,7 @@ func TestClaimLifeCycle(t *testing.T) {
 // A pod and the one before it may both be on their way, to two nodes.
 func TestClaimedElsewhere(t *testing.T) {
 	l := ledger.New()
-	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/mysql-0"}}))
+	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/mysql-0")}))
 	l.SetNode(node("m", "10.0.2.0/29", nil))
 	if _, err := l.AssumeMoved("uid-1", "db/mysql-0", "m", []netip.Addr{addr("10.0.1.6")}); err != nil {
 		t.Fatal(err)
@@ -178,7 +177,7 @@ func TestHomeAndDisputes(t *testing.T) {
 func TestChangeNamesOwners(t *testing.T) {
 	l := ledger.New()
 	entry := func(owner string) map[string]pool.Entry {
-		return map[string]pool.Entry{"10.0.1.6": {Owner: owner}, "10.0.1.5": {Owner: "db/stays-0"}}
+		return map[string]pool.Entry{"10.0.1.6": pool.ForOwner(owner), "10.0.1.5": pool.ForOwner("db/stays-0")}
 	}
 	for _, step := range []struct {
 		entries map[string]pool.Entry

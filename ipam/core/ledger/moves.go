@@ -37,16 +37,15 @@ func (l *Ledger) Away(owner string) []Absence {
 		home := h.Node
 		n, _ := l.node(home)
 		for _, a := range h.Addrs {
-			at, _, _ := n.pool.Entries[a].AwayAt()
-			leaves := n.pool.Entries[a].Leaves()
+			e := n.pool.Entries[a]
+			at, leaves := e.Node, e.Leaving
 			i := slices.IndexFunc(out, func(x Absence) bool { return x.Home == home && x.At == at && x.Leaving == leaves })
 			if i < 0 {
 				i, out = len(out), append(out, Absence{Home: home, At: at, Leaving: leaves, Generation: n.pool.Generation, Barred: true})
 			}
 			out[i].Addrs = append(out[i].Addrs, a)
 			if there, known := l.node(at); known {
-				_, released := there.pool.Entries[a].ReleasedAt()
-				out[i].Barred = out[i].Barred && released
+				out[i].Barred = out[i].Barred && there.pool.Entries[a].Kind == pool.Cooldown
 				out[i].Listed = out[i].Listed || there.pool.InUse(a)
 			}
 		}
@@ -68,67 +67,6 @@ func (l *Ledger) Arriving(owner string) []Holding {
 	return l.arriving.holdings(owner)
 }
 
-// HomeOf is the one home of an owner's addresses, whose pool says that they are the owner's. The
-// error, written for people, says why they can't be moved: nobody decides over them now.
-func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	home := ""
-	for _, a := range addrs {
-		name, _, ok := l.home(a)
-		if !ok {
-			return "", fmt.Errorf("address %s is in no node's subnet now, and can't be moved until it is", a)
-		}
-		n, _ := l.node(name)
-		if n.disputedWith != "" {
-			return "", fmt.Errorf("address %s is in the subnets of two nodes, %s and %s, and can't be moved until one of the two is changed", a, name, n.disputedWith)
-		}
-		if home != "" && home != name {
-			return "", fmt.Errorf("its addresses are in the subnets of two nodes, %s and %s, and can't be moved together", home, name)
-		}
-		home = name
-		e, exists := n.pool.Entries[a]
-		_, released := e.ReleasedAt()
-		if exists && !released && concerned(e) != owner {
-			return "", fmt.Errorf("address %s is %s on node %s", a, heldBy(e.Owner, owner), name)
-		}
-	}
-	return home, nil
-}
-
-// Carries tells why a node can't carry the addresses of an owner, wherever their home is; nil where it
-// can. The error is written for people, to follow on "node(s) couldn't carry the pod's address".
-func (l *Ledger) Carries(name, owner string, addrs []netip.Addr) error {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	n, ok := l.node(name)
-	if !ok {
-		return fmt.Errorf("node %s has no CiliumNode yet; is the Cilium agent running there?", name)
-	}
-	return n.carries(owner, addrs)
-}
-
-func (n *node) carries(owner string, addrs []netip.Addr) error {
-	var foreign []netip.Addr
-	for _, a := range addrs {
-		if !n.pool.Home(a) {
-			foreign = append(foreign, a)
-			continue
-		}
-		if n.disputedWith != "" {
-			return fmt.Errorf("the subnets of node %s overlap those of node %s", n.pool.Name, n.disputedWith)
-		}
-		e, exists := n.pool.Entries[a]
-		if _, released := e.ReleasedAt(); exists && !released && concerned(e) != owner {
-			return fmt.Errorf("%s on node %s is %s: %w", a, n.pool.Name, heldBy(e.Owner, owner), pool.ErrTaken)
-		}
-	}
-	if err := n.pool.Another(owner, addrs); err != nil {
-		return err
-	}
-	return n.pool.Carries(owner, foreign)
-}
-
 // AssumeMoved decides for a pod that its addresses move to a node, or stay where they were moved to.
 func (l *Ledger) AssumeMoved(uid types.UID, owner, nodeName string, addrs []netip.Addr) (Claim, error) {
 	l.mu.Lock()
@@ -136,7 +74,7 @@ func (l *Ledger) AssumeMoved(uid types.UID, owner, nodeName string, addrs []neti
 	l.forget(uid)
 	n, ok := l.node(nodeName)
 	if !ok {
-		return Claim{}, fmt.Errorf("node %s has no CiliumNode yet; is the Cilium agent running there?", nodeName)
+		return Claim{}, errNoCiliumNode(nodeName)
 	}
 	if err := n.carries(owner, addrs); err != nil {
 		return Claim{}, fmt.Errorf("node %s can't carry its address: %w", nodeName, err)

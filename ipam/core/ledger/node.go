@@ -97,10 +97,8 @@ func (n *node) count() {
 				room[address.Of(a)]--
 			}
 		}
-		for a, e := range n.pool.Entries {
-			if !e.Reusable() || !n.idle(a) {
-				taken(a)
-			}
+		for a := range n.pool.Entries {
+			taken(a)
 		}
 		for a := range n.pool.Used {
 			if _, entry := n.pool.Entries[a]; !entry {
@@ -108,13 +106,13 @@ func (n *node) count() {
 			}
 		}
 		for a := range n.pool.Handshakes {
-			if _, entry := n.pool.Entries[a]; !entry && !n.pool.InUse(a) && n.pool.Withheld(a) {
+			if _, entry := n.pool.Entries[a]; !entry && !n.pool.InUse(a) && n.pool.IsReleasing(a) {
 				taken(a)
 			}
 		}
 		for a := range n.assumed {
 			_, entry := n.pool.Entries[a]
-			if !entry && !n.pool.InUse(a) && !n.pool.Withheld(a) {
+			if !entry && !n.pool.InUse(a) && !n.pool.IsReleasing(a) {
 				taken(a)
 			}
 		}
@@ -122,7 +120,7 @@ func (n *node) count() {
 			for a := range n.kept.within(s) {
 				_, entry := n.pool.Entries[a]
 				_, assumed := n.assumed[a]
-				if !entry && !assumed && !n.pool.InUse(a) && !n.pool.Withheld(a) {
+				if !entry && !assumed && !n.pool.InUse(a) && !n.pool.IsReleasing(a) {
 					taken(a)
 				}
 			}
@@ -150,22 +148,11 @@ func (n *node) free(a netip.Addr) bool {
 func (n *node) idle(a netip.Addr) bool {
 	_, assumed := n.assumed[a]
 	_, keeps := n.kept.keeper(a)
-	return !assumed && !keeps && !n.pool.InUse(a) && !n.pool.Withheld(a)
+	return !assumed && !keeps && !n.pool.InUse(a) && !n.pool.IsReleasing(a)
 }
 
-// reusable is the released address of a family that rests longest, of those that are wanted.
-func (n *node) reusable(f address.Family, wanted func(netip.Addr) bool) (netip.Addr, bool) {
-	for _, a := range n.pool.Reusable(f) {
-		if n.idle(a) && wanted(a) {
-			return a, true
-		}
-	}
-	return netip.Addr{}, false
-}
-
-// pick takes the next address of a family: from the top of the subnets downwards, outside the
-// pool, since a dynamic entry may be in use without our knowing (the agent's word is late). Only
-// when none is left does it take a released one, the one that rests longest first.
+// pick returns the highest free address of a family. It chooses outside the pool: a dynamic entry may be in use without the
+// agent having reported it.
 func (n *node) pick(f address.Family) (netip.Addr, bool) {
 	if n.room(f) == 0 {
 		return netip.Addr{}, false
@@ -180,5 +167,5 @@ func (n *node) pick(f address.Family) (netip.Addr, bool) {
 			}
 		}
 	}
-	return n.reusable(f, func(netip.Addr) bool { return true })
+	return netip.Addr{}, false
 }

@@ -24,7 +24,7 @@ func version(uid, resourceVersion string, generation int64, entries map[netip.Ad
 // A claim that our own write put into a pool counts at once, and no older event of the watch takes it back. Finding S2.
 func TestObserveWrite(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.14")
-	claimed := map[netip.Addr]pool.Entry{addr: pool.Owned("db", "mysql-0", "StatefulSet", "mysql")}
+	claimed := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}
 	held := []ledger.Holding{{Node: "node-1", Addrs: []netip.Addr{addr}}}
 	write := version("a", "20", 5, claimed)
 
@@ -85,7 +85,7 @@ func TestObserveWrite(t *testing.T) {
 // SetNode and ObserveWrite say what changed, and nothing if a version brings nothing that a decision depends on.
 func TestNodeChange(t *testing.T) {
 	addr, other := netip.MustParseAddr("10.0.0.14"), netip.MustParseAddr("10.0.0.13")
-	owned := map[netip.Addr]pool.Entry{addr: pool.Owned("db", "mysql-0", "StatefulSet", "mysql")}
+	owned := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}
 	used := func(n pool.Node, addrs ...netip.Addr) pool.Node {
 		n.Used = map[netip.Addr]string{}
 		for _, a := range addrs {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
@@ -23,12 +24,12 @@ type Slot struct {
 	Claimed bool
 }
 
-// Slots are those of a workload, named as in pool entries, by node and address.
-func (l *Ledger) Slots(resource string) []Slot {
+// Slots returns the slots of a workload (a pool.WorkloadKey), by node and address.
+func (l *Ledger) Slots(workload string) []Slot {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	var found []Slot
-	for owner := range l.workloads[resource] {
+	for owner := range l.workloads[workload] {
 		for _, h := range l.owners[owner] {
 			n, ok := l.node(h.Node)
 			if !ok {
@@ -36,7 +37,7 @@ func (l *Ledger) Slots(resource string) []Slot {
 			}
 			s := Slot{Owner: owner, Holding: Holding{Node: h.Node}}
 			for _, a := range h.Addrs {
-				if n.pool.Entries[a].Resource != resource {
+				if n.pool.Entries[a].Workload != workload {
 					continue
 				}
 				s.Addrs = append(s.Addrs, a)
@@ -83,17 +84,20 @@ func (l *Ledger) AssumeSlot(uid types.UID, owner, from, nodeName string, familie
 	return l.assume(uid, Claim{Owner: owner, Node: nodeName, Addrs: slices.Clone(addrs), From: from}, families, request.Addresses{}, true)
 }
 
-// countWorkload notes that an owner has one entry more, or less, for a workload.
-func (l *Ledger) countWorkload(resource, owner string, more int) {
-	owners := l.workloads[resource]
+// countWorkload adds to the number of entries that the owner of e has for its workload.
+func (l *Ledger) countWorkload(e pool.Entry, more int) {
+	if e.Workload == "" {
+		return
+	}
+	owners := l.workloads[e.Workload]
 	if owners == nil {
 		owners = map[string]int{}
-		l.workloads[resource] = owners
+		l.workloads[e.Workload] = owners
 	}
-	if owners[owner] += more; owners[owner] == 0 {
-		delete(owners, owner)
+	if owners[e.Owner] += more; owners[e.Owner] == 0 {
+		delete(owners, e.Owner)
 	}
 	if len(owners) == 0 {
-		delete(l.workloads, resource)
+		delete(l.workloads, e.Workload)
 	}
 }

@@ -16,10 +16,10 @@ var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
 // Slots are what entries say that name the workload, through all changes of the pools.
 func TestSlots(t *testing.T) {
-	web := func(pod string) pool.Entry { return pool.Entry{Owner: "db/" + pod, Resource: "db/Deployment/web"} }
+	web := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "Deployment", "web") }
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{
-		"10.0.1.6": web("web-x"), "10.0.1.5": web("web-y"), "10.0.1.4": {Owner: "db/shop-x", Resource: "db/Deployment/shop"}, "10.0.1.3": {},
+		"10.0.1.6": web("web-x"), "10.0.1.5": web("web-y"), "10.0.1.4": pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), "10.0.1.3": {},
 	}))
 	l.SetNode(node("m", "10.0.2.0/29", map[string]pool.Entry{"10.0.2.6": web("web-x")}))
 	if _, err := l.AssumeSlot("uid", "db/web-z", "db/web-y", "n", v4, []netip.Addr{addr("10.0.1.5")}); err != nil {
@@ -38,7 +38,7 @@ func TestSlots(t *testing.T) {
 	}
 	check("two nodes", slot("web-x", "m", "10.0.2.6"), claimed, slot("web-x", "n", "10.0.1.6"))
 
-	change := l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.Released(time.Unix(1, 0)), "10.0.1.5": web("web-z")}, "10.0.1.5"))
+	change := l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.CooldownEntry("", time.Unix(1, 0)), "10.0.1.5": web("web-z")}, "10.0.1.5"))
 	used := slot("web-z", "n", "10.0.1.5")
 	used.User, used.Claimed = "db/old-0", true
 	check("taken over and released", slot("web-x", "m", "10.0.2.6"), used)
@@ -54,7 +54,7 @@ func TestSlots(t *testing.T) {
 }
 
 func TestAssumeSlot(t *testing.T) {
-	gone := pool.Entry{Owner: "db/web-x", Resource: "db/Deployment/web"}
+	gone := pool.OwnedEntry("db", "web-x", "Deployment", "web")
 	entries := map[string]pool.Entry{"10.0.1.6": gone}
 	for name, c := range map[string]struct {
 		node    pool.Node
@@ -66,10 +66,10 @@ func TestAssumeSlot(t *testing.T) {
 		"of a pod that is gone":                    {node: node("n", "10.0.1.0/29", entries), addr: "10.0.1.6"},
 		"whose record does not follow yet":         {node: node("n", "10.0.1.0/29", entries), kept: []ledger.Keeping{{Record: "db/web-10-0-1-6", Owner: "db/web-before", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
 		"that only a record knows":                 {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/web-10-0-1-6", Owner: "db/web-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
-		"not while the agent lists it":             {node: node("n", "10.0.1.0/29", entries, "10.0.1.6"), addr: "10.0.1.6", wantErr: "10.0.1.6 on node n is still used by db/old-0"},
-		"not what another claims":                  {node: node("n", "10.0.1.0/29", entries), other: true, addr: "10.0.1.6", wantErr: "10.0.1.6 on node n is being claimed for db/web-z"},
-		"not what another has taken over":          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {Owner: "db/web-z", Resource: gone.Resource}}), addr: "10.0.1.6", wantErr: "10.0.1.6 on node n is held by db/web-z"},
-		"not what is another's by record and free": {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "10.0.1.6 on node n is kept by FixedIP db/shop, which was made before; delete one of the two"},
+		"not while the agent lists it":             {node: node("n", "10.0.1.0/29", entries, "10.0.1.6"), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is still in use by pod db/old-0"},
+		"not what another claims":                  {node: node("n", "10.0.1.0/29", entries), other: true, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is being claimed for pod db/web-z"},
+		"not what another has taken over":          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "web-z", "Deployment", "web")}), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n belongs to pod db/web-z"},
+		"not what is another's by record and free": {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 is reserved by FixedIP db/shop"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()

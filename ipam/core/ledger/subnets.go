@@ -126,7 +126,7 @@ type Change struct {
 	Moved bool
 	// Entries is true if an entry was added, removed or changed.
 	Entries bool
-	// Status is true if the addresses in use or the release handshakes changed.
+	// Status is true if the addresses in use, the release handshakes or the probes changed.
 	Status bool
 	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
 	Owners []string
@@ -139,21 +139,10 @@ func (c Change) Any() bool {
 	return c.Appeared || c.Grew || c.Moved || c.Entries || c.Status || len(c.Owners) > 0
 }
 
-// sameStatus reports whether two versions of a pool have the same addresses in use and the same release handshakes.
+// sameStatus reports whether two versions of a pool have the same addresses in use, release handshakes and probes.
 func sameStatus(a, b pool.Node) bool {
-	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes)
-}
-
-// concerned is the pod that an entry names, as its owner or in a mark; empty where it names none.
-func concerned(e pool.Entry) string {
-	if _, _, ok := e.Pod(); ok {
-		return e.Owner
-	}
-	if _, owner, ok := e.AwayAt(); ok {
-		return owner
-	}
-	owner, _ := e.ArrivingFor()
-	return owner
+	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes) &&
+		len(a.Probes) == len(b.Probes) && !slices.ContainsFunc(a.Probes, func(p netip.Addr) bool { return !slices.Contains(b.Probes, p) })
 }
 
 // diff compares the spec of two versions of a node's pool.
@@ -161,11 +150,13 @@ func diff(before, after pool.Node) (moved bool, ownersChanged, workloadsChanged 
 	owners, workloads := map[string]bool{}, map[string]bool{}
 	note := func(from, in pool.Node) {
 		for a, e := range from.Entries {
-			if owner := concerned(e); owner != "" && (in.Entries[a].Owner != e.Owner || owner != e.Owner && in.Entries[a] != e) {
-				owners[owner] = true
-				if _, _, ok := e.Pod(); ok {
-					workloads[e.Resource] = true
-				}
+			owner, other := e.NamesPod(), in.Entries[a]
+			if owner == "" || other == e || e.Kind == pool.Owned && other.OwnedBy(owner) {
+				continue
+			}
+			owners[owner] = true
+			if e.Workload != "" {
+				workloads[e.Workload] = true
 			}
 		}
 	}

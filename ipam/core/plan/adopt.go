@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -66,27 +65,21 @@ func Adopt(n pool.Node, id identity.Identity, addrs []netip.Addr, at time.Time) 
 	for _, a := range addrs {
 		entry, listed := n.Entries[a]
 		switch user, used := n.Used[a]; {
-		case listed && entry.Owner == id.Key():
-			if !entry.Ordinary() {
+		case listed && entry.OwnedBy(id.Key()):
+			if !entry.IsUnreserved() {
 				continue
 			}
 			// On a strict node it was given for as long as the pod is there.
 		case used && user != "" && user != id.Key():
-			return nil, fmt.Errorf("the agent of node %s says that %s is used by %s", n.Name, a, user)
-		case listed && !entry.Dynamic() && !tookFrom(entry, id.Key()):
-			return nil, fmt.Errorf("the pool of node %s keeps %s for %s", n.Name, a, entry.Owner)
+			return nil, &pool.Blocker{Addr: a, Node: n.Name, Reason: pool.InUseByPod, Who: user, Asks: id.Key()}
+		case listed && entry.Kind != pool.Dynamic && !entry.CoolsDownFrom(id.Key()):
+			return nil, entry.Blocker(n.Name, a, id.Key())
 		case !n.Home(a):
-			return nil, fmt.Errorf("%s is not in the subnets %v of node %s", a, n.PodCIDRs, n.Name)
+			return nil, &pool.Blocker{Addr: a, Node: n.Name, Reason: pool.SubnetNotFound, Asks: id.Key(), Subnets: n.Subnets}
 		}
 		edits = append(edits, n.Own(a, id.Entry(), at))
 	}
 	return edits, nil
-}
-
-// tookFrom tells whether an entry is of an address that was taken from an owner and rests.
-func tookFrom(e pool.Entry, owner string) bool {
-	from, ok := e.ReleasedFrom()
-	return ok && from == owner
 }
 
 // GiveBack makes the edits that give a pod, which was bound to the node counting on what was taken from
@@ -96,12 +89,12 @@ func tookFrom(e pool.Entry, owner string) bool {
 func GiveBack(n pool.Node, id identity.Identity, may func(netip.Addr) bool) []pool.Edit {
 	var edits []pool.Edit
 	for _, f := range address.Families {
-		if _, has := n.OwnedBy(id.Key(), f); has {
+		if _, has := n.HasEntry(id.Key(), f); has {
 			continue
 		}
 		var taken []netip.Addr
 		for a, e := range n.Entries {
-			if address.Of(a) == f && tookFrom(e, id.Key()) && n.Home(a) && !n.Withheld(a) && may(a) && (!n.InUse(a) || n.Used[a] == id.Key()) {
+			if address.Of(a) == f && e.CoolsDownFrom(id.Key()) && n.Home(a) && !n.IsReleasing(a) && may(a) && (!n.InUse(a) || n.Used[a] == id.Key()) {
 				taken = append(taken, a)
 			}
 		}
@@ -109,9 +102,7 @@ func GiveBack(n pool.Node, id identity.Identity, may func(netip.Addr) bool) []po
 			continue
 		}
 		latest := slices.MaxFunc(taken, func(a, b netip.Addr) int {
-			x, _ := n.Entries[a].ReleasedAt()
-			y, _ := n.Entries[b].ReleasedAt()
-			return cmp.Or(x.Compare(y), b.Compare(a))
+			return cmp.Or(cmp.Compare(n.Entries[a].Since, n.Entries[b].Since), b.Compare(a))
 		})
 		edits = append(edits, n.Set(latest, id.Entry()))
 	}

@@ -52,7 +52,7 @@ func TestAdoptable(t *testing.T) {
 
 func TestAdopt(t *testing.T) {
 	id := identity.Identity{Namespace: "db", PodName: "mysql-0", Owner: identity.Owner{Kind: "StatefulSet", Name: "mysql"}}
-	own, ordinary, taken := id.Entry(), pool.Ordinary("db", "mysql-0"), pool.ReleasedFrom("db/mysql-0", time.Unix(1, 0)).Unlisted()
+	own, ordinary, taken := id.Entry(), pool.UnreservedEntry("db", "mysql-0"), pool.CooldownEntry("db/mysql-0", time.Unix(1, 0))
 	adoptedAt, adopted := time.Unix(100, 0), own
 	adopted.Since = 100
 	for name, c := range map[string]struct {
@@ -66,13 +66,13 @@ func TestAdopt(t *testing.T) {
 		"its own already":        {entries: map[string]pool.Entry{"10.0.1.7": own}},
 		"its own for now":        {entries: map[string]pool.Entry{"10.0.1.7": ordinary}, want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], From: &ordinary, To: &own}}},
 		"taken out of the pool":  {want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], To: &adopted}}},
-		"of another pod":         {entries: map[string]pool.Entry{"10.0.1.7": {Owner: "db/mysql-1"}}, wantErr: "the pool of node node-1 keeps 10.0.1.7 for db/mysql-1"},
-		"resting":                {entries: map[string]pool.Entry{"10.0.1.7": pool.Released(time.Unix(1, 0))}, wantErr: "the pool of node node-1 keeps 10.0.1.7 for fixedip.io/released"},
+		"of another pod":         {entries: map[string]pool.Entry{"10.0.1.7": pool.ForOwner("db/mysql-1")}, wantErr: "IP 10.0.1.7 on node node-1 belongs to pod db/mysql-1"},
+		"resting":                {entries: map[string]pool.Entry{"10.0.1.7": pool.CooldownEntry("", time.Unix(1, 0))}, wantErr: "IP 10.0.1.7 on node node-1 is cooling down after its release at 1970-01-01T00:00:01Z"},
 		"resting, from itself":   {entries: map[string]pool.Entry{"10.0.1.7": taken}, want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], From: &taken, To: &adopted}}},
-		"resting, from another":  {entries: map[string]pool.Entry{"10.0.1.7": pool.ReleasedFrom("db/mysql-1", time.Unix(1, 0))}, wantErr: "the pool of node node-1 keeps 10.0.1.7 for fixedip.io/released"},
-		"another pod uses it":    {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": "web/web-0"}, wantErr: "the agent of node node-1 says that 10.0.1.7 is used by web/web-0"},
+		"resting, from another":  {entries: map[string]pool.Entry{"10.0.1.7": pool.CooldownEntry("db/mysql-1", time.Unix(1, 0))}, wantErr: "IP 10.0.1.7 on node node-1 is cooling down after its release at 1970-01-01T00:00:01Z"},
+		"another pod uses it":    {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": "web/web-0"}, wantErr: "IP 10.0.1.7 on node node-1 is still in use by a pod of another namespace"},
 		"the agent does not say": {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": ""}, want: []pool.Edit{{Addr: addrs("10.0.1.7")[0], From: &pool.Entry{}, To: &adopted}}},
-		"outside of its subnets": {entries: map[string]pool.Entry{"10.0.1.7": {}}, wantErr: "10.0.1.7 is not in the subnets [10.0.2.0/24] of node node-1"},
+		"outside of its subnets": {entries: map[string]pool.Entry{"10.0.1.7": {}}, wantErr: "IP 10.0.1.7 is not in the subnets of node node-1 (10.0.2.0/24)"},
 	} {
 		n := pool.Node{Name: "node-1", PodCIDRs: []string{"10.0.1.0/24"}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 		if name == "outside of its subnets" {

@@ -31,9 +31,9 @@ type Kept struct {
 // workload names none: see identity.Identity.Entry.
 func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
 	if r.Spec.Owner.Kind == "Pod" {
-		return pool.Alone(r.Namespace, r.Spec.PodName)
+		return pool.BarePodEntry(r.Namespace, r.Spec.PodName)
 	}
-	return pool.Owned(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
+	return pool.OwnedEntry(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
 }
 
 // Keeps returns the addresses that a FixedIP reserves. Text that is not an address reserves nothing.

@@ -15,6 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // Observed is a pod beside what is kept for it.
@@ -110,7 +111,7 @@ const (
 // Verify compares a pod that runs with what is kept for it.
 //
 // The first placement decides: until the record has addresses, what the pod got is what it keeps
-// (the record is only made of addresses that a pod was seen with, see recordable), unless it was
+// (the record is only made of addresses that a pod was seen with, see reclaim.Decide), unless it was
 // asked for something else. From then on the record is right and the pod is wrong. How far a restart has come is read from the condition
 // alone, so that another replica goes on where this one stopped.
 //
@@ -239,8 +240,8 @@ func elsewhere(o Observed, ips []string) (where string, returns bool) {
 			return fmt.Sprintf(", in the pool of node %s: a restart helps only if its scheduler brings it there", h.Node), false
 		}
 	}
-	projected := meta.FindStatusCondition(o.Record.Status.Conditions, v1alpha1.ConditionProjected)
-	if o.Ours && projected != nil && projected.Status == metav1.ConditionFalse && projected.Reason == reasonHoldsAnother {
+	projected := meta.FindStatusCondition(o.Record.Status.Conditions, v1alpha1.ConditionAllocated)
+	if o.Ours && projected != nil && projected.Status == metav1.ConditionFalse && projected.Reason == string(pool.OtherAddressAllocated) {
 		return ", which it can't have beside what the pool has for it, and has once it is made again", true
 	}
 	return fmt.Sprintf(", in no pool: a restart would not help before node %s has the entry", o.Pod.Spec.NodeName), false
@@ -289,22 +290,6 @@ func recorded(o Observed, f address.Family) bool {
 func Runs(pod *corev1.Pod) bool {
 	return pod != nil && pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.DeletionTimestamp == nil &&
 		pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed && len(pod.Status.PodIPs) > 0
-}
-
-// recordable tells that a pod was seen with the addresses, in the families that it has. A record is
-// made of nothing else, unless they were asked for: its addresses can't be changed, and an agent that has not seen the claim
-// yet gives the pod another one.
-func recordable(addrs []netip.Addr, pod *corev1.Pod) bool {
-	seen := false
-	for _, a := range addrs {
-		switch {
-		case runsWith(pod, a):
-			seen = true
-		case hasFamily(pod, address.Of(a)):
-			return false
-		}
-	}
-	return seen
 }
 
 func hasFamily(pod *corev1.Pod, f address.Family) bool {

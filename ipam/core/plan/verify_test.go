@@ -35,7 +35,7 @@ func madeAgo(ago time.Duration, ips ...string) *corev1.Pod {
 
 // beside is a record whose address can't stand in the pool beside another that this has for its pod.
 func beside(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
-	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionProjected, Status: metav1.ConditionFalse, Reason: "HoldsAnother"})
+	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated"})
 	return r
 }
 

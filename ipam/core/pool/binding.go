@@ -31,7 +31,7 @@ func (e *BindingError) Error() string {
 	case len(e.Missing) > 0:
 		return fmt.Sprintf("node %s has no entry for %s at %s", e.Node, e.Owner, address.Join(e.Missing))
 	}
-	return fmt.Sprintf("%s on node %s is used by %s", e.InUse, e.Node, Told(e.User, e.Owner))
+	return fmt.Sprintf("%s on node %s is used by %s", e.InUse, e.Node, RedactOwner(e.User, e.Owner))
 }
 
 // Is reports whether target is ErrTaken.

@@ -15,7 +15,7 @@ import (
 // The binding invariant (DESIGN, principle 4).
 func TestCheckBinding(t *testing.T) {
 	const owner = "db/mysql-0"
-	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	v4, other, v6 := addr("10.0.1.9"), addr("10.0.1.10"), addr("fd00::9")
 	for name, c := range map[string]struct {
 		entries map[netip.Addr]pool.Entry
@@ -24,16 +24,16 @@ func TestCheckBinding(t *testing.T) {
 		want    string
 	}{
 		"a pod without a fixed address":                           {},
-		"a pod without a fixed address among others' entries":     {entries: map[netip.Addr]pool.Entry{v4: {}, other: {Owner: "db/mysql-1"}}},
+		"a pod without a fixed address among others' entries":     {entries: map[netip.Addr]pool.Entry{v4: {}, other: pool.ForOwner("db/mysql-1")}},
 		"a pod without a fixed address, and an entry of its name": {entries: map[netip.Addr]pool.Entry{v4: mine}, want: "node n has an entry for db/mysql-0 at 10.0.1.9, which is not planned for it"},
-		"its own entry on a strict node":                          {entries: map[netip.Addr]pool.Entry{v4: pool.Ordinary("db", "mysql-0")}, planned: []netip.Addr{v4}},
+		"its own entry on a strict node":                          {entries: map[netip.Addr]pool.Entry{v4: pool.UnreservedEntry("db", "mysql-0")}, planned: []netip.Addr{v4}},
 		"exactly what is planned":                                 {entries: map[netip.Addr]pool.Entry{v4: mine, v6: mine}, planned: []netip.Addr{v6, v4}},
 		"no entry":                                                {planned: []netip.Addr{v4}, want: "node n has no entry for db/mysql-0 at 10.0.1.9"},
 		"one family of two":                                       {entries: map[netip.Addr]pool.Entry{v4: mine}, planned: []netip.Addr{v4, v6}, want: "node n has no entry for db/mysql-0 at fd00::9"},
 		"another of the family besides":                           {entries: map[netip.Addr]pool.Entry{v4: mine, other: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at 10.0.1.10, which is not planned for it"},
 		"another family besides":                                  {entries: map[netip.Addr]pool.Entry{v4: mine, v6: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at fd00::9, which is not planned for it"},
 		"another in its place":                                    {entries: map[netip.Addr]pool.Entry{other: mine}, planned: []netip.Addr{v4}, want: "node n has an entry for db/mysql-0 at 10.0.1.10, which is not planned for it"},
-		"in its cooldown":                                         {entries: map[netip.Addr]pool.Entry{v4: pool.ReleasedFrom(owner, time.Unix(1, 0))}, planned: []netip.Addr{v4}, want: "node n has no entry for db/mysql-0 at 10.0.1.9"},
+		"in its cooldown":                                         {entries: map[netip.Addr]pool.Entry{v4: pool.CooldownEntry(owner, time.Unix(1, 0))}, planned: []netip.Addr{v4}, want: "node n has no entry for db/mysql-0 at 10.0.1.9"},
 		"used by the pod":                                         {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: owner}, planned: []netip.Addr{v4}},
 		"used by a pod of the namespace":                          {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "db/web-0"}, planned: []netip.Addr{v4}, want: "10.0.1.9 on node n is used by db/web-0"},
 		"used by a pod of another namespace":                      {entries: map[netip.Addr]pool.Entry{v4: mine}, used: map[netip.Addr]string{v4: "shop/web-0"}, planned: []netip.Addr{v4}, want: "10.0.1.9 on node n is used by a pod of another namespace"},

@@ -1,8 +1,6 @@
-// Package pool is the pool of one node as Cilium's CRD mode keeps it: its subnets, its entries,
-// what each entry's owner means, and what the agent says is in use.
-//
-// It is pure: values and rules over them. It knows nothing of Kubernetes objects, clients, clocks
-// or goroutines; reading a CiliumNode and writing one is the work of ipam/store/ciliumpool.
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package pool
 
 import (
@@ -11,84 +9,124 @@ import (
 	"time"
 )
 
-// Entry is one value of spec.ipam.pool. The zero Entry is a dynamic one: any pod may have it.
+// Kind says what an entry of a pool is for.
+type Kind uint8
+
+const (
+	// Dynamic entries have no owner: the agent may give the address to any pod.
+	Dynamic Kind = iota
+	// Owned entries belong to one pod: the agent gives the address to the pod of that name and to no other.
+	Owned
+	// NodeOwned entries pin an address that the agent itself uses, such as its router address.
+	NodeOwned
+	// Cooldown entries keep an address that was taken from its pod unused for a while.
+	Cooldown
+	// Moved entries stand at the home of an address whose entry is in the pool of another node.
+	Moved
+	// MoveTarget entries stand on the node that an address is about to move to. The address becomes the pod's only after
+	// its home says that it is there.
+	MoveTarget
+	// Foreign entries have an owner that fixedip does not understand. They are never changed.
+	Foreign
+)
+
+// String names the kind in messages.
+func (k Kind) String() string {
+	return [...]string{"dynamic", "owned by a pod", "owned by the node", "cooling down", "moved to another node", "the target of a move", "of an unknown owner"}[k]
+}
+
+// Purpose says what an Owned entry was made for.
+type Purpose uint8
+
+const (
+	// UnknownPurpose entries do not say what they are for: as a rule a user wrote them.
+	UnknownPurpose Purpose = iota
+	// ForWorkload entries are for a pod of a workload.
+	ForWorkload
+	// ForBarePod entries are for a pod without a controller.
+	ForBarePod
+	// Unreserved entries are for one pod of a strict node and go with it: the pod has no fixed address.
+	Unreserved
+)
+
+// Entry is one value of a pool. The zero Entry is a dynamic one. Entries are compared with ==.
 type Entry struct {
-	// Owner decides who gets the address. The agent hands an entry to the pod whose
-	// "namespace/name" equals it, and an entry without owner to anybody.
+	Kind Kind
+	// Purpose is set for Owned entries.
+	Purpose Purpose
+	// Leaving is set for Moved entries whose address is about to leave Node. It can no longer become the pod's there.
+	Leaving bool
+	// Owner is the pod of an Owned entry ("namespace/name"), the agent's name for a NodeOwned one, and the text of a
+	// Foreign one. It is empty for all other kinds.
 	Owner string
-	// Resource says what the entry is for. The agent does not read it in this mode.
-	Resource string
-	// Since is when an address that anybody could have became its owner's, in Unix seconds; 0: it was for nobody
-	// else. An agent that is behind does not know yet, and gives the address to another pod when the owner's has
-	// gone.
+	// Pod is the pod that a marker names: the previous owner of a Cooldown entry, the owner of a Moved or MoveTarget one.
+	// It is empty if the marker does not say or can't be read.
+	Pod string
+	// Workload is "namespace/Kind/name" for Owned entries with the purpose ForWorkload.
+	Workload string
+	// Node is the node that has the address of a Moved entry. It is empty if the marker can't be read.
+	Node string
+	// Since is a Unix time in seconds. For a Cooldown entry it is when the address was released; 0 counts as long ago. For
+	// an Owned entry it is when a dynamic entry became the pod's: an agent that has not seen the change may still give the
+	// address to another pod. 0 means that the entry never was dynamic.
 	Since int64
-}
-
-// since comes before the time in the spelling of an entry that says since when it is its owner's.
-const since = " since "
-
-// Spelled is the entry with an owner and a resource as a pool has them. What the resource says of a time is in
-// Since; Spelling is the inverse, to the letter.
-func Spelled(owner, resource string) Entry {
-	raw := Entry{Owner: owner, Resource: resource}
-	if _, _, pod := raw.Pod(); !pod {
-		return raw
-	}
-	i := strings.LastIndex(resource, since)
-	if i < 0 {
-		return raw
-	}
-	at, err := time.Parse(time.RFC3339, resource[i+len(since):])
-	e := Entry{Owner: owner, Resource: resource[:i], Since: at.Unix()}
-	if err != nil || e.Spelling() != resource {
-		return raw
-	}
-	return e
-}
-
-// Spelling is the resource of the entry as a pool has it.
-func (e Entry) Spelling() string {
-	if e.Since == 0 {
-		return e.Resource
-	}
-	return e.Resource + since + time.Unix(e.Since, 0).UTC().Format(time.RFC3339)
 }
 
 // NodeOwners are the names under which an agent takes addresses for the node itself.
 var NodeOwners = [...]string{"router", "health", "ingress"}
 
-// OrdinaryKind stands in the resource of an entry where that of a fixed one has the kind of the
-// workload: the entry was made for one pod of a strict node, and goes with it.
-const OrdinaryKind = "Pod"
-
-// Owned is the entry that gives an address to a pod.
-func Owned(namespace, podName, kind, ownerName string) Entry {
-	return Entry{Owner: OwnerKey(namespace, podName), Resource: namespace + "/" + kind + "/" + ownerName}
+// ForOwner returns the entry for an owner as a user writes it, without saying what it is for.
+func ForOwner(owner string) Entry {
+	switch {
+	case owner == "":
+		return Entry{}
+	case slices.Contains(NodeOwners[:], owner):
+		return Entry{Kind: NodeOwned, Owner: owner}
+	case IsPodKey(owner):
+		return Entry{Kind: Owned, Owner: owner}
+	}
+	return Entry{Kind: Foreign, Owner: owner}
 }
 
-// itself is the resource of an entry that was claimed for a pod without a workload. It names no workload,
-// since there is none, and tells the entry from one that a person wrote beforehand, for whoever comes.
-const itself = "itself"
+// WorkloadKey returns the name of a workload in entries.
+func WorkloadKey(namespace, kind, name string) string { return namespace + "/" + kind + "/" + name }
 
-// Alone is the entry that gives an address to a pod that is its own workload.
-func Alone(namespace, podName string) Entry {
-	return Entry{Owner: OwnerKey(namespace, podName), Resource: itself}
+// OwnedEntry returns the entry that gives an address to a pod of a workload.
+func OwnedEntry(namespace, podName, kind, workload string) Entry {
+	return Entry{Kind: Owned, Purpose: ForWorkload, Owner: OwnerKey(namespace, podName), Workload: WorkloadKey(namespace, kind, workload)}
 }
 
-// Alone tells whether the entry was claimed for a pod that is its own workload.
-func (e Entry) Alone() bool { return e.Resource == itself }
-
-// Ordinary is the entry that gives an address to a pod that keeps none: a strict node gives to
-// nobody what is not his.
-func Ordinary(namespace, podName string) Entry {
-	return Owned(namespace, podName, OrdinaryKind, podName)
+// BarePodEntry returns the entry that gives an address to a pod without a controller.
+func BarePodEntry(namespace, podName string) Entry {
+	return Entry{Kind: Owned, Purpose: ForBarePod, Owner: OwnerKey(namespace, podName)}
 }
 
-// OwnerKey is the owner under which the CNI plugin asks for a pod's address.
+// UnreservedEntry returns the entry that gives an address to a pod of a strict node that has no fixed address.
+func UnreservedEntry(namespace, podName string) Entry {
+	return Entry{Kind: Owned, Purpose: Unreserved, Owner: OwnerKey(namespace, podName)}
+}
+
+// CooldownEntry returns the entry of an address that was released at the given time. owner is the pod that had it; it may
+// be empty.
+func CooldownEntry(owner string, at time.Time) Entry {
+	return Entry{Kind: Cooldown, Pod: owner, Since: at.Unix()}
+}
+
+// MovedEntry returns the entry at the home of an address of owner whose entry is in the pool of another node.
+func MovedEntry(node, owner string) Entry { return Entry{Kind: Moved, Node: node, Pod: owner} }
+
+// LeavingEntry returns the MovedEntry of an address that is about to leave the node.
+func LeavingEntry(node, owner string) Entry {
+	return Entry{Kind: Moved, Node: node, Pod: owner, Leaving: true}
+}
+
+// MoveTargetEntry returns the entry of an address of owner that is about to move to the pool that has the entry.
+func MoveTargetEntry(owner string) Entry { return Entry{Kind: MoveTarget, Pod: owner} }
+
+// OwnerKey returns the owner under which the CNI plugin asks for a pod's address.
 func OwnerKey(namespace, podName string) string { return namespace + "/" + podName }
 
-// SplitOwnerKey is the inverse of OwnerKey. It refuses owners that are not a pod's: none, the
-// node's own, and our marks.
+// SplitOwnerKey is the inverse of OwnerKey. ok is false for owners that are not pods.
 func SplitOwnerKey(owner string) (namespace, podName string, ok bool) {
 	namespace, podName, ok = strings.Cut(owner, "/")
 	if !ok || namespace == "" || podName == "" || strings.Contains(namespace, ".") || strings.Contains(podName, "/") {
@@ -97,9 +135,15 @@ func SplitOwnerKey(owner string) (namespace, podName string, ok bool) {
 	return namespace, podName, true
 }
 
-// Told is an owner in words for whoever is told that he has an address: by name within the namespace that asks,
-// and not to another. Else a tenant could learn who has which address by asking for each.
-func Told(owner, asks string) string {
+// IsPodKey reports whether an owner is a pod.
+func IsPodKey(owner string) bool {
+	_, _, ok := SplitOwnerKey(owner)
+	return ok
+}
+
+// RedactOwner returns owner if it is in the namespace of asks, or no pod, and a neutral phrase otherwise, so that tenants
+// can't find out which pod has an address by asking for it.
+func RedactOwner(owner, asks string) string {
 	namespace, _, pod := SplitOwnerKey(owner)
 	own, _, asker := SplitOwnerKey(asks)
 	if pod && asker && namespace != own {
@@ -108,27 +152,70 @@ func Told(owner, asks string) string {
 	return owner
 }
 
-// Dynamic tells whether the agent may give the address to any pod.
-func (e Entry) Dynamic() bool { return e.Owner == "" }
+// OwnedBy reports whether the entry gives its address to the owner, a pod or one of NodeOwners.
+func (e Entry) OwnedBy(owner string) bool { return owner != "" && e.Owner == owner }
 
-// Pod is the namespace and name of the pod that the entry belongs to, if it belongs to one.
-func (e Entry) Pod() (namespace, podName string, ok bool) { return SplitOwnerKey(e.Owner) }
-
-// Node tells whether the entry pins an address of the node itself.
-func (e Entry) Node() bool { return slices.Contains(NodeOwners[:], e.Owner) }
-
-// Ordinary tells whether the entry was made for one pod that keeps no address.
-func (e Entry) Ordinary() bool {
-	_, _, pod := e.Pod()
-	kind, _, ok := e.Workload()
-	return pod && ok && kind == OrdinaryKind
+// NamesPod returns the pod that has the address or that a move is about; empty if there is none. The previous owner of a
+// Cooldown entry is not meant.
+func (e Entry) NamesPod() string {
+	switch e.Kind {
+	case Owned:
+		return e.Owner
+	case Moved, MoveTarget:
+		return e.Pod
+	}
+	return ""
 }
 
-// Workload reads the resource of an owned entry: "namespace/Kind/name".
-func (e Entry) Workload() (kind, name string, ok bool) {
-	parts := strings.Split(e.Resource, "/")
-	if len(parts) != 3 || parts[1] == "" || parts[2] == "" {
+// CoolsDownFrom reports whether the address was taken from the pod and cools down.
+func (e Entry) CoolsDownFrom(owner string) bool { return e.Kind == Cooldown && e.Pod == owner }
+
+// IsUnreserved reports whether the entry was made for one pod of a strict node that has no fixed address.
+func (e Entry) IsUnreserved() bool { return e.Kind == Owned && e.Purpose == Unreserved }
+
+// IsBarePod reports whether the entry was made for a pod without a controller.
+func (e Entry) IsBarePod() bool { return e.Kind == Owned && e.Purpose == ForBarePod }
+
+// UnreservedKind is the kind in the WorkloadRef of an Unreserved entry: it is for one Pod.
+const UnreservedKind = "Pod"
+
+// WorkloadRef returns the kind and name of the workload that the entry is for. ok is false if it is for none, or does not
+// say.
+func (e Entry) WorkloadRef() (kind, name string, ok bool) {
+	switch e.Purpose {
+	case ForWorkload:
+		return SplitWorkloadKey(e.Workload)
+	case Unreserved:
+		_, podName, _ := SplitOwnerKey(e.Owner)
+		return UnreservedKind, podName, true
+	}
+	return "", "", false
+}
+
+// SplitWorkloadKey returns the kind and name of a WorkloadKey.
+func SplitWorkloadKey(key string) (kind, name string, ok bool) {
+	_, rest, _ := strings.Cut(key, "/")
+	kind, name, ok = strings.Cut(rest, "/")
+	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
 		return "", "", false
 	}
-	return parts[1], parts[2], true
+	return kind, name, true
+}
+
+// SinceTime returns Since as a time; zero if it is 0.
+func (e Entry) SinceTime() time.Time {
+	if e.Since == 0 {
+		return time.Time{}
+	}
+	return time.Unix(e.Since, 0)
+}
+
+// Allocatable reports whether an agent may have given the address to a pod or to its node because of this entry. That of
+// a Foreign entry can be restored after a restart of the agent, which does not look at owners then.
+func (e Entry) Allocatable() bool {
+	switch e.Kind {
+	case Cooldown, Moved, MoveTarget:
+		return false
+	}
+	return true
 }

@@ -39,9 +39,9 @@ func (n Node) Mark(a netip.Addr, to Handshake) Mark {
 	return Mark{Addr: a, From: n.Handshakes[a], To: to}
 }
 
-// Withheld tells whether the agent keeps the address back because of a handshake. It gives it to
+// IsReleasing tells whether the agent keeps the address back because of a handshake. It gives it to
 // nobody but the entry's owner, and does not restore it after a restart.
-func (n Node) Withheld(a netip.Addr) bool {
+func (n Node) IsReleasing(a netip.Addr) bool {
 	switch n.Handshakes[a] {
 	case NotAsked, Refused:
 		return false

@@ -72,164 +72,172 @@ func (f Fence) Keeps(n Node, a netip.Addr) error {
 	return nil
 }
 
-// Announce makes the edits at To, which is not the home.
+// Announce returns the edits at To, which is not the home.
 func (m Move) Announce(n Node) ([]Edit, error) {
-	if err := n.Carries(m.Owner, m.Addrs); err != nil {
-		return nil, err
+	if b := n.Carries(m.Owner, m.Addrs); b != nil {
+		return nil, b
 	}
 	var edits []Edit
 	for _, a := range m.Addrs {
 		if _, exists := n.Entries[a]; !exists {
-			edits = append(edits, n.Set(a, Arriving(m.Owner)))
+			edits = append(edits, n.Set(a, MoveTargetEntry(m.Owner)))
 		}
 	}
 	return edits, nil
 }
 
-// Depart makes the edits at the home, where that is not From.
+// Depart returns the edits at the home, if that is not From.
 func (m Move) Depart(n Node) ([]Edit, error) { return n.Depart(m.Owner, m.From, m.Addrs) }
 
-// Depart makes the edits at the home that announce that an owner's addresses leave a node that they
+// Depart returns the edits at the home that announce that an owner's addresses leave a node that they
 // were moved to.
 func (n Node) Depart(owner, from string, addrs []netip.Addr) ([]Edit, error) {
 	var edits []Edit
 	for _, a := range addrs {
-		switch now := n.Entries[a]; now {
-		case Leaving(from, owner):
-		case Away(from, owner):
-			edits = append(edits, n.Set(a, Leaving(from, owner)))
+		switch n.Entries[a] {
+		case LeavingEntry(from, owner):
+		case MovedEntry(from, owner):
+			edits = append(edits, n.Set(a, LeavingEntry(from, owner)))
 		default:
-			return nil, fmt.Errorf("%s on node %s is not marked as away on node %s but as %q %q: %w", a, n.Name, from, now.Owner, now.Resource, ErrUndecided)
+			return nil, n.undecided(a, "moved to node "+from)
 		}
 	}
 	return edits, nil
 }
 
-// Leave makes the edits at From, where that is not the home. An address that is not there gets the
-// mark all the same: who was about to settle it there finds the pool changed.
+// undecided is the error of a step that relies on the home of an address having another entry than it has.
+func (n Node) undecided(a netip.Addr, want string) error {
+	return fmt.Errorf("the entry of IP %s on node %s is %s and not %s: %w", a, n.Name, n.describe(a), want, ErrUndecided)
+}
+
+func (n Node) describe(a netip.Addr) string {
+	e, exists := n.Entries[a]
+	switch {
+	case !exists:
+		return "missing"
+	case e.Kind == Moved && e.Leaving:
+		return "leaving node " + e.Node
+	case e.Kind == Moved:
+		return "moved to node " + e.Node
+	}
+	return e.Kind.String()
+}
+
+// Leave returns the edits at From, if that is not the home. An address that has no entry there gets the Cooldown entry
+// too: a writer that is about to settle it there then finds the pool changed.
 func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
 	var edits []Edit
 	for _, a := range m.Addrs {
 		now, exists := n.Entries[a]
-		_, released := now.ReleasedAt()
-		arriving, _ := now.ArrivingFor()
 		switch {
-		case released:
-			if from, ok := now.ReleasedFrom(); ok && from == m.Owner {
-				// It was the pod's here, which may run on: whoever took it did not ask for that.
-				if err := m.Fence.Keeps(n, a); err != nil {
-					return nil, err
-				}
-			}
-			continue
-		case exists && now.Owner != m.Owner && arriving != m.Owner:
-			return nil, takenf("%s on node %s belongs to %q", a, n.Name, Told(now.Owner, m.Owner))
-		case now.Owner == m.Owner:
-			// What never was the pod's here, it can't be running with.
+		case now.CoolsDownFrom(m.Owner):
+			// The pod had it here and may still run: the writer that released it did not check.
 			if err := m.Fence.Keeps(n, a); err != nil {
 				return nil, err
 			}
-			edits = append(edits, m.taken(n.Set(a, Released(at))))
 			continue
+		case now.Kind == Cooldown:
+			continue
+		case now.OwnedBy(m.Owner):
+			if err := m.Fence.Keeps(n, a); err != nil {
+				return nil, err
+			}
+			edits = append(edits, m.taken(n.Set(a, CooldownEntry("", at))))
+			continue
+		case exists && now != MoveTargetEntry(m.Owner):
+			return nil, now.Blocker(n.Name, a, m.Owner)
 		}
-		edits = append(edits, n.Set(a, Released(at)))
+		// The address never was the pod's here, so that the pod can't run with it.
+		edits = append(edits, n.Set(a, CooldownEntry("", at)))
 	}
 	return edits, nil
 }
 
-// taken is an edit that takes an address from the pod that had it on From. What an agent lists counts up to
-// the write, except where nobody is there to say so: then the list is an old one.
+// taken requires for an edit that takes an address from the pod that had it on From that the agent does not report it
+// before the write, unless the node is down: then the report is an old one.
 func (m Move) taken(e Edit) Edit {
 	e.Unlisted = m.Fence != Down
 	return e
 }
 
-// Turn makes the edits at the home. It decides the move. Where From is not the home, write them only
-// where the home is unchanged as a whole since before From was seen to be left.
+// Turn returns the edits at the home. It decides the move. If From is not the home, write them only
+// if the home is unchanged as a whole since before From was seen to be left.
 func (m Move) Turn(n Node) ([]Edit, error) {
-	to := Away(m.To, m.Owner)
+	to := MovedEntry(m.To, m.Owner)
 	if m.To == m.Home {
 		to = m.Entry
-		if err := n.Another(m.Owner, m.Addrs); err != nil {
-			return nil, err
+		if b := n.OtherAddressOf(m.Owner, m.Addrs); b != nil {
+			return nil, b
 		}
 	}
 	var edits []Edit
 	for _, a := range m.Addrs {
-		now, exists := n.Entries[a]
-		_, released := now.ReleasedAt()
-		user, used := n.Used[a]
+		now := n.Entries[a]
+		edit := n.Set(a, to)
 		switch {
 		case !n.Home(a):
-			return nil, fmt.Errorf("%s is in no subnet of node %s (%v) any more: %w", a, n.Name, n.PodCIDRs, ErrUndecided)
-		case exists && (now == to || m.To == m.Home && now.Owner == m.Owner):
+			return nil, fmt.Errorf("IP %s is no longer in a subnet of node %s (%s): %w", a, n.Name, JoinSubnets(n.PodCIDRs), ErrUndecided)
+		case edit.From != nil && (now == to || m.To == m.Home && now.OwnedBy(m.Owner)):
 			continue
-		case m.From != m.Home && (!exists || now != Leaving(m.From, m.Owner)):
-			return nil, fmt.Errorf("%s on node %s is not marked as leaving node %s but as %q %q: %w", a, n.Name, m.From, now.Owner, now.Resource, ErrUndecided)
-		case m.From == m.Home && exists && !released && now.Owner != m.Owner:
-			return nil, takenf("%s on node %s belongs to %q", a, n.Name, Told(now.Owner, m.Owner))
-		case m.From == m.Home && used && user != m.Owner:
-			return nil, takenf("%s on node %s is used by %s", a, n.Name, Told(user, m.Owner))
+		case m.From != m.Home && now != LeavingEntry(m.From, m.Owner):
+			return nil, n.undecided(a, "leaving node "+m.From)
 		case m.From == m.Home:
+			mayMove := func(e Entry) bool { return e.Kind == Cooldown }
+			if b := n.entryBlocker(a, m.Owner, mayMove); b != nil {
+				return nil, b
+			}
+			if user, used := n.Used[a]; used && user != m.Owner {
+				return nil, &Blocker{Addr: a, Node: n.Name, Reason: InUseByPod, Who: user, Asks: m.Owner}
+			}
 			if err := m.Fence.Keeps(n, a); err != nil {
 				return nil, err
 			}
-			edits = append(edits, m.taken(n.Set(a, to)))
-			continue
+			edit = m.taken(edit)
 		}
-		edits = append(edits, n.Set(a, to))
+		edits = append(edits, edit)
 	}
 	return edits, nil
 }
 
-// Turned tells whether the home, as it is, says that the addresses live on To.
+// Turned returns an error unless the home says that the addresses are on To.
 func (m Move) Turned(home Node) error {
 	for _, a := range m.Addrs {
-		if now := home.Entries[a]; !home.Home(a) || now != Away(m.To, m.Owner) {
-			return fmt.Errorf("%s on node %s is not marked as away on node %s but as %q %q: %w", a, home.Name, m.To, now.Owner, now.Resource, ErrUndecided)
+		if !home.Home(a) || home.Entries[a] != MovedEntry(m.To, m.Owner) {
+			return home.undecided(a, "moved to node "+m.To)
 		}
 	}
 	return nil
 }
 
-// Settle makes the edits at To, which is not the home. Write them only where the pool is unchanged
+// Settle returns the edits at To, which is not the home. Write them only if the pool is unchanged
 // as a whole since before the home was seen to say that the move is decided (Turned).
 func (m Move) Settle(n Node) ([]Edit, error) {
-	if err := n.Carries(m.Owner, m.Addrs); err != nil {
-		return nil, err
+	if b := n.Carries(m.Owner, m.Addrs); b != nil {
+		return nil, b
 	}
 	var edits []Edit
 	for _, a := range m.Addrs {
 		now, exists := n.Entries[a]
 		if !exists {
-			return nil, fmt.Errorf("%s has not been announced on node %s: %w", a, n.Name, ErrUndecided)
+			return nil, n.undecided(a, MoveTarget.String())
 		}
-		if now.Owner != m.Owner {
+		if !now.OwnedBy(m.Owner) {
 			edits = append(edits, n.Set(a, m.Entry))
 		}
 	}
 	return edits, nil
 }
 
-// Carries tells why a node can't carry addresses of the owner that are at home on another; nil where
-// it can, or does. An address that rests there was the owner's before, and its old pod's last traces
-// may still be there.
-func (n Node) Carries(owner string, addrs []netip.Addr) error {
-	if err := n.Another(owner, addrs); err != nil {
-		return err
+// Carries returns why this pool can't have addresses of the owner whose home is another node; nil if it can, or has them.
+// An address that cools down here was the owner's before, and its old pod may still have it.
+func (n Node) Carries(owner string, addrs []netip.Addr) *Blocker {
+	if b := n.OtherAddressOf(owner, addrs); b != nil {
+		return b
 	}
+	arriving := func(e Entry) bool { return e == MoveTargetEntry(owner) }
 	for _, a := range addrs {
-		now, exists := n.Entries[a]
-		_, released := now.ReleasedAt()
-		arriving, _ := now.ArrivingFor()
-		user, used := n.Used[a]
-		switch {
-		case released:
-			return takenf("%s still rests on node %s", a, n.Name)
-		case exists && now.Owner != owner && arriving != owner:
-			return takenf("%s on node %s belongs to %q", a, n.Name, Told(now.Owner, owner))
-		case used && user != owner:
-			return takenf("%s on node %s is used by %s", a, n.Name, Told(user, owner))
+		if b := n.entryBlocker(a, owner, arriving); b != nil {
+			return b
 		}
 	}
 	return nil
@@ -252,29 +260,27 @@ func (n Node) Unmoved(made []Edit) []Edit {
 	return undo
 }
 
-// Bar makes the edits that mark addresses as released on a node that an owner's addresses were moved
-// to, whether or not they have arrived: whoever is about to settle them there finds the pool changed.
+// Bar returns the edits that put Cooldown entries on a node that an owner's addresses were moved to, whether or not they
+// have arrived: a writer that is about to settle them there then finds the pool changed.
 func (n Node) Bar(owner string, addrs []netip.Addr, at time.Time) []Edit {
 	var edits []Edit
 	for _, a := range addrs {
 		now, exists := n.Entries[a]
-		arriving, _ := now.ArrivingFor()
-		if !exists || now.Owner == owner || arriving == owner {
-			edits = append(edits, n.Set(a, Released(at)))
+		if !exists || now.OwnedBy(owner) || now == MoveTargetEntry(owner) {
+			edits = append(edits, n.Set(a, CooldownEntry("", at)))
 		}
 	}
 	return edits
 }
 
-// Return makes the edits at the home that end the absence of an owner's addresses on another node:
-// they rest at home, and are nobody's until they have cooled down, since the agent there has never listed them, and that
-// on the other node may be late. An address that is elsewhere by now, or is not about to leave, is left alone. Write
-// them only where the home is unchanged as a whole since before the other node was seen to bar them.
+// Return returns the edits at the home that end the absence of an owner's addresses on another node: they cool down at
+// home. An address that is not about to leave that node is not touched. Write the edits only if the home is unchanged as a
+// whole since before the other node was seen to bar them.
 func (n Node) Return(owner, from string, addrs []netip.Addr, at time.Time) []Edit {
 	var edits []Edit
 	for _, a := range addrs {
-		if now, exists := n.Entries[a]; exists && now == Leaving(from, owner) {
-			edits = append(edits, n.Set(a, Released(at).Unlisted()))
+		if n.Entries[a] == LeavingEntry(from, owner) {
+			edits = append(edits, n.Set(a, CooldownEntry("", at)))
 		}
 	}
 	return edits

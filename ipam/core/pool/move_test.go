@@ -15,11 +15,10 @@ import (
 func TestMoveSteps(t *testing.T) {
 	at := time.Unix(1000, 0)
 	const owner = "db/mysql-0"
-	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
-	mine.Owner = owner
+	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	a, b := addr("10.0.1.9"), addr("10.0.1.8")
 	home := netip.MustParsePrefix("10.0.1.0/24")
-	other := pool.Entry{Owner: "db/other-0"}
+	other := pool.ForOwner("db/other-0")
 	type entries = map[netip.Addr]pool.Entry
 	is := func(e pool.Entry) entries { return entries{a: e} }
 	out := pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: "h", From: "h", To: "t", Fence: pool.Reported}
@@ -39,62 +38,62 @@ func TestMoveSteps(t *testing.T) {
 		want entries
 		err  error
 	}{
-		"announced":                       {step: announce, move: out, want: is(pool.Arriving(owner))},
-		"announced already":               {step: announce, move: out, entries: is(pool.Arriving(owner)), want: is(pool.Arriving(owner))},
+		"announced":                       {step: announce, move: out, want: is(pool.MoveTargetEntry(owner))},
+		"announced already":               {step: announce, move: out, entries: is(pool.MoveTargetEntry(owner)), want: is(pool.MoveTargetEntry(owner))},
 		"announced and settled":           {step: announce, move: out, entries: is(mine), want: is(mine)},
-		"not announced over what rests":   {step: announce, move: out, entries: is(pool.Released(at)), err: pool.ErrTaken},
+		"not announced over what rests":   {step: announce, move: out, entries: is(pool.CooldownEntry("", at)), err: pool.ErrTaken},
 		"nor over another's":              {step: announce, move: out, entries: is(other), err: pool.ErrTaken},
-		"nor over another's announcement": {step: announce, move: out, entries: is(pool.Arriving("db/other-0")), err: pool.ErrTaken},
+		"nor over another's announcement": {step: announce, move: out, entries: is(pool.MoveTargetEntry("db/other-0")), err: pool.ErrTaken},
 		"nor what another uses":           {step: announce, move: out, used: "db/other-0", err: pool.ErrTaken},
 		"nor beside another address":      {step: announce, move: out, entries: entries{b: mine}, err: pool.ErrTaken},
 
-		"departed":                  {step: pool.Move.Depart, move: on, entries: is(pool.Away("s", owner)), want: is(pool.Leaving("s", owner))},
-		"departed already":          {step: pool.Move.Depart, move: on, entries: is(pool.Leaving("s", owner)), want: is(pool.Leaving("s", owner))},
+		"departed":                  {step: pool.Move.Depart, move: on, entries: is(pool.MovedEntry("s", owner)), want: is(pool.LeavingEntry("s", owner))},
+		"departed already":          {step: pool.Move.Depart, move: on, entries: is(pool.LeavingEntry("s", owner)), want: is(pool.LeavingEntry("s", owner))},
 		"not departed from home":    {step: pool.Move.Depart, move: on, entries: is(mine), err: pool.ErrUndecided},
-		"nor from elsewhere":        {step: pool.Move.Depart, move: on, entries: is(pool.Away("x", owner)), err: pool.ErrUndecided},
-		"not turned on before that": {step: turn, move: on, entries: is(pool.Away("s", owner)), err: pool.ErrUndecided},
+		"nor from elsewhere":        {step: pool.Move.Depart, move: on, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
+		"not turned on before that": {step: turn, move: on, entries: is(pool.MovedEntry("s", owner)), err: pool.ErrUndecided},
 
-		"left":                                  {step: leave, move: on, entries: is(mine), want: is(pool.Released(at))},
-		"left before it arrived":                {step: leave, move: on, entries: is(pool.Arriving(owner)), want: is(pool.Released(at))},
-		"left where it never was":               {step: leave, move: on, want: is(pool.Released(at))},
-		"left long ago":                         {step: leave, move: on, entries: is(pool.Released(at.Add(-time.Hour))), want: is(pool.Released(at.Add(-time.Hour)))},
-		"what was taken is not left in use":     {step: leave, move: on, entries: is(pool.ReleasedFrom(owner, at)), used: owner, err: pool.ErrUnfenced},
-		"nor where the node is not ready":       {step: leave, move: fenced(on, pool.Unfenced), entries: is(pool.ReleasedFrom(owner, at)), err: pool.ErrUnfenced},
-		"but where it is down":                  {step: leave, move: fenced(on, pool.Down), entries: is(pool.ReleasedFrom(owner, at)), used: owner, want: is(pool.ReleasedFrom(owner, at))},
+		"left":                                  {step: leave, move: on, entries: is(mine), want: is(pool.CooldownEntry("", at))},
+		"left before it arrived":                {step: leave, move: on, entries: is(pool.MoveTargetEntry(owner)), want: is(pool.CooldownEntry("", at))},
+		"left where it never was":               {step: leave, move: on, want: is(pool.CooldownEntry("", at))},
+		"left long ago":                         {step: leave, move: on, entries: is(pool.CooldownEntry("", at.Add(-time.Hour))), want: is(pool.CooldownEntry("", at.Add(-time.Hour)))},
+		"what was taken is not left in use":     {step: leave, move: on, entries: is(pool.CooldownEntry(owner, at)), used: owner, err: pool.ErrUnfenced},
+		"nor where the node is not ready":       {step: leave, move: fenced(on, pool.Unfenced), entries: is(pool.CooldownEntry(owner, at)), err: pool.ErrUnfenced},
+		"but where it is down":                  {step: leave, move: fenced(on, pool.Down), entries: is(pool.CooldownEntry(owner, at)), used: owner, want: is(pool.CooldownEntry(owner, at))},
 		"another's is not left":                 {step: leave, move: on, entries: is(other), err: pool.ErrTaken},
 		"what is in use is not left":            {step: leave, move: on, entries: is(mine), used: owner, err: pool.ErrUnfenced},
 		"nor what the agent may not have said":  {step: leave, move: fenced(on, pool.Unheard), entries: is(mine), err: pool.ErrUnfenced},
 		"nor what it has said":                  {step: leave, move: fenced(on, pool.Unheard), entries: is(mine), used: owner, err: pool.ErrUnfenced},
-		"but on a node that is down":            {step: leave, move: fenced(on, pool.Down), entries: is(mine), used: owner, want: is(pool.Released(at))},
+		"but on a node that is down":            {step: leave, move: fenced(on, pool.Down), entries: is(mine), used: owner, want: is(pool.CooldownEntry("", at))},
 		"not on one that is not ready":          {step: leave, move: fenced(on, pool.Unfenced), entries: is(mine), err: pool.ErrUnfenced},
-		"unless it was never had there":         {step: leave, move: fenced(on, pool.Unfenced), entries: is(pool.Arriving(owner)), want: is(pool.Released(at))},
-		"turned":                                {step: turn, move: out, entries: is(mine), want: is(pool.Away("t", owner))},
-		"turned already":                        {step: turn, move: out, entries: is(pool.Away("t", owner)), want: is(pool.Away("t", owner))},
-		"turned without an entry":               {step: turn, move: out, want: is(pool.Away("t", owner))},
-		"turned from rest":                      {step: turn, move: out, entries: is(pool.Released(at)), want: is(pool.Away("t", owner))},
+		"unless it was never had there":         {step: leave, move: fenced(on, pool.Unfenced), entries: is(pool.MoveTargetEntry(owner)), want: is(pool.CooldownEntry("", at))},
+		"turned":                                {step: turn, move: out, entries: is(mine), want: is(pool.MovedEntry("t", owner))},
+		"turned already":                        {step: turn, move: out, entries: is(pool.MovedEntry("t", owner)), want: is(pool.MovedEntry("t", owner))},
+		"turned without an entry":               {step: turn, move: out, want: is(pool.MovedEntry("t", owner))},
+		"turned from rest":                      {step: turn, move: out, entries: is(pool.CooldownEntry("", at)), want: is(pool.MovedEntry("t", owner))},
 		"what is in use is not turned":          {step: turn, move: out, entries: is(mine), used: owner, err: pool.ErrUnfenced},
 		"not while the agent may not have said": {step: turn, move: fenced(out, pool.Unheard), entries: is(mine), err: pool.ErrUnfenced},
-		"but where the node is down":            {step: turn, move: fenced(out, pool.Down), entries: is(mine), used: owner, want: is(pool.Away("t", owner))},
+		"but where the node is down":            {step: turn, move: fenced(out, pool.Down), entries: is(mine), used: owner, want: is(pool.MovedEntry("t", owner))},
 		"not where it is not ready":             {step: turn, move: fenced(out, pool.Unfenced), entries: is(mine), err: pool.ErrUnfenced},
 		"nor what another uses at home":         {step: turn, move: fenced(out, pool.Down), used: "db/other-0", err: pool.ErrTaken},
 		"nor another's":                         {step: turn, move: out, entries: is(other), err: pool.ErrTaken},
 		"nor a dynamic one":                     {step: turn, move: out, entries: is(pool.Entry{}), err: pool.ErrTaken},
-		"turned on":                             {step: turn, move: on, entries: is(pool.Leaving("s", owner)), want: is(pool.Away("t", owner))},
-		"not on from elsewhere":                 {step: turn, move: on, entries: is(pool.Away("x", owner)), err: pool.ErrUndecided},
+		"turned on":                             {step: turn, move: on, entries: is(pool.LeavingEntry("s", owner)), want: is(pool.MovedEntry("t", owner))},
+		"not on from elsewhere":                 {step: turn, move: on, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
 		"nor on from home":                      {step: turn, move: on, entries: is(mine), err: pool.ErrUndecided},
-		"nor on from rest":                      {step: turn, move: on, entries: is(pool.Released(at)), err: pool.ErrUndecided},
-		"nor another's absence":                 {step: turn, move: on, entries: is(pool.Away("s", "db/other-0")), err: pool.ErrUndecided},
-		"turned home":                           {step: turn, move: back, entries: is(pool.Leaving("s", owner)), want: is(mine)},
+		"nor on from rest":                      {step: turn, move: on, entries: is(pool.CooldownEntry("", at)), err: pool.ErrUndecided},
+		"nor another's absence":                 {step: turn, move: on, entries: is(pool.MovedEntry("s", "db/other-0")), err: pool.ErrUndecided},
+		"turned home":                           {step: turn, move: back, entries: is(pool.LeavingEntry("s", owner)), want: is(mine)},
 		"turned home already":                   {step: turn, move: back, entries: is(mine), want: is(mine)},
-		"not home from elsewhere":               {step: turn, move: back, entries: is(pool.Away("x", owner)), err: pool.ErrUndecided},
-		"not home beside another address":       {step: turn, move: back, entries: entries{a: pool.Leaving("s", owner), b: mine}, err: pool.ErrTaken},
+		"not home from elsewhere":               {step: turn, move: back, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
+		"not home beside another address":       {step: turn, move: back, entries: entries{a: pool.LeavingEntry("s", owner), b: mine}, err: pool.ErrTaken},
 
-		"settled":                          {step: settle, move: out, entries: is(pool.Arriving(owner)), want: is(mine)},
+		"settled":                          {step: settle, move: out, entries: is(pool.MoveTargetEntry(owner)), want: is(mine)},
 		"settled already":                  {step: settle, move: out, entries: is(mine), want: is(mine)},
-		"not settled where it was left":    {step: settle, move: out, entries: is(pool.Released(at)), err: pool.ErrTaken},
+		"not settled where it was left":    {step: settle, move: out, entries: is(pool.CooldownEntry("", at)), err: pool.ErrTaken},
 		"nor where it is not announced":    {step: settle, move: out, err: pool.ErrUndecided},
-		"nor where another is":             {step: settle, move: out, entries: is(pool.Arriving("db/other-0")), err: pool.ErrTaken},
-		"nor beside another address of it": {step: settle, move: out, entries: entries{a: pool.Arriving(owner), b: mine}, err: pool.ErrTaken},
+		"nor where another is":             {step: settle, move: out, entries: is(pool.MoveTargetEntry("db/other-0")), err: pool.ErrTaken},
+		"nor beside another address of it": {step: settle, move: out, entries: entries{a: pool.MoveTargetEntry(owner), b: mine}, err: pool.ErrTaken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := pool.Node{Name: "n", Subnets: []netip.Prefix{home}, Entries: c.entries, Used: map[netip.Addr]string{}}
@@ -127,7 +126,7 @@ func TestMoveSteps(t *testing.T) {
 func TestMoveTakesWhatIsNotListed(t *testing.T) {
 	const owner = "db/mysql-0"
 	a := addr("10.0.1.9")
-	mine := pool.Entry{Owner: owner}
+	mine := pool.ForOwner(owner)
 	from := func(home, from, to string, fence pool.Fence) pool.Move {
 		return pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: home, From: from, To: to, Fence: fence}
 	}
@@ -140,14 +139,14 @@ func TestMoveTakesWhatIsNotListed(t *testing.T) {
 	}{
 		"turned at home":                        {pool.Move.Turn, from("h", "h", "t", pool.Reported), mine, true},
 		"turned at a home that is down":         {pool.Move.Turn, from("h", "h", "t", pool.Down), mine, false},
-		"turned at the home of what lives away": {pool.Move.Turn, from("h", "s", "t", pool.Reported), pool.Leaving("s", owner), false},
-		"turned home":                           {pool.Move.Turn, from("h", "s", "h", pool.Reported), pool.Leaving("s", owner), false},
+		"turned at the home of what lives away": {pool.Move.Turn, from("h", "s", "t", pool.Reported), pool.LeavingEntry("s", owner), false},
+		"turned home":                           {pool.Move.Turn, from("h", "s", "h", pool.Reported), pool.LeavingEntry("s", owner), false},
 		"left":                                  {leave, from("h", "s", "t", pool.Reported), mine, true},
 		"left on a node that is down":           {leave, from("h", "s", "t", pool.Down), mine, false},
-		"left before it arrived":                {leave, from("h", "s", "t", pool.Reported), pool.Arriving(owner), false},
-		"announced":                             {pool.Move.Announce, from("h", "h", "t", pool.Reported), pool.Arriving(owner), false},
-		"settled":                               {pool.Move.Settle, from("h", "h", "t", pool.Reported), pool.Arriving(owner), false},
-		"departed from a node that may have it": {pool.Move.Depart, from("h", "s", "t", pool.Reported), pool.Away("s", owner), false},
+		"left before it arrived":                {leave, from("h", "s", "t", pool.Reported), pool.MoveTargetEntry(owner), false},
+		"announced":                             {pool.Move.Announce, from("h", "h", "t", pool.Reported), pool.MoveTargetEntry(owner), false},
+		"settled":                               {pool.Move.Settle, from("h", "h", "t", pool.Reported), pool.MoveTargetEntry(owner), false},
+		"departed from a node that may have it": {pool.Move.Depart, from("h", "s", "t", pool.Reported), pool.MovedEntry("s", owner), false},
 	} {
 		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{a: c.entry}}
 		edits, err := c.step(c.move, n)
@@ -166,9 +165,9 @@ func TestMoveTakesWhatIsNotListed(t *testing.T) {
 func TestMoveTogether(t *testing.T) {
 	const owner = "db/mysql-0"
 	addrs := []netip.Addr{addr("10.0.1.9"), addr("fd00:1::9")}
-	m := pool.Move{Owner: owner, Entry: pool.Entry{Owner: owner}, Addrs: addrs, Home: "h", From: "h", To: "t", Fence: pool.Down}
+	m := pool.Move{Owner: owner, Entry: pool.ForOwner(owner), Addrs: addrs, Home: "h", From: "h", To: "t", Fence: pool.Down}
 	n := pool.Node{Name: "h", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
-		Entries: map[netip.Addr]pool.Entry{addrs[0]: {Owner: owner}, addrs[1]: {Owner: owner}}}
+		Entries: map[netip.Addr]pool.Entry{addrs[0]: pool.ForOwner(owner), addrs[1]: pool.ForOwner(owner)}}
 	edits, err := m.Turn(n)
 	if err != nil || len(edits) != 2 {
 		t.Errorf("%v, %v; want both", edits, err)
@@ -182,7 +181,7 @@ func TestMoveTogether(t *testing.T) {
 	if err := m.Turned(n.With(edits[:1])); !errors.Is(err, pool.ErrUndecided) {
 		t.Errorf("turned in part: %v", err)
 	}
-	n.Entries[addrs[1]] = pool.Entry{Owner: "db/other-0"}
+	n.Entries[addrs[1]] = pool.ForOwner("db/other-0")
 	if edits, err := m.Turn(n); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("%v, %v; want none", edits, err)
 	}
@@ -193,8 +192,8 @@ func TestEndOfAbsence(t *testing.T) {
 	at := time.Unix(1000, 0)
 	const owner = "db/mysql-0"
 	entries := map[netip.Addr]pool.Entry{
-		addr("10.0.1.1"): {Owner: owner}, addr("10.0.1.2"): pool.Arriving(owner), addr("10.0.1.4"): {Owner: "db/other-0"},
-		addr("10.0.1.5"): pool.Leaving("t", owner), addr("10.0.1.6"): pool.Leaving("t", "db/other-0"), addr("10.0.1.7"): pool.Leaving("x", owner), addr("10.0.1.8"): pool.Away("t", owner),
+		addr("10.0.1.1"): pool.ForOwner(owner), addr("10.0.1.2"): pool.MoveTargetEntry(owner), addr("10.0.1.4"): pool.ForOwner("db/other-0"),
+		addr("10.0.1.5"): pool.LeavingEntry("t", owner), addr("10.0.1.6"): pool.LeavingEntry("t", "db/other-0"), addr("10.0.1.7"): pool.LeavingEntry("x", owner), addr("10.0.1.8"): pool.MovedEntry("t", owner),
 	}
 	var all []netip.Addr
 	for i := byte(1); i < 9; i++ {
@@ -212,10 +211,10 @@ func TestEndOfAbsence(t *testing.T) {
 		slices.Sort(out)
 		return out
 	}
-	if got := edited(n.Bar(owner, all, at), pool.Released(at)); !slices.Equal(got, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3"}) {
+	if got := edited(n.Bar(owner, all, at), pool.CooldownEntry("", at)); !slices.Equal(got, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3"}) {
 		t.Errorf("barred: %v", got)
 	}
-	if got := edited(n.Return(owner, "t", all, at), pool.Released(at).Unlisted()); !slices.Equal(got, []string{"10.0.1.5"}) {
+	if got := edited(n.Return(owner, "t", all, at), pool.CooldownEntry("", at)); !slices.Equal(got, []string{"10.0.1.5"}) {
 		t.Errorf("returned: %v", got)
 	}
 }

@@ -45,6 +45,9 @@ type Node struct {
 	// Malformed are keys of the pool and entries of podCIDRs that are not addresses or subnets.
 	// They are told and never touched.
 	Malformed []string
+	// Resources are the resources of entries as they are written, of those that fixedip would write differently: the
+	// tests of a patch have to name them so.
+	Resources map[netip.Addr]string
 }
 
 // OlderThan reports whether n is an earlier version of the same CiliumNode than other. Resource versions are compared if
@@ -82,32 +85,6 @@ func (n Node) InUse(a netip.Addr) bool {
 	return ok
 }
 
-// Reusable lists the released addresses of a family that the agent listed as used when they were
-// released and no longer lists, the one that rests longest first.
-func (n Node) Reusable(f address.Family) []netip.Addr {
-	type resting struct {
-		addr netip.Addr
-		at   time.Time
-	}
-	var found []resting
-	for a, e := range n.Entries {
-		if at, _ := e.ReleasedAt(); e.Reusable() && address.Of(a) == f && !n.InUse(a) && !n.Withheld(a) && n.Home(a) {
-			found = append(found, resting{a, at})
-		}
-	}
-	slices.SortFunc(found, func(x, y resting) int {
-		if c := x.at.Compare(y.at); c != 0 {
-			return c
-		}
-		return x.addr.Compare(y.addr)
-	})
-	out := make([]netip.Addr, len(found))
-	for i, r := range found {
-		out[i] = r.addr
-	}
-	return out
-}
-
 // Edit changes one entry, provided that it still is what the writer saw.
 type Edit struct {
 	Addr netip.Addr
@@ -134,7 +111,7 @@ func (n Node) Set(a netip.Addr, to Entry) Edit {
 // Own is Set for the entry of an address that its pod runs with already, which it did not get by that entry. It says
 // that the address is the pod's since the given time.
 func (n Node) Own(a netip.Addr, to Entry, at time.Time) Edit {
-	if n.Entries[a].Owner != to.Owner {
+	if !n.Entries[a].OwnedBy(to.Owner) {
 		to.Since = at.Unix()
 	}
 	return n.Set(a, to)
@@ -146,10 +123,10 @@ func (n Node) Drop(a netip.Addr) (edit Edit, ok bool) {
 	return Edit{Addr: a, From: &now}, ok
 }
 
-// OwnedBy is the lowest address of a family whose entry names the owner.
-func (n Node) OwnedBy(owner string, f address.Family) (found netip.Addr, ok bool) {
+// HasEntry returns the lowest address of a family whose entry gives it to the owner.
+func (n Node) HasEntry(owner string, f address.Family) (found netip.Addr, ok bool) {
 	for a, e := range n.Entries {
-		if e.Owner == owner && address.Of(a) == f && (!ok || a.Less(found)) {
+		if e.OwnedBy(owner) && address.Of(a) == f && (!ok || a.Less(found)) {
 			found, ok = a, true
 		}
 	}
@@ -160,7 +137,7 @@ func (n Node) OwnedBy(owner string, f address.Family) (found netip.Addr, ok bool
 func (n Node) Owns(owner string) []netip.Addr {
 	var owned []netip.Addr
 	for a, e := range n.Entries {
-		if e.Owner == owner {
+		if e.OwnedBy(owner) {
 			owned = append(owned, a)
 		}
 	}
@@ -168,30 +145,24 @@ func (n Node) Owns(owner string) []netip.Addr {
 	return owned
 }
 
-// Unused tells whether nobody has the address or may have it, as far as the pool goes: it has no
-// entry or a reusable one, the agent does not list it, and does not keep it back.
+// Unused reports whether a claim can have the address as far as the pool goes: it is in a subnet of the node, has no
+// entry, is not in use and not in a release handshake.
 func (n Node) Unused(a netip.Addr) bool {
-	e, exists := n.Entries[a]
-	return n.Home(a) && (!exists || e.Reusable()) && !n.InUse(a) && !n.Withheld(a)
+	_, exists := n.Entries[a]
+	return n.Home(a) && !exists && !n.InUse(a) && !n.IsReleasing(a)
 }
 
-// Lowest is the address of a family that an ordinary pod takes next: the lowest one without an
-// entry, or else the released one that rests longest. Those that are taken otherwise are left out.
+// Lowest returns the lowest unused address of a family for which taken is false: that of the next unreserved pod.
 func (n Node) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, s := range n.Subnets {
 		if address.Of(s.Addr()) != f {
 			continue
 		}
-		// The walk passes addresses that something is known of, and no more than there are of those.
+		// The walk skips only addresses that something is known of, so that it is as short as that is little.
 		for a := range address.Up(s) {
-			if _, exists := n.Entries[a]; !exists && n.Unused(a) && !taken(a) {
+			if n.Unused(a) && !taken(a) {
 				return a, true
 			}
-		}
-	}
-	for _, a := range n.Reusable(f) {
-		if !taken(a) {
-			return a, true
 		}
 	}
 	return netip.Addr{}, false

@@ -14,14 +14,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// Addresses are addresses that are asked for: ranges of each family in the order in which they
-// were listed, of which no two overlap. A range may be as large as IPv6 allows: nothing here walks
-// one to its end. The zero value asks for nothing.
+// Addresses are requested addresses: the ranges of each family in the order in which they were listed. Ranges do not
+// overlap. A range may be as large as IPv6 allows, so no function iterates over a whole range. The zero value requests
+// nothing.
 type Addresses struct {
 	v4, v6 []netipx.IPRange
 }
 
-// Exactly asks for the given addresses and no others. They have to be distinct.
+// Exactly returns a request for the given addresses, which have to be distinct.
 func Exactly(addrs ...netip.Addr) Addresses {
 	var out Addresses
 	for _, a := range addrs {
@@ -30,7 +30,7 @@ func Exactly(addrs ...netip.Addr) Addresses {
 	return out
 }
 
-// Ranges are the ranges of a family, in the order in which they were listed.
+// Ranges returns the ranges of a family in the order in which they were listed.
 func (a Addresses) Ranges(f address.Family) []netipx.IPRange {
 	if f == address.IPv4 {
 		return a.v4
@@ -38,12 +38,12 @@ func (a Addresses) Ranges(f address.Family) []netipx.IPRange {
 	return a.v6
 }
 
-// Families are the families in which something is asked for.
+// Families returns the families with requested addresses.
 func (a Addresses) Families() []address.Family {
 	return slices.DeleteFunc(slices.Clone(address.Families[:]), func(f address.Family) bool { return len(a.Ranges(f)) == 0 })
 }
 
-// Single is the address of a family, where exactly one is asked for in it.
+// Single returns the address of a family if exactly one is requested.
 func (a Addresses) Single(f address.Family) (netip.Addr, bool) {
 	ranges := a.Ranges(f)
 	if len(ranges) != 1 || ranges[0].From() != ranges[0].To() {
@@ -52,13 +52,13 @@ func (a Addresses) Single(f address.Family) (netip.Addr, bool) {
 	return ranges[0].From(), true
 }
 
-// Contains tells whether the address is among those asked for.
+// Contains reports whether the address is requested.
 func (a Addresses) Contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.Ranges(address.Of(addr)), func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
-// All walks the addresses of a family in the order in which they were listed. Stop early: an IPv6
-// range has no end worth waiting for.
+// All iterates over the addresses of a family in the order in which they were listed. Stop early, because IPv6 ranges
+// are huge.
 func (a Addresses) All(f address.Family) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for _, r := range a.Ranges(f) {
@@ -74,7 +74,7 @@ func (a Addresses) All(f address.Family) iter.Seq[netip.Addr] {
 	}
 }
 
-// Nth is the address that All comes to after n others.
+// Nth returns the address that All yields after n others.
 func (a Addresses) Nth(f address.Family, n uint64) (netip.Addr, bool) {
 	for _, r := range a.Ranges(f) {
 		fromHigh, fromLow := split(r.From())
@@ -91,7 +91,7 @@ func (a Addresses) Nth(f address.Family, n uint64) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Within are the parts of the ranges that a pod may have in a subnet, highest first.
+// Within returns the parts of the ranges that pods may have in a subnet, highest first.
 func (a Addresses) Within(subnet netip.Prefix) []netipx.IPRange {
 	first, last := address.Ends(subnet)
 	var out []netipx.IPRange
@@ -111,10 +111,10 @@ func (a Addresses) Within(subnet netip.Prefix) []netipx.IPRange {
 	return out
 }
 
-// shown is how many ranges a message names before it counts the rest.
+// shown is the number of ranges that a message lists before it counts the rest.
 const shown = 4
 
-// String names the addresses for people: "10.240.1.10-10.240.1.19, fd00:240::1:a".
+// String returns the addresses as text for messages, such as "10.240.1.10-10.240.1.19, fd00:240::1:a".
 func (a Addresses) String() string {
 	all := slices.Concat(a.v4, a.v6)
 	var parts []string
@@ -140,8 +140,7 @@ func (a *Addresses) add(r netipx.IPRange) {
 	}
 }
 
-// split is an address as a number of 128 bits. That of IPv4 is mapped into IPv6, which changes no
-// difference between two.
+// split returns an address as a number of 128 bits. IPv4 is mapped into IPv6, which keeps differences.
 func split(a netip.Addr) (high, low uint64) {
 	b := a.As16()
 	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])

@@ -17,8 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// written is what the text of a list comes to for somebody who reads it without any of our rules: all
-// addresses of all elements.
+// written returns the addresses of all elements of a list, read without the rules of this package.
 func written(t *testing.T, elements []string) *netipx.IPSet {
 	t.Helper()
 	var b netipx.IPSetBuilder
@@ -41,8 +40,7 @@ func written(t *testing.T, elements []string) *netipx.IPSet {
 	return set
 }
 
-// holds checks a list that was read: nothing in it that was not written, no address twice, each place in it
-// where it was written.
+// holds checks that a parsed list contains only written addresses, each once, in the written order.
 func holds(t *testing.T, got request.Addresses, set *netipx.IPSet) {
 	t.Helper()
 	if len(got.Families()) == 0 {
@@ -76,7 +74,7 @@ func holds(t *testing.T, got request.Addresses, set *netipx.IPSet) {
 	}
 }
 
-// text writes a list down again.
+// text formats a list.
 func text(a request.Addresses) string {
 	var parts []string
 	for _, f := range address.Families {
@@ -87,8 +85,8 @@ func text(a request.Addresses) string {
 	return strings.Join(parts, ",")
 }
 
-// A list that is read asks for no address that was not written, and reads the same when it is written down
-// again; what is refused says why in one line.
+// FuzzParse checks that a parsed list contains only written addresses and parses to the same after formatting, and
+// that errors are one line.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		"10.240.1.10", "10.240.1.10,fd00:240::1:a", " 10.0.1.10 ,\n10.0.1.12 ", "10.0.1.10 - 10.0.1.19", "10.0.1.0/28,10.0.1.15", "fd00::/64", "0.0.0.0/0", "::/0",
@@ -112,7 +110,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// What Calico would take as a list is read as that list.
+// FuzzParseJSON checks that a list in the format of Calico is parsed as that list.
 func FuzzParseJSON(f *testing.F) {
 	for _, seed := range []string{`["10.0.1.10"]`, `["10.0.1.10", "fd00::1"]`, `[]`, `null`, `["10.0.1.0/24"]`, `[" 10.0.1.1"]`, `["10.0.1.1","10.0.1.1"]`, `[1]`, `{"a":"b"}`, `["\u0031.1.1.1"]`, `["1.1.1.1"] x`, `["::ffff:1.1.1.1"]`, `["\u0000"]`} {
 		f.Add(seed)
@@ -131,7 +129,7 @@ func FuzzParseJSON(f *testing.F) {
 	})
 }
 
-// oneLine: an error is for a status, an event and a log, whatever was written.
+// oneLine checks that an error fits into a status, an event and a log.
 func oneLine(t *testing.T, list string, err error) {
 	t.Helper()
 	if message := err.Error(); strings.ContainsAny(message, "\n\r") || len(message) > 600 {
@@ -139,8 +137,8 @@ func oneLine(t *testing.T, list string, err error) {
 	}
 }
 
-// What a pod asks for is a part of what the annotation lists, one address of each family where it goes by
-// ordinals; an error names the annotation, or what it lists.
+// FuzzAsked checks that the request of a pod is part of the listed addresses, one address of each family if it is by
+// ordinal, and that errors name the annotation or its content.
 func FuzzAsked(f *testing.F) {
 	for _, s := range []struct {
 		ips, by, calico, pod string
@@ -180,7 +178,7 @@ func FuzzAsked(f *testing.F) {
 			t.Fatalf("it asks: %v; what for: %s, %v, %v", asks, got, ok, err)
 		}
 		if err != nil {
-			if !strings.HasPrefix(err.Error(), "asks for addresses") {
+			if !strings.HasPrefix(err.Error(), "requests addresses") {
 				t.Errorf("it is no sentence about a pod: %v", err)
 			}
 			oneLine(t, name+ips+by+calico, shortened{err, by, name})
@@ -233,7 +231,7 @@ func FuzzAsked(f *testing.F) {
 	})
 }
 
-// shortened leaves out of an error what may be as long as its author likes.
+// shortened removes text of unlimited length from an error.
 type shortened struct {
 	error
 	by, name string

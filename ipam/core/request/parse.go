@@ -14,26 +14,24 @@ import (
 )
 
 const (
-	// maxElements is how many elements a list may have. It bounds what a scheduling cycle spends on
-	// a list; a range or a CIDR is one element, however many addresses it has.
+	// maxElements is the maximum number of elements of a list, so that parsing it in a scheduling cycle is cheap. A
+	// range or CIDR is one element.
 	maxElements = 64
-	// maxElementLength is more than two IPv6 addresses with a dash between them need. What is longer
-	// is not repeated in a message.
+	// maxElementLength is longer than two IPv6 addresses with a dash. Longer elements are not repeated in messages.
 	maxElementLength = 90
 )
 
-// Parse reads a list of single addresses, ranges and CIDRs, with commas between them. Of a CIDR it
-// takes the addresses that a pod may have, as if it were a node's subnet. Errors name the element
-// and what to write.
+// Parse parses a comma-separated list of addresses, ranges and CIDRs. A CIDR stands for the addresses that pods may have
+// in it, as if it were the subnet of a node. Errors name the element and the expected form.
 func Parse(text string) (Addresses, error) {
 	if strings.TrimSpace(text) == "" {
-		return Addresses{}, errors.New("it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it")
+		return Addresses{}, errors.New("it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation")
 	}
-	// One more than allowed is enough to know that there are too many.
+	// One more than the maximum is enough to detect that there are too many.
 	return collect(strings.SplitN(text, ",", maxElements+1), element)
 }
 
-// ParseJSON reads a JSON list of single addresses, as Calico writes it.
+// ParseJSON parses a JSON list of single addresses, the format of Calico.
 func ParseJSON(text string) (Addresses, error) {
 	var elements []string
 	if err := json.Unmarshal([]byte(text), &elements); err != nil || len(elements) == 0 {
@@ -45,7 +43,7 @@ func ParseJSON(text string) (Addresses, error) {
 	})
 }
 
-// collect reads the elements one by one.
+// collect parses the elements one by one.
 func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addresses, error) {
 	if len(elements) > maxElements {
 		return Addresses{}, fmt.Errorf("it has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs", maxElements)
@@ -59,9 +57,9 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 		if len(e) > maxElementLength {
 			return Addresses{}, fmt.Errorf("element %d is %d characters long; %s", i+1, len(e), allowed)
 		}
-		// Quoted, such a character is up to four times as long, and hard to read.
+		// Quoting would make such a character up to four times as long.
 		if at := strings.IndexFunc(e, foreign); at >= 0 {
-			return Addresses{}, fmt.Errorf("element %d has %q in it; %s", i+1, []rune(e[at:])[0], allowed)
+			return Addresses{}, fmt.Errorf("element %d contains %q; %s", i+1, []rune(e[at:])[0], allowed)
 		}
 		r, err := read(e)
 		if err != nil {
@@ -69,18 +67,18 @@ func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addr
 		}
 		overlap := func(other netipx.IPRange) bool { return r.Overlaps(other) }
 		if known := out.Ranges(address.Of(r.From())); slices.ContainsFunc(known, overlap) {
-			return Addresses{}, fmt.Errorf("%q lists addresses that an earlier element has too; write each address once", e)
+			return Addresses{}, fmt.Errorf("%q repeats addresses of an earlier element; write each address once", e)
 		}
 		out.add(r)
 	}
 	return out, nil
 }
 
-// foreign tells whether a character has no place in a list of addresses, and would be escaped in a message.
+// foreign reports whether a character cannot be part of a list of addresses and would be escaped in a message.
 func foreign(r rune) bool {
 	switch r {
 	case '\t', '\n':
-		return false // beside the dash of a range, which YAML may have broken
+		return false // YAML may break a range at its dash
 	}
 	return r < ' ' || r > '~' || r == '"' || r == '\\'
 }
@@ -105,7 +103,7 @@ func element(s string) (netipx.IPRange, error) {
 	return netipx.IPRangeFrom(a, a), err
 }
 
-// span reads a range: "10.240.1.10-10.240.1.20".
+// span parses a range such as "10.240.1.10-10.240.1.20".
 func span(s string) (netipx.IPRange, error) {
 	first, last, _ := strings.Cut(s, "-")
 	from, err := single(strings.TrimSpace(first))

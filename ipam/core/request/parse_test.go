@@ -43,12 +43,12 @@ func TestParse(t *testing.T) {
 		"10.0.1.0/28,10.0.1.15":      {want: "10.0.1.1-10.0.1.14, 10.0.1.15"},
 		"10.0.0.1,10.0.0.3,10.0.0.5,10.0.0.7,10.0.0.9,fd00::1": {want: "10.0.0.1, 10.0.0.3, 10.0.0.5, 10.0.0.7 and 2 more"},
 
-		"":                          {wantErr: "it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it"},
-		" \n":                       {wantErr: "it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it"},
+		"":                          {wantErr: "it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation"},
+		" \n":                       {wantErr: "it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation"},
 		"10.0.1.10,":                {wantErr: "element 2 is empty; write an address there or remove the comma"},
 		"10.0.1.10;10.0.1.11":       {wantErr: `"10.0.1.10;10.0.1.11" is not an IP address; ` + allowed},
-		`["10.0.1.10"]`:             {wantErr: "element 1 has '\"' in it; " + allowed},
-		"10.0.1.10,\x97-web":        {wantErr: "element 2 has '\ufffd' in it; " + allowed},
+		`["10.0.1.10"]`:             {wantErr: "element 1 contains '\"'; " + allowed},
+		"10.0.1.10,\x97-web":        {wantErr: "element 2 contains '\ufffd'; " + allowed},
 		"web-0":                     {wantErr: `range "web-0": "web" is not an IP address; ` + allowed},
 		"10.0.1.300":                {wantErr: `"10.0.1.300" is not an IP address; ` + allowed},
 		"FD00::1":                   {wantErr: `"FD00::1" is not in canonical form; write fd00::1`},
@@ -62,9 +62,9 @@ func TestParse(t *testing.T) {
 		"10.0.1.9-":                 {wantErr: `range "10.0.1.9-": "" is not an IP address; ` + allowed},
 		"10.0.1.9-fd00::1":          {wantErr: `range "10.0.1.9-fd00::1" begins with an IPv4 address and ends with an IPv6 one; write one range for each family`},
 		"10.0.1.9-FD00::1":          {wantErr: `range "10.0.1.9-FD00::1": "FD00::1" is not in canonical form; write fd00::1`},
-		"10.0.1.1,10.0.1.1":         {wantErr: `"10.0.1.1" lists addresses that an earlier element has too; write each address once`},
-		"10.0.1.0/28,10.0.1.9":      {wantErr: `"10.0.1.9" lists addresses that an earlier element has too; write each address once`},
-		"fd00::5-fd00::9,fd00::/64": {wantErr: `"fd00::/64" lists addresses that an earlier element has too; write each address once`},
+		"10.0.1.1,10.0.1.1":         {wantErr: `"10.0.1.1" repeats addresses of an earlier element; write each address once`},
+		"10.0.1.0/28,10.0.1.9":      {wantErr: `"10.0.1.9" repeats addresses of an earlier element; write each address once`},
+		"fd00::5-fd00::9,fd00::/64": {wantErr: `"fd00::/64" repeats addresses of an earlier element; write each address once`},
 		many:                        {wantErr: "it has more than 64 elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs"},
 		strings.Repeat("1", 101):    {wantErr: "element 1 is 101 characters long; " + allowed},
 	} {
@@ -86,7 +86,7 @@ func TestParseJSON(t *testing.T) {
 		`[10]`:                       {wantErr: notAList},
 		`[""]`:                       {wantErr: "element 1 is empty; write an address there or remove the comma"},
 		`["10.0.1.0/28"]`:            {wantErr: `"10.0.1.0/28" is not an IP address; write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)`},
-		`["10.0.1.10", "10.0.1.10"]`: {wantErr: `"10.0.1.10" lists addresses that an earlier element has too; write each address once`},
+		`["10.0.1.10", "10.0.1.10"]`: {wantErr: `"10.0.1.10" repeats addresses of an earlier element; write each address once`},
 	} {
 		got, err := request.ParseJSON(text)
 		if got.String() != c.want || message(err) != c.wantErr {
@@ -112,7 +112,7 @@ func TestNthAcrossLargeRanges(t *testing.T) {
 	}
 }
 
-// element draws one element and says which addresses a pod can be given from it.
+// element draws one element and returns the addresses that pods may have in it.
 func drawElement(t *rapid.T) (text string, want []netip.Addr) {
 	base := rapid.SampledFrom([]string{"10.0.0.0", "10.0.255.240", "fd00::", "fd00::ffff:ffff:ffff:fff0"}).Draw(t, "base")
 	from := addr(base)
@@ -134,8 +134,8 @@ func drawElement(t *rapid.T) (text string, want []netip.Addr) {
 	}
 }
 
-// Whatever is listed, all answers agree with the list written out address by address, and a list
-// that has an address twice is refused.
+// TestAnswersAgree compares every method with the list written out address by address. Lists with a repeated address
+// are refused.
 func TestAnswersAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var texts []string

@@ -45,24 +45,24 @@ func TestOf(t *testing.T) {
 		"Calico's on a StatefulSet is not Calico's": {pod: "web-0", onSet: annotations{calico: `["10.0.1.10"]`}, nothing: true},
 
 		"too few": {pod: "web-3", onPod: annotations{ips: "10.0.1.10-10.0.1.12"},
-			wantErr: "asks for addresses 10.0.1.10-10.0.1.12 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 3 (the first is for ordinal 0); add one or scale down"},
+			wantErr: "requests addresses 10.0.1.10-10.0.1.12 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 3 (the first is for ordinal 0); add one or scale down"},
 		"too few of one family": {pod: "web-1", onPod: annotations{ips: "10.0.1.10-10.0.1.12,fd00::1"},
-			wantErr: "asks for addresses 10.0.1.10-10.0.1.12, fd00::1 (annotation fixedip.io/ips), which have no IPv6 address for ordinal 1 (the first is for ordinal 0); add one or scale down"},
+			wantErr: "requests addresses 10.0.1.10-10.0.1.12, fd00::1 (annotation fixedip.io/ips), which have no IPv6 address for ordinal 1 (the first is for ordinal 0); add one or scale down"},
 		"an ordinal before the start": {pod: "web-1", onPod: annotations{ips: "10.0.1.10"}, start: 5,
-			wantErr: "asks for addresses 10.0.1.10 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 1 (the first is for ordinal 5); add one or scale down"},
+			wantErr: "requests addresses 10.0.1.10 (annotation fixedip.io/ips), which have no IPv4 address for ordinal 1 (the first is for ordinal 5); add one or scale down"},
 		"no ordinal": {pod: "web", onPod: annotations{ips: "10.0.1.10"},
-			wantErr: `asks for addresses by ordinal, which its name has none of: "web" is not web- and a number`},
+			wantErr: `requests addresses by ordinal, but its name "web" is not web- and a number`},
 		"no such way": {pod: "web-0", onPod: annotations{ips: "10.0.1.10", by: "name"},
-			wantErr: `asks for addresses by annotation fixedip.io/ips-assignment, which is "name"; write "ordinal" or "any"`},
+			wantErr: `requests addresses by annotation fixedip.io/ips-assignment, which is "name"; write "ordinal" or "any"`},
 		"malformed on the pod": {pod: "web-0", onPod: annotations{ips: "FD00::1"}, onSet: annotations{ips: "10.0.1.10"},
-			wantErr: `asks for addresses by annotation fixedip.io/ips, which can't be read: "FD00::1" is not in canonical form; write fd00::1`},
+			wantErr: `requests addresses by annotation fixedip.io/ips, which is invalid: "FD00::1" is not in canonical form; write fd00::1`},
 		"malformed on the StatefulSet": {pod: "web-0", onSet: annotations{ips: ""},
-			wantErr: `asks for addresses by annotation fixedip.io/ips of StatefulSet web, which can't be read: it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove it`},
+			wantErr: `requests addresses by annotation fixedip.io/ips of StatefulSet web, which is invalid: it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation`},
 		"a slot takes any": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, want: "10.0.1.10-10.0.1.19 (annotation fixedip.io/ips)"},
 		"a slot has no ordinal": {pod: "web-x2b9-qq7hd", slot: true, onPod: annotations{ips: "10.0.1.10-10.0.1.19"}, onSet: annotations{by: "ordinal"},
-			wantErr: `asks for addresses by annotation fixedip.io/ips-assignment of Deployment web, which is "ordinal", and pods of a Deployment have no ordinals; write "any"`},
+			wantErr: `requests addresses by annotation fixedip.io/ips-assignment of Deployment web, which is "ordinal", and pods of a Deployment have no ordinals; write "any"`},
 		"malformed for Calico too": {pod: "web-0", onPod: annotations{calico: "10.0.1.10"},
-			wantErr: `asks for addresses by annotation cni.projectcalico.org/ipAddrs, which can't be read: it is not a JSON list of addresses; write ["10.240.1.10"]`},
+			wantErr: `requests addresses by annotation cni.projectcalico.org/ipAddrs, which is invalid: it is not a JSON list of addresses; write ["10.240.1.10"]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: c.pod, Annotations: c.onPod}}
@@ -88,7 +88,7 @@ func TestRelevant(t *testing.T) {
 		"addresses":          {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationIPs: "10.0.1.10"} }, true},
 		"the way to share":   {func(w *identity.Workload) { w.Annotations = annotations{request.AnnotationBy: "any"} }, true},
 		"the first ordinal":  {func(w *identity.Workload) { w.FirstOrdinal = 1 }, true},
-		"made anew":          {func(w *identity.Workload) { w.UID = "2" }, true},
+		"created again":      {func(w *identity.Workload) { w.UID = "2" }, true},
 	} {
 		before := identity.Workload{UID: "1"}
 		after := before

@@ -40,7 +40,7 @@ func Reserve(heir pool.Node, subnets []netip.Prefix, kept []plan.Kept, others []
 		}
 	}
 	for a, e := range heir.Entries {
-		if inside.Contains(a) && e.Offers() {
+		if inside.Contains(a) && e.Allocatable() {
 			delete(entries, a)
 		}
 	}
@@ -49,10 +49,10 @@ func Reserve(heir pool.Node, subnets []netip.Prefix, kept []plan.Kept, others []
 			if o.Name == heir.Name || !inside.Contains(a) {
 				continue
 			}
-			if _, arriving := e.ArrivingFor(); arriving {
+			if e.Kind == pool.MoveTarget {
 				announced = append(announced, Announced{Node: o.Name, Addr: a, Entry: e})
-			} else if e.Offers() {
-				entries[a] = pool.Away(o.Name, e.Owner)
+			} else if e.Allocatable() {
+				entries[a] = pool.MovedEntry(o.Name, e.NamesPod())
 			}
 		}
 	}
@@ -90,7 +90,7 @@ func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node
 	for _, r := range running {
 		for _, a := range r.Addrs {
 			e, exists := n.Entries[a]
-			_, double := n.OwnedBy(r.Owner, address.Of(a))
+			_, double := n.HasEntry(r.Owner, address.Of(a))
 			entry := pool.Entry{}
 			switch {
 			case !n.Home(a):
@@ -98,10 +98,10 @@ func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node
 					continue
 				}
 				entry = *r.Fixed
-			case exists && (e.Owner == r.Owner || !e.Offers() || e.Dynamic()):
+			case exists && (e.Owner == r.Owner || !e.Allocatable() || e.Kind == pool.Dynamic):
 				continue
 			case exists, strict && double:
-				entry = pool.Released(at)
+				entry = pool.CooldownEntry("", at)
 			case r.Fixed != nil && !r.Recorded && !double:
 				entry = *r.Fixed
 			case strict:
@@ -123,7 +123,7 @@ func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node
 // livesOn reports whether the home of an address says that it lives on a node, for the owner.
 func livesOn(pools []pool.Node, a netip.Addr, node, owner string) bool {
 	return slices.ContainsFunc(pools, func(home pool.Node) bool {
-		at, of, away := home.Entries[a].AwayAt()
-		return home.Home(a) && away && at == node && of == owner
+		e := home.Entries[a]
+		return home.Home(a) && e.Kind == pool.Moved && e.Node == node && e.Pod == owner
 	})
 }

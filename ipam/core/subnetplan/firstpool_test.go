@@ -19,7 +19,7 @@ import (
 type entries = map[netip.Addr]pool.Entry
 
 func TestReserve(t *testing.T) {
-	mine := pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	reserved := []plan.Kept{kept("10.0.0.17", "node-1"), kept("10.0.9.9", "node-1")}
 	of := func(e pool.Entry) entries { return entries{addr("10.0.0.17"): e} }
 	for name, c := range map[string]struct {
@@ -28,13 +28,13 @@ func TestReserve(t *testing.T) {
 		announced   []subnetplan.Announced
 	}{
 		"no pool has it":                   {want: of(mine)},
-		"it lives elsewhere":               {other: of(mine), want: of(pool.Away("other", "db/mysql-0"))},
-		"another pod has it elsewhere":     {other: of(pool.Owned("db", "x-0", "StatefulSet", "x")), want: of(pool.Away("other", "db/x-0"))},
-		"it is a dynamic entry elsewhere":  {other: of(pool.Entry{}), want: of(pool.Away("other", ""))},
-		"it was about to move":             {other: of(pool.Arriving("db/mysql-0")), want: of(mine), announced: []subnetplan.Announced{{Node: "other", Addr: addr("10.0.0.17"), Entry: pool.Arriving("db/mysql-0")}}},
-		"it cools down elsewhere":          {other: of(pool.Released(clock)), want: of(mine)},
+		"it lives elsewhere":               {other: of(mine), want: of(pool.MovedEntry("other", "db/mysql-0"))},
+		"another pod has it elsewhere":     {other: of(pool.OwnedEntry("db", "x-0", "StatefulSet", "x")), want: of(pool.MovedEntry("other", "db/x-0"))},
+		"it is a dynamic entry elsewhere":  {other: of(pool.Entry{}), want: of(pool.MovedEntry("other", ""))},
+		"it was about to move":             {other: of(pool.MoveTargetEntry("db/mysql-0")), want: of(mine), announced: []subnetplan.Announced{{Node: "other", Addr: addr("10.0.0.17"), Entry: pool.MoveTargetEntry("db/mysql-0")}}},
+		"it cools down elsewhere":          {other: of(pool.CooldownEntry("", clock)), want: of(mine)},
 		"the heir has it already":          {heir: of(mine), want: entries{}},
-		"it was about to move to the heir": {heir: of(pool.Arriving("db/mysql-0")), want: of(mine)},
+		"it was about to move to the heir": {heir: of(pool.MoveTargetEntry("db/mysql-0")), want: of(mine)},
 	} {
 		heir := pool.Node{Name: "heir", Entries: c.heir}
 		others := []pool.Node{{Name: "heir", Entries: entries{addr("10.0.0.17"): mine}}, {Name: "other", Entries: c.other}}
@@ -47,19 +47,19 @@ func TestReserve(t *testing.T) {
 
 // Finding C2: the first pool of a node contains every address that a pod of the node runs with.
 func TestKeepRunning(t *testing.T) {
-	mine, other := pool.Owned("db", "mysql-0", "StatefulSet", "mysql"), pool.Owned("db", "mysql-1", "StatefulSet", "mysql")
+	mine, other := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), pool.OwnedEntry("db", "mysql-1", "StatefulSet", "mysql")
 	a, b := addr("10.0.0.17"), addr("10.0.0.18")
 	pod := func(name string, fixed *pool.Entry, addrs ...netip.Addr) subnetplan.Running {
-		return subnetplan.Running{Owner: "db/" + name, Addrs: addrs, Fixed: fixed, Dedicated: pool.Ordinary("db", name)}
+		return subnetplan.Running{Owner: "db/" + name, Addrs: addrs, Fixed: fixed, Dedicated: pool.UnreservedEntry("db", name)}
 	}
 	recorded := func(r subnetplan.Running) subnetplan.Running {
 		r.Recorded = true
 		return r
 	}
 	ordinary := pod("web", nil, a)
-	router := subnetplan.Running{Owner: "router", Addrs: []netip.Addr{a}, Dedicated: pool.Entry{Owner: "router"}}
+	router := subnetplan.Running{Owner: "router", Addrs: []netip.Addr{a}, Dedicated: pool.ForOwner("router")}
 	foreign := addr("10.0.9.9")
-	home := pool.Node{Name: "home", Subnets: cidrsOf("10.0.9.0/28"), Entries: entries{foreign: pool.Away("node-1", "db/mysql-0")}}
+	home := pool.Node{Name: "home", Subnets: cidrsOf("10.0.9.0/28"), Entries: entries{foreign: pool.MovedEntry("node-1", "db/mysql-0")}}
 	for name, c := range map[string]struct {
 		// stands are the entries that the pool has already, for reserved addresses.
 		stands  entries
@@ -68,18 +68,18 @@ func TestKeepRunning(t *testing.T) {
 		want    entries
 	}{
 		"an ordinary pod":                                 {nil, []subnetplan.Running{ordinary}, false, entries{a: {}}},
-		"an ordinary pod on a strict node":                {nil, []subnetplan.Running{ordinary}, true, entries{a: pool.Ordinary("db", "web")}},
+		"an ordinary pod on a strict node":                {nil, []subnetplan.Running{ordinary}, true, entries{a: pool.UnreservedEntry("db", "web")}},
 		"a fixed pod that no FixedIP records yet":         {nil, []subnetplan.Running{pod("mysql-0", &mine, a)}, false, entries{a: mine}},
 		"a fixed pod with its reserved address":           {entries{a: mine}, []subnetplan.Running{pod("mysql-0", nil, a)}, false, nil},
 		"a fixed pod with another address":                {entries{a: mine}, []subnetplan.Running{pod("mysql-0", nil, b)}, false, entries{b: {}}},
-		"a fixed pod with another address, strict":        {entries{a: mine}, []subnetplan.Running{pod("mysql-0", nil, b)}, true, entries{b: pool.Released(clock)}},
-		"an address that is reserved for another pod":     {entries{a: other}, []subnetplan.Running{ordinary}, false, entries{a: pool.Released(clock)}},
-		"an address that lives elsewhere":                 {entries{a: pool.Away("node-2", "db/mysql-1")}, []subnetplan.Running{ordinary}, false, nil},
+		"a fixed pod with another address, strict":        {entries{a: mine}, []subnetplan.Running{pod("mysql-0", nil, b)}, true, entries{b: pool.CooldownEntry("", clock)}},
+		"an address that is reserved for another pod":     {entries{a: other}, []subnetplan.Running{ordinary}, false, entries{a: pool.CooldownEntry("", clock)}},
+		"an address that lives elsewhere":                 {entries{a: pool.MovedEntry("node-2", "db/mysql-1")}, []subnetplan.Running{ordinary}, false, nil},
 		"two pods of one name":                            {nil, []subnetplan.Running{pod("mysql-0", &mine, a), pod("mysql-0", &mine, a)}, false, entries{a: mine}},
-		"two pods of one address":                         {nil, []subnetplan.Running{pod("mysql-0", &mine, a), ordinary}, false, entries{a: pool.Released(clock)}},
+		"two pods of one address":                         {nil, []subnetplan.Running{pod("mysql-0", &mine, a), ordinary}, false, entries{a: pool.CooldownEntry("", clock)}},
 		"both families":                                   {nil, []subnetplan.Running{pod("mysql-0", &mine, a, addr("fd00::17"))}, false, entries{a: mine, addr("fd00::17"): mine}},
 		"the node's own address":                          {nil, []subnetplan.Running{router}, false, entries{a: {}}},
-		"the node's own address, strict":                  {nil, []subnetplan.Running{router}, true, entries{a: {Owner: "router"}}},
+		"the node's own address, strict":                  {nil, []subnetplan.Running{router}, true, entries{a: pool.ForOwner("router")}},
 		"an address that moved here, and is recorded":     {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, foreign))}, false, entries{foreign: mine}},
 		"an address beside those that are recorded":       {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, a))}, false, entries{a: {}}},
 		"an address that moved here":                      {nil, []subnetplan.Running{pod("mysql-0", &mine, foreign)}, false, entries{foreign: mine}},

@@ -51,7 +51,7 @@ func of(text, node string, gone time.Duration) subnetplan.Subnet {
 // kept is an address reserved for pod mysql-0, or another, by a FixedIP that names the node.
 func kept(a, node string, change ...func(*plan.Kept)) plan.Kept {
 	k := plan.Kept{
-		Addr: addr(a), Node: node, Entry: pool.Owned("db", "mysql-0", "StatefulSet", "mysql"),
+		Addr: addr(a), Node: node, Entry: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
 		Record: types.NamespacedName{Namespace: "db", Name: "mysql-0"},
 	}
 	for _, c := range change {
@@ -63,7 +63,7 @@ func kept(a, node string, change ...func(*plan.Kept)) plan.Kept {
 func mayMove(k *plan.Kept) { k.Failover = v1alpha1.Migrate }
 func forPod(name string) func(*plan.Kept) {
 	return func(k *plan.Kept) {
-		k.Entry, k.Record.Name = pool.Owned("db", name, "StatefulSet", "mysql"), name
+		k.Entry, k.Record.Name = pool.OwnedEntry("db", name, "StatefulSet", "mysql"), name
 	}
 }
 

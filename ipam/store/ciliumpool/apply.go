@@ -10,17 +10,12 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-const (
-	// confirmTries bounds the looks at the API server after one write.
-	confirmTries = 4
-	// confirmTimeout bounds the confirmation of a write, its retries included.
-	confirmTimeout = 30 * time.Second
-)
+// confirmTries bounds the looks at the API server after one write.
+const confirmTries = 4
 
 // ErrUndone reports that a change was written, was not confirmed, and was undone. The caller decides again from
 // the new state.
@@ -64,9 +59,10 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.Edit, err er
 		return nil, nil
 	}
 	made := slices.SortedFunc(maps.Values(written), func(a, b pool.Edit) int { return a.Addr.Compare(b.Addr) })
-	// The write is done: neither the confirmation nor the undo may end with the caller's context.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
-	defer cancel()
+	// The write is done: the confirmation and the undo end with the Writer, and not with the caller's context.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(w.ctx, func() { cancel(context.Cause(w.ctx)) })()
 	undo, err := w.confirm(ctx, c, made)
 	if len(undo) == 0 {
 		if err != nil {

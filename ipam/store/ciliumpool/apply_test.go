@@ -23,11 +23,11 @@ import (
 // Finding C12. An unconfirmed change is undone at once, whatever the rate limit says, and exactly: an entry that
 // did not exist before is removed again.
 func TestApply(t *testing.T) {
-	owned := pool.Entry{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"}
+	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	first, second, fresh := addr("10.0.1.100"), addr("10.0.1.101"), addr("10.0.1.102")
 	start := map[netip.Addr]pool.Entry{first: owned, second: {}}
-	cooling := pool.ReleasedFrom(owned.Owner, at).Unlisted()
+	cooling := pool.CooldownEntry(owned.Owner, at)
 	unavailable := apierrors.NewServiceUnavailable("down")
 	release := func(n pool.Node) ([]pool.Edit, error) { return n.Release(owned.Owner, nil, at), nil }
 	give := func(addrs ...netip.Addr) func(pool.Node) ([]pool.Edit, error) {
@@ -63,10 +63,10 @@ func TestApply(t *testing.T) {
 		"another writer was there since": {decide: release, confirm: func(api *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) {
 			n, err := New(api).Get(context.Background(), "n")
 			if err == nil {
-				_, err = New(api).Edit(context.Background(), n, []pool.Edit{n.Set(first, pool.Entry{Owner: "db/other-0"})})
+				_, err = New(api).Edit(context.Background(), n, []pool.Edit{n.Set(first, pool.ForOwner("db/other-0"))})
 			}
 			return written, err
-		}, want: map[netip.Addr]pool.Entry{first: {Owner: "db/other-0"}, second: {}}, err: ErrUndone, patches: 2},
+		}, want: map[netip.Addr]pool.Entry{first: pool.ForOwner("db/other-0"), second: {}}, err: ErrUndone, patches: 2},
 		"a confirmation that fails once": {decide: release, confirm: func(_ *apiServer, call int, written []pool.Edit) ([]pool.Edit, error) {
 			if call == 1 {
 				return nil, unavailable
@@ -89,7 +89,7 @@ func TestApply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
-					cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{first.String(): {Owner: owned.Owner, Resource: owned.Resource}, second.String(): {}}
+					cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{first.String(): EncodeEntry(owned), second.String(): {}}
 				}))
 				api.fail = c.fail
 				ctx, cancel := context.WithCancel(t.Context())

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -58,8 +59,8 @@ func TestFromCiliumNode(t *testing.T) {
 		PodCIDRs: []string{"10.0.1.0/24", "fd00::/64", "10.0.0/8"},
 		Entries: map[netip.Addr]pool.Entry{
 			netip.MustParseAddr("10.0.1.1"):   {},
-			netip.MustParseAddr("10.0.1.254"): {Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"},
-			netip.MustParseAddr("fd00::a"):    {Owner: "router"},
+			netip.MustParseAddr("10.0.1.254"): pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+			netip.MustParseAddr("fd00::a"):    pool.ForOwner("router"),
 		},
 		Used:    map[netip.Addr]string{netip.MustParseAddr("10.0.1.254"): "db/mysql-0", netip.MustParseAddr("10.0.1.1"): "db/other"},
 		HasUsed: true,
@@ -212,7 +213,7 @@ func (s *apiServer) entries(t *testing.T) map[netip.Addr]pool.Entry {
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 var (
-	mysql0 = pool.Owned("db", "mysql-0", "StatefulSet", "mysql")
+	mysql0 = pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 )
 
 func TestEdit(t *testing.T) {
@@ -374,7 +375,7 @@ func TestWriterLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	entries := api.entries(t)
-	if _, released := entries[addr("10.0.1.200")].ReleasedAt(); !released || entries[addr("10.0.1.201")].Owner != "db/mysql-1" {
+	if entries[addr("10.0.1.200")].Kind != pool.Cooldown || entries[addr("10.0.1.201")].Owner != "db/mysql-1" {
 		t.Errorf("%v", entries)
 	}
 }
@@ -404,7 +405,7 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 		{what: "the watch is one write behind", patches: 1, kept: true},
 		{what: "the watch is two writes behind", patches: 1, kept: true},
 		{what: "somebody else has written", watch: func() {
-			if _, err := New(api).Edit(t.Context(), now(), []pool.Edit{{Addr: addr("10.0.1.103"), To: &pool.Entry{Owner: "db/other-0"}}}); err != nil {
+			if _, err := New(api).Edit(t.Context(), now(), []pool.Edit{{Addr: addr("10.0.1.103"), To: ptr.To(pool.ForOwner("db/other-0"))}}); err != nil {
 				t.Fatal(err)
 			}
 		}, patches: 2, reads: 1, kept: true},
@@ -424,7 +425,7 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 			free = addr("10.0.1.100")
 			for ; ; free = free.Next() {
 				if _, taken := n.Entries[free]; !taken {
-					return []pool.Edit{n.Set(free, pool.Entry{Owner: "db/pod-" + free.String()})}, nil
+					return []pool.Edit{n.Set(free, pool.ForOwner("db/pod-"+free.String()))}, nil
 				}
 			}
 		}})

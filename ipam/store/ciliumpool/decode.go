@@ -1,10 +1,6 @@
-// Package ciliumpool reads the pools of nodes from CiliumNodes and writes them. It is the only
-// place of the product that knows how Cilium's CRD mode spells a pool, and the only writer of
-// CiliumNodes; another backend would stand beside it.
-//
-// Every write is one JSON patch whose tests name what the writer saw, so that it happens whole or
-// not at all, whoever else writes. It never updates a whole CiliumNode: the agent does that, and
-// exits after ten conflicts (see Writer for how often we write).
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package ciliumpool
 
 import (
@@ -13,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/cilium/cilium/pkg/node/addressing"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +44,14 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 			n.Malformed = append(n.Malformed, fmt.Sprintf("spec.ipam.pool: %q", key))
 			continue
 		}
-		n.Entries[a] = pool.Spelled(e.Owner, e.Resource)
+		entry, canonical := DecodeEntry(e)
+		n.Entries[a] = entry
+		if !canonical {
+			if n.Resources == nil {
+				n.Resources = map[netip.Addr]string{}
+			}
+			n.Resources[a] = e.Resource
+		}
 	}
 	for key, e := range cn.Status.IPAM.Used {
 		switch a, err := address.Parse(key); {
@@ -147,18 +149,4 @@ func Trim(obj any) (any, error) {
 	trimmed.Status.IPAM.Used = cn.Status.IPAM.Used
 	trimmed.Status.IPAM.ReleaseIPs = cn.Status.IPAM.ReleaseIPs
 	return trimmed, nil
-}
-
-// Allocations returns entries as a CiliumNode spells them.
-func Allocations(entries map[netip.Addr]pool.Entry) ipamtypes.AllocationMap {
-	spelled := ipamtypes.AllocationMap{}
-	for a, e := range entries {
-		spelled[a.String()] = allocation(e)
-	}
-	return spelled
-}
-
-// allocation returns one entry as a CiliumNode spells it.
-func allocation(e pool.Entry) ipamtypes.AllocationIP {
-	return ipamtypes.AllocationIP{Owner: e.Owner, Resource: e.Spelling()}
 }

@@ -19,7 +19,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 )
@@ -30,7 +30,7 @@ import (
 func FuzzCiliumNode(f *testing.F) {
 	for _, seed := range []written{
 		{"10.0.1.0/24,fd00::/120", "10.0.1.1,10.0.1.254=db/mysql-0=db/StatefulSet/mysql,fd00::a=router", "10.0.1.254=db/mysql-0 [restored],10.0.1.1=db/other", "-"},
-		{"10.0.1.0/29,10.0.1.0/29", "10.0.1.1=fixedip.io/released=2026-11-21T10:00:00Z,10.0.1.2=fixedip.io/released=soon unlisted,10.0.1.3=fixedip.io/away=node-2/db/leaving", "-", "-"},
+		{"10.0.1.0/29,10.0.1.0/29", "10.0.1.1=fixedip.io/cooldown=since=2026-11-21T10:00:00Z,10.0.1.2=fixedip.io/cooldown=soon;new=field,10.0.1.3=fixedip.io/moved=node=node-2;pod=db/leaving", "-", "-"},
 		{"10.0.1.0/28,10.0.1.0/30,10.0.0/8,::ffff:10.9.0.0/120,10.0.1.77/24", "-", "10.0.1.2=router", ""},
 		{"10.0.1.0/28", "10.0.1.1,10.0.1.2,10.0.1.3,10.0.1.4==x,10.0.1.05,::ffff:10.0.1.6=db/a,192.168.0.1=db/b", "10.0.1.1=db/web", "10.0.1.2=marked-for-release,10.0.1.3=ready-for-release,10.0.1.7=released,10.0.1.8=later,x=released"},
 		{"::/0,0.0.0.0/0", "", "", "-"},
@@ -59,7 +59,7 @@ func FuzzCiliumNode(f *testing.F) {
 			}
 		}
 		for _, family := range address.Families {
-			marks := plan.Ask(n, family, world.watermark(family), world.held, world.kept, world.unanswered)
+			marks := nodepool.ReleaseExcess(n, family, world.watermark(family), world.held, world.kept, world.unanswered)
 			for i, m := range marks {
 				if m.From == m.To || slices.ContainsFunc(marks[:i], func(o pool.Mark) bool { return o.Addr == m.Addr }) {
 					t.Errorf("ask: %+v of %+v", m, marks)
@@ -126,7 +126,8 @@ func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.Node) {
 		t.Errorf("%d entries and subnets were not read, and told are %q", told, n.Malformed)
 	}
 	for a, e := range n.Entries {
-		if got := cn.Spec.IPAM.Pool[a.String()]; got.Owner != e.Owner || got.Resource != e.Resource {
+		got := cn.Spec.IPAM.Pool[a.String()]
+		if want, _ := DecodeEntry(got); e != want || got.Resource != writtenResource(n, a) {
 			t.Errorf("%s is %+v, and was read as %+v", a, got, e)
 		}
 	}
@@ -152,6 +153,14 @@ func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.Node) {
 	}
 }
 
+// writtenResource returns the resource of an entry as it is written.
+func writtenResource(n pool.Node, a netip.Addr) string {
+	if written, other := n.Resources[a]; other {
+		return written
+	}
+	return EncodeEntry(n.Entries[a]).Resource
+}
+
 // around is what stands around a node: it goes by the variant, so that the fuzzer finds its way to it.
 type around struct {
 	variant byte
@@ -166,23 +175,23 @@ func (w around) unanswered(a netip.Addr) bool {
 	return w.variant&2 != 0 && b[15]%2 == 0
 }
 
-func (w around) watermark(f address.Family) plan.Watermark {
+func (w around) watermark(f address.Family) nodepool.Watermark {
 	size := int64(0)
 	for _, s := range w.n.Subnets {
 		if address.Of(s.Addr()) == f {
 			size = max(size, address.Size(s))
 		}
 	}
-	return plan.Watermark{Free: int(w.variant%11) + 2, Excess: int(w.variant % 3)}.ForNode(20, size)
+	return nodepool.Watermark{Free: int(w.variant%11) + 2, Excess: int(w.variant % 3)}.ForNode(20, size)
 }
 
 // occupants are the pods that the node may have: those of its entries, and those that use its addresses.
-func (w around) occupants() []plan.Occupant {
-	var pods []plan.Occupant
+func (w around) occupants() []nodepool.PodAddresses {
+	var pods []nodepool.PodAddresses
 	add := func(owner string, addrs ...netip.Addr) {
 		namespace, name, ok := pool.SplitOwnerKey(owner)
-		if ok && !slices.ContainsFunc(pods, func(o plan.Occupant) bool { return o.Namespace == namespace && o.Name == name }) {
-			pods = append(pods, plan.Occupant{Namespace: namespace, Name: name, Addrs: addrs})
+		if ok && !slices.ContainsFunc(pods, func(o nodepool.PodAddresses) bool { return o.Namespace == namespace && o.Name == name }) {
+			pods = append(pods, nodepool.PodAddresses{Namespace: namespace, Name: name, Addrs: addrs})
 		}
 	}
 	for a, owner := range w.n.Used {
@@ -200,11 +209,11 @@ var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // plans are all that the controller may write to the node. Key: what for.
 func (w around) plans() map[string][]pool.Edit {
 	all := map[string][]pool.Edit{}
-	all["rested"], _ = plan.Rested(w.n, fuzzNow, time.Minute, time.Time{}, w.held)
-	all["strict"], _ = plan.Strict(w.n, w.occupants(), w.kept)
+	all["rested"], _ = nodepool.ExpireCooldowns(w.n, fuzzNow, time.Minute, time.Time{}, w.held)
+	all["strict"], _ = nodepool.Strict(w.n, w.occupants(), w.kept)
 	for _, f := range address.Families {
-		all["fill "+f.String()], _ = plan.Fill(w.n, f, w.watermark(f), w.kept)
-		all["take out "+f.String()] = plan.TakeOut(w.n, f, w.watermark(f), w.held, w.kept, w.unanswered)
+		all["fill "+f.String()], _ = nodepool.FillDynamic(w.n, f, w.watermark(f), w.kept)
+		all["take out "+f.String()] = nodepool.RemoveReleased(w.n, f, w.watermark(f), w.held, w.kept, w.unanswered)
 	}
 	all["release"] = w.n.Release("db/mysql-0", nil, fuzzNow)
 	return all
@@ -225,13 +234,13 @@ func (w around) harmless(t *testing.T, what string, edits []pool.Edit) {
 		if !exists && !w.n.Home(e.Addr) {
 			t.Errorf("%s: %s is in no subnet of %v", what, e.Addr, w.n.Subnets)
 		}
-		if _, _, pods := now.Pod(); pods && what != "release" {
+		if now.Kind == pool.Owned && what != "release" {
 			t.Errorf("%s: %s is taken from %s", what, e.Addr, now.Owner)
 		}
-		if _, _, away := now.AwayAt(); away {
-			t.Errorf("%s: %s is away, and written to", what, e.Addr)
+		if now.Kind == pool.Moved || now.Kind == pool.Foreign {
+			t.Errorf("%s: %s is %s, and written to", what, e.Addr, now.Kind)
 		}
-		if user, used := w.n.Used[e.Addr]; used && e.To != nil && e.To.Offers() && e.To.Owner != user {
+		if user, used := w.n.Used[e.Addr]; used && e.To != nil && e.To.Allocatable() && e.To.Owner != user {
 			t.Errorf("%s: %s is used by %q, and offered to %q", what, e.Addr, user, e.To.Owner)
 		}
 	}
@@ -255,10 +264,10 @@ func (w around) schedule(t *testing.T) {
 		}
 		for _, a := range claim.Addrs {
 			now, exists := w.n.Entries[a]
-			if !w.n.Home(a) || exists && !now.Reusable() && now.Owner != "db/newcomer" || w.n.InUse(a) && w.n.Used[a] != "db/newcomer" {
+			if !w.n.Home(a) || exists && !now.OwnedBy("db/newcomer") || w.n.InUse(a) && w.n.Used[a] != "db/newcomer" {
 				t.Errorf("%s of node %v is claimed, which is %+v and used by %q", a, w.n.Subnets, now, w.n.Used[a])
 			}
-			if _, err := w.n.Claim([]netip.Addr{a}, pool.Owned("db", "newcomer", "StatefulSet", "new")); err != nil && !has {
+			if _, err := w.n.Claim([]netip.Addr{a}, pool.OwnedEntry("db", "newcomer", "StatefulSet", "new")); err != nil && !has {
 				t.Errorf("%s was decided for, and can't be claimed: %v", a, err)
 			}
 		}

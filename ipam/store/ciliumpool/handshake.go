@@ -79,7 +79,7 @@ func encodeMarks(n pool.Node, marks []pool.Mark) ([]byte, error) {
 		}
 		switch m.To {
 		case pool.Asked:
-			ops = append(ops, operation{"test", poolPath + "/" + m.Addr.String(), ipamtypes.AllocationIP{}})
+			ops = append(ops, operation{"test", poolPath + "/" + m.Addr.String(), ipamtypes.AllocationIP{Resource: n.Resources[m.Addr]}})
 		case pool.TakenOut:
 			ops = append(ops, operation{"test", poolPath + "/" + m.Addr.String(), nil})
 		}

@@ -73,7 +73,7 @@ func TestObserver(t *testing.T) {
 				var requests sync.WaitGroup
 				for i := range c.pods {
 					requests.Go(func() {
-						owner := pool.Owned("db", fmt.Sprintf("mysql-%d", i), "StatefulSet", "mysql")
+						owner := pool.OwnedEntry("db", fmt.Sprintf("mysql-%d", i), "StatefulSet", "mysql")
 						// How it ends is what the other tests are about.
 						_ = w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) {
 							return n.Claim([]netip.Addr{addr(fmt.Sprintf("10.0.1.%d", 200+i))}, owner)

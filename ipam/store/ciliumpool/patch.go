@@ -3,6 +3,7 @@ package ciliumpool
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
@@ -55,9 +56,18 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 			operation{"test", poolPath, nil},
 			operation{"add", poolPath, ipamtypes.AllocationMap{}})
 	}
+	edited := map[netip.Addr]bool{}
 	for _, e := range edits {
 		path := poolPath + "/" + e.Addr.String()
-		ops = append(ops, expect(path, e.From)...)
+		var resource string
+		if e.From != nil {
+			resource = EncodeEntry(*e.From).Resource
+			if written, other := n.Resources[e.Addr]; other && !edited[e.Addr] {
+				resource = written
+			}
+		}
+		edited[e.Addr] = true
+		ops = append(ops, expect(path, e.From, resource)...)
 		if e.Agreed {
 			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), spelling[pool.Agreed]})
 		}
@@ -66,7 +76,7 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 		}
 		switch {
 		case e.To != nil:
-			ops = append(ops, operation{"add", path, allocation(*e.To)})
+			ops = append(ops, operation{"add", path, EncodeEntry(*e.To)})
 		case e.From != nil:
 			ops = append(ops, operation{"remove", path, nil})
 		}
@@ -78,17 +88,18 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 	return data, nil
 }
 
-// expect tests that an entry is what it was. That of an owner is tested field by field: a person may
-// have written an empty resource, or something else into it, and is no less its author.
-func expect(path string, e *pool.Entry) []operation {
+// expect returns the operations that test that an entry is unchanged. The fields of an entry with an owner are tested one by
+// one: a user may have written an empty resource, which the API server stores as none. resource is the resource as it is
+// written.
+func expect(path string, e *pool.Entry, resource string) []operation {
 	switch {
 	case e == nil:
 		return []operation{{"test", path, nil}}
-	case e.Dynamic():
-		return []operation{{"test", path, allocation(*e)}}
+	case e.Kind == pool.Dynamic:
+		return []operation{{"test", path, ipamtypes.AllocationIP{Resource: resource}}}
 	}
-	ops := []operation{{"test", path + "/owner", e.Owner}}
-	if resource := e.Spelling(); resource != "" {
+	ops := []operation{{"test", path + "/owner", EncodeEntry(*e).Owner}}
+	if resource != "" {
 		ops = append(ops, operation{"test", path + "/resource", resource})
 	}
 	return ops

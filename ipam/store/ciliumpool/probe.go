@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	ipamoption "github.com/cilium/cilium/pkg/ipam/option"
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
@@ -29,9 +30,14 @@ func (p *Pools) Ask(ctx context.Context, n pool.Node, probe netip.Addr) (pool.No
 	if err != nil {
 		return pool.Node{}, err
 	}
-	return p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
+	after, err := p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
 		return p.api.Status().Patch(ctx, obj, patch)
 	})
+	if err == nil && !slices.Contains(after.Probes, probe) {
+		// A probe that does not stand would look like one that is answered.
+		return pool.Node{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for a webhook or policy that changes the status of CiliumNodes", n.Name, probe)
+	}
+	return after, err
 }
 
 // Ask is Pools.Ask, and counts as a write of the node: ask when Delay is 0.

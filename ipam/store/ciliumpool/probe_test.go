@@ -4,6 +4,7 @@
 package ciliumpool
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"testing"
@@ -80,4 +81,24 @@ func TestAsk(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A probe that was not stored is no question: its absence would look like the answer.
+func TestAskThatIsNotStored(t *testing.T) {
+	n := FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.Used = ipamtypes.AllocationMap{} }))
+	api := dropping{newAPI(t, ciliumNode())}
+	if _, err := New(api).Ask(t.Context(), n, netip.MustParseAddr("100::2")); err == nil {
+		t.Error("no error")
+	}
+}
+
+// dropping answers patches of the status and stores nothing.
+type dropping struct{ *apiServer }
+
+func (d dropping) Status() client.SubResourceWriter { return droppingStatus{} }
+
+type droppingStatus struct{ client.SubResourceWriter }
+
+func (droppingStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+	return nil
 }

@@ -1,8 +1,3 @@
-// Package dryrun stands between the controller and the API server and keeps it from writing: each
-// write is sent as a dry run, so that the API server judges it as it would judge a real one, and what
-// would have been written is told in the log. Nothing is stored.
-//
-// It decides nothing, and knows nothing of addresses.
 package dryrun
 
 import (
@@ -18,48 +13,47 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Client reads as the client does that it was made from, and writes nothing.
+// Client reads like the client that it wraps, and stores nothing.
 type Client struct {
 	// Client sends every write as a dry run.
 	client.Client
 	told *told
 }
 
-// told are the writes that were told, by all clients of one dry run.
+// told contains the writes that were logged, shared by all clients of one dry run.
 type told struct {
 	log logr.Logger
 
 	mu sync.Mutex
-	// writes has each of them. Key: a hash of all that is in it. Since nothing is stored, the same one
-	// is tried again and again.
+	// writes contains the logged writes. Key: a hash of the write. Because nothing is stored, the same write is tried
+	// repeatedly.
 	writes map[[sha256.Size]byte]struct{}
 }
 
-// New makes a Client over one that writes.
+// New returns a Client that wraps another client.
 func New(api client.Client, log logr.Logger) *Client {
 	return &Client{Client: client.NewDryRunClient(api), told: &told{log: log, writes: map[[sha256.Size]byte]struct{}{}}}
 }
 
-// Over makes another Client of the same dry run, which reads otherwise.
+// Over returns another Client of the same dry run that wraps a different client.
 func (c *Client) Over(api client.Client) *Client {
 	return &Client{Client: client.NewDryRunClient(api), told: c.told}
 }
 
-// Writes is how many different writes there would have been so far.
+// Writes returns the number of different writes so far.
 func (c *Client) Writes() int {
 	c.told.mu.Lock()
 	defer c.told.mu.Unlock()
 	return len(c.told.writes)
 }
 
-// lease tells whether an object is a Lease: those are the means of agreement between writers, and
-// who does not write needs none. One that was not created can't be updated either.
+// lease reports whether an object is a Lease. A dry run needs none, and a Lease that was not created cannot be updated.
 func lease(obj client.Object) bool {
 	_, ok := obj.(*coordinationv1.Lease)
 	return ok
 }
 
-// tell logs a write that the API server would have accepted, the first time.
+// tell logs a write that the API server accepted, once.
 func (c *Client) tell(verb string, obj client.Object, body []byte, err error) error {
 	if err != nil {
 		return err
@@ -81,7 +75,7 @@ func (c *Client) tell(verb string, obj client.Object, body []byte, err error) er
 	return nil
 }
 
-// body is an object as it would be stored, without what only the API server knows.
+// body returns an object as JSON, without fields that the API server sets.
 func body(obj client.Object) []byte {
 	shown, ok := obj.DeepCopyObject().(client.Object)
 	if !ok {
@@ -144,7 +138,7 @@ func (c *Client) SubResource(name string) client.SubResourceClient {
 	return subResource{SubResourceClient: c.Client.SubResource(name), name: name, of: c}
 }
 
-// subResource tells the writes of one subresource.
+// subResource logs the writes of one subresource.
 type subResource struct {
 	client.SubResourceClient
 	name string
@@ -172,7 +166,7 @@ func (s subResource) Patch(ctx context.Context, obj client.Object, patch client.
 	return s.of.tell("patch "+s.name+" of", obj, data, s.SubResourceClient.Patch(ctx, obj, patch, opts...))
 }
 
-// Recorder takes events and sends none.
+// Recorder logs events and sends none.
 type Recorder struct{ Log logr.Logger }
 
 // Eventf implements events.EventRecorder.

@@ -23,7 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/dryrun"
 )
 
-// Each kind of write is told once, and none is stored.
+// TestClient checks that each kind of write is logged once and nothing is stored.
 func TestClient(t *testing.T) {
 	ctx := context.Background()
 	stands := func() *corev1.Pod {
@@ -78,7 +78,7 @@ func TestClient(t *testing.T) {
 		t.Errorf("told %q, %d writes", told, c.Writes())
 	}
 
-	// What the API server refuses would not have been written either.
+	// A write that the API server refuses is not logged.
 	refused := dryrun.New(refusing{api}, funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{}))
 	if err := refused.Update(ctx, changed()); !apierrors.IsConflict(err) || len(told) > 0 || refused.Writes() > 0 {
 		t.Errorf("refused: %v; told %q, %d writes", err, told, refused.Writes())

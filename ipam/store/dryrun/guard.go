@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// Guard refuses what would be stored, whichever client sends it: Client covers its own users alone,
-// and a dry run that writes after all is worse than none.
+// Guard is an HTTP round tripper that refuses every request that would store something. Client covers its own users only;
+// Guard covers all clients of a configuration.
 func Guard(next http.RoundTripper) http.RoundTripper { return guard{next} }
 
 type guard struct{ next http.RoundTripper }
@@ -19,13 +19,12 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if !dry {
-		return nil, fmt.Errorf("--dry-run: %s %s is not sent, since it is not a dry run", r.Method, r.URL.Path)
+		return nil, fmt.Errorf("--dry-run: %s %s is not sent because it is not a dry run", r.Method, r.URL.Path)
 	}
 	return g.next.RoundTrip(r)
 }
 
-// harmless tells whether a request stores nothing. That of a deletion may say so in its body, where
-// the API server looks first.
+// harmless reports whether a request stores nothing. A deletion may have dryRun in its body, which takes precedence.
 func harmless(r *http.Request) (bool, error) {
 	switch {
 	case r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions:

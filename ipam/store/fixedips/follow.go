@@ -1,4 +1,3 @@
-// Package fixedips brings what FixedIPs keep from their watch into a ledger. It writes nothing.
 package fixedips
 
 import (
@@ -15,8 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Keeping is what a FixedIP keeps. It does so until it is gone, and not until it is deleted: the
-// controller takes its addresses back in between.
+// Keeping returns the reservation of a FixedIP. It lasts until the FixedIP is gone, not until it is deleted: the
+// controller releases its addresses in between.
 func Keeping(fip *v1alpha1.FixedIP) ledger.Keeping {
 	k := ledger.Keeping{
 		Record: fip.Namespace + "/" + fip.Name,
@@ -29,12 +28,12 @@ func Keeping(fip *v1alpha1.FixedIP) ledger.Keeping {
 	return k
 }
 
-// Follow keeps a ledger at what the watch of FixedIPs shows, and tells of each change that may
-// concern where a pod can be placed after the ledger has it; freed are the nodes on which an address
-// is not kept any more. synced tells whether all FixedIPs that stood at the start are in the ledger.
+// Follow keeps a ledger in sync with the informer of FixedIPs. After each change that may affect where a pod can be
+// placed it calls changed; freed are the nodes on which an address is no longer reserved. synced reports whether the
+// ledger has all FixedIPs that existed at the start.
 func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(fip *v1alpha1.FixedIP, freed []string)) (synced func() bool, err error) {
 	set := func(fip *v1alpha1.FixedIP) { changed(fip, l.SetRecord(Keeping(fip))) }
-	// BlockUntilSynced false: the cache may not be started yet.
+	// BlockUntilSynced is false because the cache may not be started yet.
 	informer, err := watches.GetInformer(ctx, &v1alpha1.FixedIP{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch FixedIPs: %w", err)
@@ -60,14 +59,14 @@ func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed 
 	return registration.HasSynced, nil
 }
 
-// Reserves tells whether the change of a record may change where its pod can be placed. A change
-// of its status does not.
+// Reserves reports whether a change of a FixedIP may affect where its pod can be placed. A change of its status does
+// not.
 func Reserves(before, after *v1alpha1.FixedIP) bool {
 	return before.UID != after.UID || before.Generation != after.Generation ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }
 
-// Departs tells whether the record of a slot says anew of a pod that it is gone, so that another may follow it.
+// Departs reports whether the status of a slot has a new last pod, so that another pod may take the slot over.
 func Departs(before, after *v1alpha1.FixedIP) bool {
 	return after.Status.Departed != nil && !equality.Semantic.DeepEqual(before.Status.Departed, after.Status.Departed)
 }

@@ -57,7 +57,7 @@ func TestDeparts(t *testing.T) {
 		"for the first time":      {record(), said(once), true},
 		"again":                   {said(once), said(once), false},
 		"of another":              {said(once), said(v1alpha1.Departure{PodName: "web-y", At: made}), true},
-		"somebody has it":         {said(once), record(), false},
+		"a pod has it":            {said(once), record(), false},
 		"nothing is said of pods": {record(), record(func(r *v1alpha1.FixedIP) { r.Status.Phase = v1alpha1.PhaseInUse }), false},
 	} {
 		if got := Departs(c.before, c.after); got != c.want {
@@ -74,7 +74,7 @@ func TestReserves(t *testing.T) {
 		"its status":          {record(func(r *v1alpha1.FixedIP) { r.ResourceVersion, r.Status.Phase = "8", v1alpha1.PhaseInUse }), false},
 		"its spec":            {record(func(r *v1alpha1.FixedIP) { r.Generation = 2 }), true},
 		"it is being deleted": {record(deleted), true},
-		"it was made anew":    {record(func(r *v1alpha1.FixedIP) { r.UID = "uid-2" }), true},
+		"created again":       {record(func(r *v1alpha1.FixedIP) { r.UID = "uid-2" }), true},
 	} {
 		if got := Reserves(record(), c.after); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)

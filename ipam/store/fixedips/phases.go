@@ -12,14 +12,14 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Phases counts the FixedIPs by phase.
+// Phases counts FixedIPs by phase.
 type Phases struct {
 	mu sync.Mutex
-	// counts are never negative. Key: a phase.
+	// counts contains the number of FixedIPs, never negative. Key: a phase.
 	counts map[v1alpha1.Phase]int
 }
 
-// CountPhases counts what the watch of FixedIPs shows, from before the watch is started.
+// CountPhases counts the FixedIPs of an informer. Call it before the informer is started.
 func CountPhases(ctx context.Context, watches cache.Cache) (*Phases, error) {
 	p := &Phases{counts: map[v1alpha1.Phase]int{}}
 	informer, err := watches.GetInformer(ctx, &v1alpha1.FixedIP{}, cache.BlockUntilSynced(false))
@@ -54,7 +54,7 @@ func (p *Phases) gone(obj any) {
 	p.change(obj, nil)
 }
 
-// Counts are the counts as they are now.
+// Counts returns the current counts.
 func (p *Phases) Counts() map[v1alpha1.Phase]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-// Read reads the FixedIPs that a ledger knows of from a cache. One that is gone is left out. A look at all
-// FixedIPs of a large cluster costs more than most questions about them: the ledger knows of which ones.
+// Read reads the FixedIPs that a ledger knows from a cache, without those that are gone. Reading the known ones is
+// cheaper than listing all FixedIPs of a large cluster.
 func Read(ctx context.Context, cached client.Reader, known []ledger.Keeping) ([]*v1alpha1.FixedIP, error) {
 	var found []*v1alpha1.FixedIP
 	for _, k := range known {

@@ -19,31 +19,30 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// seen is what a watch keeps of an object: a cluster has many, and most of each is of no use here.
+// seen is the part of an object that an informer keeps: a cluster has many, and most of each is not used here.
 type seen struct {
-	// ObjectMeta holds the name and the namespace, by which caches know the object.
+	// ObjectMeta contains name and namespace, which caches use as the key.
 	metav1.ObjectMeta
 	workload identity.Workload
-	// controller is who controls it; nil: nobody does.
+	// controller is the controller of the object; nil if there is none.
 	controller *metav1.OwnerReference
 }
 
-// GetObjectKind is not kept.
+// GetObjectKind returns an empty kind, which is not kept.
 func (s *seen) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject is the same one: nobody changes what was seen.
+// DeepCopyObject returns the same object, because it is never changed.
 func (s *seen) DeepCopyObject() runtime.Object { return s }
 
-// surges are where kinds say how many pods an update may add: Deployment, Argo's Rollout, and
-// OpenKruise's CloneSet.
+// surges are the fields in which kinds define how many pods an update may add: Deployment, Rollout of Argo, and
+// CloneSet of OpenKruise.
 var surges = [][]string{
 	{"spec", "strategy", "rollingUpdate", "maxSurge"},
 	{"spec", "strategy", "canary", "maxSurge"},
 	{"spec", "updateStrategy", "maxSurge"},
 }
 
-// decode reads an object as an informer has it: as seen already, typed, or of a kind that only the
-// API server knows.
+// decode converts an object of an informer: converted already, typed, or unstructured.
 func decode(obj any) (*seen, error) {
 	switch o := obj.(type) {
 	case *seen:
@@ -82,11 +81,11 @@ func described(o metav1.Object, gvk schema.GroupVersionKind) *seen {
 	}
 }
 
-// Decode reads a workload of any kind.
+// Decode converts a workload of any kind.
 func Decode(o *unstructured.Unstructured) *identity.Workload { return &fromUnstructured(o).workload }
 
-// fromUnstructured reads what has the place that it has in a StatefulSet or a Deployment. A field
-// that is of another type there is as if it were not: nobody but the kind's own author could mend it.
+// fromUnstructured reads the fields that have the same path as in a StatefulSet or a Deployment. A field of another
+// type counts as absent.
 func fromUnstructured(o *unstructured.Unstructured) *seen {
 	s := described(o, o.GroupVersionKind())
 	s.workload.Template, _, _ = unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
@@ -141,8 +140,8 @@ func ordinals(v any, err error) ([]identity.OrdinalRange, error) {
 	return disjoint, nil
 }
 
-// count is a number that Kubernetes would count pods with: none that is negative or needs more than 32 bits.
-// Whatever the author of a kind means by such a one, nobody is to lose an address for how it is read here.
+// count returns a number of pods; negative numbers and numbers of more than 32 bits count as absent, so that no
+// address is released because of them.
 func count(o *unstructured.Unstructured, path ...string) (int32, bool) {
 	n, ok, _ := unstructured.NestedInt64(o.Object, path...)
 	if !ok || n < 0 || n > math.MaxInt32 {

@@ -1,8 +1,3 @@
-// Package workloads reads the workloads that addresses are kept for, of whatever kinds are
-// configured: from watches, and from the API server itself where something is to be given up.
-//
-// It only reads, and decides nothing. A kind whose API is not installed is waited for: what is
-// asked about it meanwhile is not known, which is not the same as gone.
 package workloads
 
 import (
@@ -16,66 +11,62 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/store/packed"
 )
 
-// ErrUnknown: the workloads of a kind have not been listed yet, or the kind is not configured.
+// ErrUnknown means that the workloads of a kind have not been listed yet, or that the kind is not configured.
 var ErrUnknown = errors.New("the workloads of this kind are not known yet")
 
 const (
-	// A kind that is not there yet is looked for at first after firstLook, and then ever more
-	// seldom, but at least every lastLook.
+	// A kind without an API is looked up again after firstLook, and then less and less often, at least every
+	// lastLook.
 	firstLook = time.Second
 	lastLook  = 30 * time.Second
 )
 
-// Store is what is known of workloads. It is safe for concurrent use.
+// Store contains the known workloads. It is safe for concurrent use.
 type Store struct {
 	client dynamic.Interface
 	mapper meta.RESTMapper
 	kinds  []schema.GroupKind
 
 	mu sync.RWMutex
-	// watches are those that have begun. Key: the kind. A watch is never taken away.
+	// watches contains the started watches, which are never removed. Key: the kind.
 	watches map[schema.GroupKind]watched
-	// told are called of each change, before or after nil where there was or is no workload.
+	// told are called for each change; before or after is nil if there was or is no workload.
 	told []func(before, after *identity.Workload)
 }
 
 type watched struct {
-	// resource is empty where the watch is somebody else's.
+	// resource is empty if the informer is run by another component.
 	resource schema.GroupVersionResource
 	indexer  toolscache.Indexer
 	synced   toolscache.InformerSynced
 }
 
-// New makes a Store of the given kinds. The client reads them; the mapper knows how the API server
-// names them, and may learn it late.
+// New returns a Store of the given kinds. The client reads workloads; the mapper maps kinds to resources, and may
+// learn a kind later.
 func New(client dynamic.Interface, mapper meta.RESTMapper, kinds ...schema.GroupKind) *Store {
 	return &Store{client: client, mapper: mapper, kinds: kinds, watches: map[schema.GroupKind]watched{}}
 }
 
-// Tell has f called of each change of what is kept of a workload, after the Store shows it. Call it before Start
-// and Lend.
+// Tell registers a function that is called for each change of a workload, after the Store has it. Call it before
+// Start and Lend.
 func (s *Store) Tell(f func(before, after *identity.Workload)) { s.told = append(s.told, f) }
 
-// Lend gives the Store an informer that somebody else runs, for a kind that it then does not watch
-// itself. Call it before Start.
+// Lend makes the Store use an informer that another component runs for a kind. Call it before Start.
 func (s *Store) Lend(gk schema.GroupKind, informer toolscache.SharedIndexInformer) error {
 	return s.follow(gk, schema.GroupVersionResource{}, informer)
 }
 
-// Start watches until ctx ends. It is a runnable of a manager, on every replica.
+// Start watches workloads until ctx ends. It is a runnable of a manager, on every replica.
 func (s *Store) Start(ctx context.Context) error {
 	var watches sync.WaitGroup
 	for _, gk := range s.kinds {
@@ -90,10 +81,10 @@ func (s *Store) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection says no: a replica that comes to lead has the workloads already.
+// NeedLeaderElection returns false: a replica that becomes leader has the workloads already.
 func (s *Store) NeedLeaderElection() bool { return false }
 
-// watch waits for a kind and then watches it until ctx ends.
+// watch waits for the API of a kind and watches it until ctx ends.
 func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	logger := klog.FromContext(ctx).WithValues("kind", gk)
 	told := false
@@ -101,18 +92,18 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	for {
 		mapping, err := s.mapper.RESTMapping(gk)
 		if err == nil {
-			informer := newInformer(s.client.Resource(mapping.Resource))
+			informer := dynamicinformer.NewFilteredDynamicInformer(s.client, mapping.Resource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
 			if err = informer.SetTransform(func(obj any) (any, error) { return decode(obj) }); err == nil {
 				err = s.follow(gk, mapping.Resource, informer)
 			}
 			if err == nil {
-				logger.V(2).Info("Workloads are watched", "resource", mapping.Resource)
+				logger.V(2).Info("Watching workloads", "resource", mapping.Resource)
 				informer.RunWithContext(ctx)
 				return
 			}
 		}
 		if !told {
-			logger.Info("Workloads of this kind can't be watched yet; they are looked for again and again", "err", err)
+			logger.Info("The API of this kind of workload is not available yet; retrying", "err", err)
 			told = true
 		}
 		select {
@@ -123,18 +114,7 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	}
 }
 
-// newInformer watches all workloads of a resource. What it lists is decoded page by page.
-func newInformer(api dynamic.NamespaceableResourceInterface) toolscache.SharedIndexInformer {
-	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			page := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return api.List(ctx, o) }
-			return packed.List(ctx, page, o, func(obj runtime.Object) (runtime.Object, error) { return decode(obj) })
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return api.Watch(ctx, o) },
-	}, &unstructured.Unstructured{}, 0, toolscache.Indexers{})
-}
-
-// follow takes an informer's workloads for those of a kind.
+// follow uses the objects of an informer as the workloads of a kind.
 func (s *Store) follow(gk schema.GroupKind, resource schema.GroupVersionResource, informer toolscache.SharedIndexInformer) error {
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { s.tell(nil, obj) },
@@ -171,8 +151,8 @@ func (s *Store) tell(before, after any) {
 	}
 }
 
-// find looks a workload up. One that is there counts before all have been listed: whoever was told
-// of it finds it.
+// find returns a workload. An object that has been seen counts before all have been listed, so that event handlers
+// find it.
 func (s *Store) find(gk schema.GroupKind, namespace, name string) (*seen, watched, error) {
 	s.mu.RLock()
 	w, ok := s.watches[gk]
@@ -193,7 +173,7 @@ func (s *Store) find(gk schema.GroupKind, namespace, name string) (*seen, watche
 	return nil, w, nil
 }
 
-// Synced tells whether all workloads of a kind that stood at the start have been seen.
+// Synced reports whether all workloads of a kind that existed at the start have been seen.
 func (s *Store) Synced(gk schema.GroupKind) bool {
 	s.mu.RLock()
 	w, ok := s.watches[gk]
@@ -201,8 +181,7 @@ func (s *Store) Synced(gk schema.GroupKind) bool {
 	return ok && w.synced()
 }
 
-// Get is a workload as its watch shows it; nil where there is none. ErrUnknown where that can't be
-// told.
+// Get returns a workload from its informer, or nil if there is none. It returns ErrUnknown if that is not known.
 func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	o, _, err := s.find(gk, namespace, name)
 	if err != nil || o == nil {
@@ -239,7 +218,7 @@ func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name s
 	return Decode(obj), nil
 }
 
-// Controller finds what controls a controller of pods, as identity.Controllers wants it.
+// Controller returns the controller of a controller of pods; it is an identity.Controllers.
 func (s *Store) Controller(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	o, _, err := s.find(schema.FromAPIVersionAndKind(of.APIVersion, of.Kind).GroupKind(), namespace, of.Name)
 	if err != nil || o == nil || o.UID != of.UID {

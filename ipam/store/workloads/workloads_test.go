@@ -172,7 +172,7 @@ func TestKindInstalledLater(t *testing.T) {
 	<-done
 }
 
-// Workloads that somebody else watches are read at the API server too.
+// TestLiveOfALentKind checks that workloads of a lent informer are read from the API server too.
 func TestLiveOfALentKind(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "a.b", Version: "v1", Kind: "Thing"}
 	things := schema.GroupVersionResource{Group: "a.b", Version: "v1", Resource: "things"}

@@ -6,7 +6,7 @@ import (
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 )
 
-// SchemeGroupVersion is the group of the scheduler's configuration in its internal version.
+// SchemeGroupVersion is the internal version of the scheduler's configuration group.
 var SchemeGroupVersion = schema.GroupVersion{Group: schedconfig.GroupName, Version: runtime.APIVersionInternal}
 
 var schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {

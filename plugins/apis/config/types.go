@@ -1,6 +1,6 @@
-// Package config is the internal form of the plugin's arguments in a KubeSchedulerConfiguration.
+// Package config contains the internal version of FixedIPArgs, the plugin's arguments in a KubeSchedulerConfiguration.
 //
-// It holds types and their validation, nothing that acts on them.
+// It has types and validation only.
 //
 // +kubebuilder:object:generate=true
 package config
@@ -11,33 +11,28 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// FixedIPArgs are the arguments of the plugin FixedIP.
+// FixedIPArgs are the arguments of the FixedIP plugin.
 //
 // +kubebuilder:object:root=true
 type FixedIPArgs struct {
 	metav1.TypeMeta
 
-	// IPFamilies are the families in which every fixed pod has an address: IPv4, IPv6 or both.
+	// IPFamilies are the families in which every pod with a fixed address has one: IPv4, IPv6 or both.
 	IPFamilies []string
-	// ClaimTimeout bounds the time from the decision for an address to its entry in the pool.
+	// ClaimTimeout limits the time from the choice of an address until its entry is in the pool.
 	ClaimTimeout metav1.Duration
-	// ClaimQPS is how many requests a second the plugin may send to the API server, ClaimBurst how
-	// many at once.
+	// ClaimQPS and ClaimBurst limit the requests of the plugin to the API server.
 	ClaimQPS   float32
 	ClaimBurst int32
-	// Failover is what becomes of a pod whose node can't take it, where its workload says nothing:
-	// Wait, Migrate or Reassign.
+	// Failover is the default failover policy: Wait, Migrate or Reassign.
 	Failover string
-	// MovableAddresses tells that an address may live on another node than the one whose subnet it is
-	// in: the cluster's routing carries single addresses.
+	// MovableAddresses is true if the routing of the cluster carries single addresses, so that addresses may migrate.
 	MovableAddresses bool
-	// AgentSilence is how long the agent of a ready node may be silent about an address that it has given
-	// to a pod.
+	// AgentSilence is the time within which the agent of a ready node reports an address that it gave to a pod.
 	AgentSilence metav1.Duration
-	// StrictNodes is a label selector. On the nodes that it chooses every pod that the plugin's
-	// scheduler places gets an address of its own, fixed or not; empty: there are none.
+	// StrictNodes is a label selector for strict nodes; empty selects none.
 	StrictNodes string
-	// Workloads are the kinds of workloads, beside StatefulSets or instead of what is said of those
-	// otherwise, whose pods may have fixed addresses. All profiles have the same.
+	// Workloads are further kinds of workloads whose pods may have fixed addresses; an element for StatefulSets replaces
+	// their default. All profiles have the same.
 	Workloads []identity.Kind
 }

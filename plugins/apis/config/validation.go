@@ -10,16 +10,15 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// maxClaimTimeout keeps a pod from holding a place in the binding cycle for longer than people
-// would look on.
+// maxClaimTimeout limits how long a pod may stay in the binding cycle.
 const maxClaimTimeout = 5 * time.Minute
 
-// ValidateFixedIPArgs checks the arguments and names each field and value that is wrong.
+// ValidateFixedIPArgs validates the arguments. Errors name the field and the value.
 func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	var errs field.ErrorList
 	families := path.Child("ipFamilies")
 	if len(args.IPFamilies) == 0 {
-		errs = append(errs, field.Required(families, "name IPv4, IPv6 or both"))
+		errs = append(errs, field.Required(families, "must be IPv4, IPv6 or both"))
 	}
 	seen := map[string]bool{}
 	for i, f := range args.IPFamilies {
@@ -34,7 +33,7 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 		errs = append(errs, field.Invalid(path.Child("claimTimeout"), d.String(), "must be more than 0s and at most "+maxClaimTimeout.String()))
 	}
 	if d := args.AgentSilence.Duration; d <= 0 {
-		errs = append(errs, field.Invalid(path.Child("agentReportTimeout"), d.String(), "must be more than 0s, and longer than agents take to report"))
+		errs = append(errs, field.Invalid(path.Child("agentReportTimeout"), d.String(), "must be more than 0s, and longer than the report interval of the agents"))
 	}
 	if args.ClaimQPS <= 0 {
 		errs = append(errs, field.Invalid(path.Child("claimQPS"), args.ClaimQPS, "must be more than 0"))
@@ -46,7 +45,7 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	case err != nil:
 		errs = append(errs, field.NotSupported(path.Child("failover"), args.Failover, []string{"Wait", "Migrate", "Reassign"}))
 	case policy == v1alpha1.Migrate && !args.MovableAddresses:
-		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses can't migrate while allowAddressMigration is false; set that where the cluster's routing carries single addresses"))
+		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses"))
 	}
 	if args.StrictNodes != "" {
 		if _, err := identity.ParseLabels(args.StrictNodes); err != nil {

@@ -168,5 +168,5 @@ func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 		pause(ctx, a.some())
 	}
 	impossible = time.Now()
-	return impossible, errors.Join(err, a.patchSpec(ctx, map[string]any{"pool": ciliumpool.Allocations(n.Entries)}))
+	return impossible, errors.Join(err, a.patchSpec(ctx, map[string]any{"pool": ciliumpool.EncodeEntries(n.Entries)}))
 }

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/agentview"
-	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -112,7 +112,7 @@ func (a *attempt) withhold(ctx context.Context) error {
 	for addr, e := range n.Entries {
 		owner, inUse := n.Used[addr]
 		switch {
-		case !e.Dynamic() || slices.Contains(pool.NodeOwners[:], owner):
+		case e.Kind != pool.Dynamic || slices.Contains(pool.NodeOwners[:], owner):
 		case inUse:
 			used = append(used, addr)
 		default:
@@ -124,7 +124,7 @@ func (a *attempt) withhold(ctx context.Context) error {
 			a.withheld = append(a.withheld, list[rand.IntN(len(list))])
 		}
 	}
-	return a.edit(ctx, func(n pool.Node, addr netip.Addr) pool.Edit { return n.Set(addr, pool.Entry{Owner: withheldOwner}) })
+	return a.edit(ctx, func(n pool.Node, addr netip.Addr) pool.Edit { return n.Set(addr, pool.ForOwner(withheldOwner)) })
 }
 
 // edit changes the entries of the withheld addresses.
@@ -251,7 +251,7 @@ func (s *site) pods(ctx context.Context) ([]agentview.Pod, error) {
 	var pods []agentview.Pod
 	for i := range list.Items {
 		p := &list.Items[i]
-		pod := agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Stopped: identity.Ended(p)}
+		pod := agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Stopped: podutil.IsTerminal(p)}
 		for _, ip := range p.Status.PodIPs {
 			if a, err := netip.ParseAddr(ip.IP); err == nil {
 				pod.Addrs = append(pod.Addrs, a)

@@ -14,9 +14,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Which addresses pods get: asked for, written by hand, the last ones.
+// Scenarios about which addresses pods get: requested, hand-written, the last ones.
 
-// ask finds addresses on a node that nobody has, n of each family, in the upper half of its subnets.
+// ask returns n free addresses of each family on a node, from the upper half of its subnets.
 func (s *scene) ask(ctx context.Context, node string, n int) (v4, v6 []string, err error) {
 	var cn ciliumv2.CiliumNode
 	if err := s.api.Get(ctx, client.ObjectKey{Name: node}, &cn); err != nil {
@@ -32,7 +32,8 @@ func (s *scene) ask(ctx context.Context, node string, n int) (v4, v6 []string, e
 			list = &v6
 		}
 		bytes := subnet.Masked().Addr().AsSlice()
-		// /24 and /120: the last byte counts them. What is fixed without having been asked for is taken from the top.
+		// The subnets are /24 and /120, so the last byte counts addresses. Fixed addresses that were not requested
+		// are taken from the top.
 		for last := 140; last < 200 && len(*list) < n; last++ {
 			bytes[len(bytes)-1] = byte(last)
 			a, _ := netip.AddrFromSlice(bytes)
@@ -70,7 +71,7 @@ func askedFor(ctx context.Context, s *scene) error {
 	return err
 }
 
-// lastAddress fills the IPv4 subnet of a node with reservations up to one address, which two pods want.
+// lastAddress reserves the IPv4 subnet of a node except one address, which two pods want.
 func lastAddress(ctx context.Context, s *scene) error {
 	last, err := s.fill(ctx, victimNode)
 	if err != nil {
@@ -94,7 +95,7 @@ func lastAddress(ctx context.Context, s *scene) error {
 			winner, loser = pair[0], pair[1]
 			return nil
 		}
-		return fmt.Errorf("nobody has the last address %s of node %s", last, victimNode)
+		return fmt.Errorf("no pod has the last address %s of node %s", last, victimNode)
 	}); err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func lastAddress(ctx context.Context, s *scene) error {
 		return err
 	}
 	if !strings.Contains(told, "IPv4") {
-		return fmt.Errorf("pod %s-0 waits for an address, and is told: %s", loser, told)
+		return fmt.Errorf("pod %s-0 waits for an address with the message: %s", loser, told)
 	}
 	if err := stays(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, loser+"-0"); pod.Spec.NodeName != "" {
@@ -127,16 +128,16 @@ func lastAddress(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// fill reserves all IPv4 addresses of a node that are in nobody's pool, but for one, which it returns.
+// fill reserves all IPv4 addresses of a node without an entry except one, which it returns.
 func (s *scene) fill(ctx context.Context, node string) (string, error) {
 	var cn ciliumv2.CiliumNode
-	// Those of an earlier scenario may still rest, and would be free in the middle of this one.
+	// Addresses of an earlier scenario may be in cooldown, and would become free during this one.
 	if err := eventually(ctx, func() error {
 		if err := s.api.Get(ctx, client.ObjectKey{Name: node}, &cn); err != nil {
 			return err
 		}
 		for a, e := range cn.Spec.IPAM.Pool {
-			if e.Owner == "fixedip.io/released" {
+			if e.Owner == "fixedip.io/cooldown" {
 				return fmt.Errorf("%s still rests on node %s", a, node)
 			}
 		}
@@ -150,7 +151,7 @@ func (s *scene) fill(ctx context.Context, node string) (string, error) {
 		if err != nil || subnet.Addr().Is6() {
 			continue
 		}
-		// The first address is the network's and the last for broadcasts.
+		// The first address is the network address and the last the broadcast address.
 		for a := subnet.Masked().Addr().Next(); subnet.Contains(a.Next()); a = a.Next() {
 			if _, taken := cn.Spec.IPAM.Pool[a.String()]; !taken {
 				free = append(free, a)
@@ -183,7 +184,7 @@ func (s *scene) fill(ctx context.Context, node string) (string, error) {
 	})
 }
 
-// handWritten writes entries as an administrator does, or another controller did, before there is a pod.
+// handWritten writes pool entries as an administrator would, before the pod exists.
 func handWritten(ctx context.Context, s *scene) error {
 	v4, v6, err := s.ask(ctx, calmNode, 2)
 	if err != nil {
@@ -216,15 +217,15 @@ func handWritten(ctx context.Context, s *scene) error {
 	return err
 }
 
-// adopted are pods of the default scheduler: by an annotation of their template, or by a label that the
-// controller was told of.
+// adopted checks pods of the default scheduler that are adopted: by an annotation of their template, or by
+// --label-selector.
 func adopted(ctx context.Context, s *scene) error {
 	s.witness.AnyOrder()
 	for _, w := range []workload{
 		{name: "annotated", podAnnotations: map[string]string{"fixedip.io/enabled": "true"}},
 		{name: "labelled", labels: map[string]string{"fixed": "by-label"}},
 	} {
-		// One node each: nothing steers them back.
+		// Each pod is pinned to a node, because the default scheduler does not steer it back.
 		w.replicas, w.scheduler, w.nodes = 2, stockScheduler, []string{calmNode}
 		before, err := s.placed(ctx, w)
 		if err != nil {
@@ -242,7 +243,7 @@ func adopted(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// burst starts 60 ordinary pods on a node where pods with fixed addresses are replaced at the same time.
+// burst starts 60 unreserved pods on a node on which pods with fixed addresses are replaced at the same time.
 func burst(ctx context.Context, s *scene) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 2, nodes: []string{otherNode}})
 	if err != nil {
@@ -280,7 +281,7 @@ func burst(ctx context.Context, s *scene) error {
 	return err
 }
 
-// crowdAnswers asks each of the ordinary pods at its addresses, from another node.
+// crowdAnswers sends a request to each unreserved pod at its addresses, from another node.
 func (s *scene) crowdAnswers(ctx context.Context, pods int) error {
 	var list corev1.PodList
 	if err := s.api.List(ctx, &list, client.InNamespace(s.namespace), client.MatchingLabels{"app": "crowd"}); err != nil {

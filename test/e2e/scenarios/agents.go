@@ -12,7 +12,7 @@ import (
 	"fixedip.io/fixedip/hack/realcluster"
 )
 
-// What befalls agents, and the way from them to the API server.
+// Scenarios about agents and their connection to the API server.
 
 // agentRestarted kills the agents of both calm nodes while pods are replaced there, and starts them again.
 func agentRestarted(ctx context.Context, s *scene) error {
@@ -35,7 +35,7 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	// And with pods that come while agents start.
+	// Repeat with pods that start together with the agents.
 	if err := s.deletePods(ctx, false, before.names()...); err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	return err
 }
 
-// startAgents starts the agents of the calm nodes, anew where they run.
+// startAgents starts or restarts the agents of the calm nodes.
 func (s *scene) startAgents(ctx context.Context) error {
 	var errs []error
 	for _, name := range calmNodes {
@@ -73,9 +73,9 @@ func apiServerRestarted(ctx context.Context, s *scene) error {
 	return err
 }
 
-// cutAgent drops the packets of the connections that the agent of a node has to the API server. The agent does not
-// notice before a timeout of 30 s and more, and then connects anew: meanwhile it knows what it knew. The kubelet of the
-// node goes on. heal ends the cut before that.
+// cutAgent drops the packets between the agent of a node and the API server. The agent notices only after a timeout
+// of 30 s or more, and then reconnects; until then it works with its last state. The kubelet of the node is not
+// affected. heal ends the partition.
 func (s *scene) cutAgent(ctx context.Context, name string) (heal func() error, err error) {
 	node := s.cluster.Node(name)
 	out, err := node.Run(ctx, "ss", "--tcp", "--numeric", "--processes", "--no-header", "state", "established")
@@ -110,7 +110,7 @@ func (s *scene) cutAgent(ctx context.Context, name string) (heal func() error, e
 
 var localPort = regexp.MustCompile(`:(\d+)\s+\S+:6443\s`)
 
-// agentPorts are the ports of the agent's connections to the API server, from what ss prints.
+// agentPorts returns the local ports of the connections of the agent to the API server, from the output of ss.
 func agentPorts(ss string) []string {
 	var ports []string
 	for line := range strings.Lines(ss) {
@@ -122,9 +122,8 @@ func agentPorts(ss string) []string {
 	return slices.Compact(ports)
 }
 
-// agentCutOff replaces a pod and places a new one while the agent of their node hears nothing. The first has its
-// addresses, since its entries were there before. The second may get others than were claimed for it: then those
-// are what it keeps.
+// agentCutOff replaces a pod and places a new one while the agent of their node is partitioned. The first pod gets
+// its addresses, because its entries already existed. The second may get other addresses than the claimed ones.
 func agentCutOff(ctx context.Context, s *scene) error {
 	before, err := s.placed(ctx, workload{name: "old", replicas: 1, nodes: []string{victimNode}})
 	if err != nil {
@@ -146,7 +145,7 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	// It may have run with another address than its own for a while. That is the hole that strict nodes close.
+	// The pod may have run with another address for a while. Strict nodes prevent that.
 	s.witness.Forgive(s.namespace + "/new-0")
 	if err := s.deletePods(ctx, false, "new-0"); err != nil {
 		return err
@@ -155,8 +154,8 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	return err
 }
 
-// placeWhileCut returns when the new pod is bound, and has addresses or has waited for some for a while: those that
-// were claimed for it, and those that it has.
+// placeWhileCut returns when the new pod is bound and has addresses, or has waited for them for a while. It returns
+// the claimed and the actual addresses.
 func (s *scene) placeWhileCut(ctx context.Context) (claimed, got []string, err error) {
 	if err := s.deletePods(ctx, false, "old-0"); err != nil {
 		return nil, nil, err
@@ -188,8 +187,8 @@ func (s *scene) placeWhileCut(ctx context.Context) (claimed, got []string, err e
 	return claimed, got, err
 }
 
-// agentCutOffStrict does the same on a strict node. There the pool offers nothing to a pod whose entry the agent
-// has not seen: the pod waits for the end of the cut, and then has what was claimed for it.
+// agentCutOffStrict does the same on a strict node. Its pool has no dynamic entry, so the pod waits until the
+// partition ends and then has the claimed addresses.
 func agentCutOffStrict(ctx context.Context, s *scene) error {
 	const key = "fixedip.io/strict"
 	if err := s.label(ctx, victimNode, key, "true"); err != nil {

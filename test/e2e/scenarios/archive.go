@@ -23,7 +23,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// saveArchive writes what is needed to find out why something failed, and returns the file, or why there is none.
+// saveArchive writes logs and objects for the analysis of a failure, and returns the path of the file or an error.
 func (t *trial) saveArchive(name string) string {
 	path := filepath.Join(t.options.dir, fmt.Sprintf("cilium-%s-%s.tar.gz", t.line, name))
 	if err := t.writeArchive(path); err != nil {
@@ -39,7 +39,7 @@ func (t *trial) writeArchive(path string) error {
 	}
 	zip := gzip.NewWriter(file)
 	a := &archive{tar: tar.NewWriter(zip)}
-	// Half an archive is better than none.
+	// An incomplete archive is better than none.
 	a.problem(t.addObjects(a))
 	a.problem(a.addFolder("logs", filepath.Join(t.dir, "logs")))
 	nodes, err := filepath.Glob(filepath.Join(t.dir, "nodes", "*"))
@@ -57,10 +57,10 @@ func (t *trial) writeArchive(path string) error {
 	return nil
 }
 
-// archive is one that is being written.
+// archive is an archive that is being written.
 type archive struct {
 	tar *tar.Writer
-	// problems are what could not be had; err is why nothing more can be written.
+	// problems are items that could not be collected; err is the error after which nothing more can be written.
 	problems []error
 	err      error
 }
@@ -81,7 +81,7 @@ func (a *archive) add(name string, data []byte) {
 	}
 }
 
-// maxLog is how much of a log is kept: its end.
+// maxLog is the maximum size of a log in the archive; the end is kept.
 const maxLog = 20 << 20
 
 func (a *archive) addFolder(as, dir string) error {
@@ -111,7 +111,7 @@ func readEnd(path string) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-maxLog), maxLog))
 }
 
-// addObjects adds the objects of all kinds that matter, as YAML.
+// addObjects adds the objects of all relevant kinds as YAML.
 func (t *trial) addObjects(a *archive) error {
 	if t.api == nil {
 		return nil
@@ -139,7 +139,7 @@ func (t *trial) addObjects(a *archive) error {
 	return errors.Join(errs...)
 }
 
-// addKernels adds what the kernels of the nodes know, and the machine's log, which tells when it stood still.
+// addKernels adds network state of the nodes and the log of the machine, which shows when it was stalled.
 func (t *trial) addKernels(a *archive) error {
 	if t.cluster == nil || t.wire == nil {
 		return nil

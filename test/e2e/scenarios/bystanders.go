@@ -12,22 +12,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// bystanders are pods that no scenario touches: two with fixed addresses, ordinary ones of a Deployment and of a
-// DaemonSet. They are on the calm nodes.
+// bystanders are pods that no scenario touches: two with fixed addresses, and unreserved pods of a Deployment and a
+// DaemonSet, all on the calm nodes.
 type bystanders struct {
 	trial *trial
-	// pods are those that there were at first. Key: the pod's name.
+	// pods are the pods at the start. Key: the pod name.
 	pods map[string]corev1.Pod
-	// boxes are their networks. Key: the pod's name.
+	// boxes are the sandboxes of the pods. Key: the pod name.
 	boxes map[string]sandbox
-	// askers are one of each calm node.
+	// askers are the pods that send requests, one on each calm node.
 	askers []sandbox
 }
 
 const (
 	bystanderNamespace = "bystanders"
 	pingEvery          = 500 * time.Millisecond
-	// bystanderCPU is theirs whatever else the machine has to do: who has none answers no ping.
+	// bystanderCPU is requested so that the pods get CPU time on a busy machine and can answer pings.
 	bystanderCPU = "300m"
 )
 
@@ -81,7 +81,7 @@ func startBystanders(ctx context.Context, t *trial) (*bystanders, error) {
 	return b, nil
 }
 
-// bystandersWhole returns when those with fixed addresses are whole.
+// bystandersWhole returns when the bystanders with fixed addresses are whole.
 func (t *trial) bystandersWhole(ctx context.Context, s *scene, b *bystanders) (identities, error) {
 	t.watch.bystanders = b
 	return s.settled(ctx, "fixed", 2)
@@ -95,7 +95,7 @@ func (b *bystanders) list(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// undisturbed tells whether they are the same pods, with the same addresses, and were never restarted.
+// undisturbed reports whether the bystanders are the same pods, with the same addresses and without restarts.
 func (b *bystanders) undisturbed(ctx context.Context) error {
 	list, err := b.list(ctx)
 	if err != nil {
@@ -119,14 +119,15 @@ func (b *bystanders) undisturbed(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pair is a pod that asks another one.
+// pair is a pod that sends requests to another one.
 type pair struct {
 	from    sandbox
 	to      string
 	address string
 }
 
-// pairs are which pods ask which: between nodes in both directions, on a node, fixed and ordinary, in both families.
+// pairs returns which pods send requests to which: between nodes in both directions, on one node, fixed and
+// unreserved, in both families.
 func (b *bystanders) pairs() []pair {
 	var list []pair
 	ask := func(from, to string) {
@@ -149,7 +150,7 @@ func (b *bystanders) pairs() []pair {
 	return list
 }
 
-// ping asks again and again. An answer of another pod is none.
+// ping sends requests repeatedly. An answer of another pod counts as none.
 func (w *watch) ping(ctx context.Context, p pair) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -165,7 +166,7 @@ func (w *watch) ping(ctx context.Context, p pair) {
 			late.Stop()
 			return
 		}
-		// One that was late and came all the same was no loss, whatever the reason.
+		// A late answer is no loss.
 		lost := err != nil
 		if err == nil && a.Hostname != p.to {
 			w.violate("%s asked %s at %s, and there answers %s", p.from.key(), p.to, p.address, a.Hostname)
@@ -193,14 +194,14 @@ func (w *watch) ping(ctx context.Context, p pair) {
 }
 
 const (
-	// lateAfter is when a ping that has no answer yet gets a control.
+	// lateAfter is when a ping without an answer gets a control measurement.
 	lateAfter = time.Second
-	// stallAfter is what no answer takes inside of a pod, unless the machine has no time for it.
+	// stallAfter is longer than any answer inside a pod takes, unless the machine is stalled.
 	stallAfter = time.Second
 )
 
-// stalled runs the controls of a ping that is late, again and again until asking ends: a process that had little to do
-// may be served once, and then wait for its turn.
+// stalled repeats the control measurements of a late ping until the ping ends, because an idle process may be served
+// once and then wait for CPU time.
 func (w *watch) stalled(asking, ctx context.Context, p pair) bool {
 	for {
 		if w.standsStill(ctx, p) {
@@ -212,9 +213,8 @@ func (w *watch) stalled(asking, ctx context.Context, p pair) bool {
 	}
 }
 
-// standsStill is true if it is the machine that stands still, and not the network of the pods: if the pod takes long to
-// answer in its own network, where no packet can be lost, or the kubelet of its node to the node that asks, which takes
-// no tunnel.
+// standsStill reports whether the machine is stalled rather than the pod network: the pod answers slowly within its
+// own network, where no packet is lost, or the kubelet of its node answers slowly without a tunnel.
 func (w *watch) standsStill(ctx context.Context, p pair) bool {
 	late := make(chan bool, 2)
 	began := time.Now()

@@ -11,13 +11,13 @@ import (
 	"fixedip.io/fixedip/hack/realcluster"
 )
 
-// podLanes is how many scenarios that need nothing but pods run beside one another. One more has the third node.
+// podLanes is the number of scenarios that need only pods and run at the same time. One more lane has the third node.
 const podLanes = 2
 
-// scenarioPatience is for a whole scenario; what it waits for has less.
+// scenarioPatience is the time limit of a scenario; its steps have shorter limits.
 const scenarioPatience = 10 * time.Minute
 
-// patience is how long a scenario may take: the one that measures has its own.
+// patience returns the time limit of a scenario; the one that measures has its own.
 func (s scenario) patience() time.Duration {
 	if s.name == ratioScenario {
 		return ratioTimes[len(ratioTimes)-1] + 2*time.Minute
@@ -25,9 +25,9 @@ func (s scenario) patience() time.Duration {
 	return scenarioPatience
 }
 
-// runAll runs all scenarios: those that can beside one another, then each of the others by itself; then both again
-// while our programs are killed; and in the same way those that leave another cluster behind. One that fails does not
-// end the run.
+// runAll runs all scenarios: first those that can run in parallel, then each of the others alone; then both again
+// while our programs are killed; and then those that leave a changed cluster behind. A failed scenario does not end
+// the run.
 func (t *trial) runAll(ctx context.Context) {
 	t.runTwice(ctx, []need{itsPods, theVictim, everything}, func(kills bool, m *murder) {
 		t.runBeside(ctx, kills, m)
@@ -41,7 +41,7 @@ func (t *trial) runAll(ctx context.Context) {
 	t.record(outcome{name: throughout, detail: end.String(), err: err}, throughout)
 }
 
-// runTwice runs the scenarios of some needs, and then those again that can be run while our programs are killed.
+// runTwice runs the scenarios with certain needs, and repeats those that allow it while our programs are killed.
 func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool, m *murder)) {
 	run(false, nil)
 	if !t.options.kills || len(t.chosen(true, needs...)) == 0 {
@@ -54,7 +54,7 @@ func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool,
 	}
 }
 
-// chosen are the scenarios of some needs that are to run.
+// chosen returns the selected scenarios with certain needs.
 func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	var list []scenario
 	for _, n := range needs {
@@ -67,7 +67,7 @@ func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	return list
 }
 
-// runBeside runs the scenarios that stand others beside them.
+// runBeside runs the scenarios that may run in parallel.
 func (t *trial) runBeside(ctx context.Context, kills bool, m *murder) {
 	queue := make(chan scenario)
 	var lanes sync.WaitGroup
@@ -86,7 +86,7 @@ func (t *trial) runBeside(ctx context.Context, kills bool, m *murder) {
 	lanes.Wait()
 }
 
-// runLane runs the scenarios of a need, one after the other.
+// runLane runs the scenarios with one need, one after the other.
 func (t *trial) runLane(ctx context.Context, kills bool, m *murder, n need) {
 	nodes := []string{calmNode, otherNode, victimNode, spareNode}
 	if n == theVictim {
@@ -97,8 +97,8 @@ func (t *trial) runLane(ctx context.Context, kills bool, m *murder, n need) {
 	}
 }
 
-// runOne runs a scenario in a namespace of its own; with a murder, while our programs are killed again and again.
-// The programs of these nodes have to run when it begins.
+// runOne runs a scenario in its own namespace; with a murder, our programs are killed repeatedly. The programs of the
+// nodes it uses have to run when it begins.
 func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []string) {
 	if parent.Err() != nil {
 		return
@@ -125,7 +125,7 @@ func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []st
 	}
 	o.took = time.Since(o.began)
 	o.detail = sc.note
-	// What was seen beside it is part of the result.
+	// Violations seen during the scenario are part of its result.
 	if broken := t.newViolations(); len(broken) > 0 {
 		err = errors.Join(err, fmt.Errorf("a promise was broken:\n%s", strings.Join(broken, "\n")))
 	}
@@ -140,11 +140,11 @@ func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []st
 	}
 }
 
-// killed is the name of a scenario that runs while our programs are killed.
+// killed returns the name of a scenario that runs while our programs are killed.
 func killed(name string) string { return name + ", our programs killed" }
 
-// supervise starts programs of nodes that have ended by themselves, so that the next scenario has what it needs. That
-// they have is an error.
+// supervise restarts programs of nodes that exited, so that the next scenario finds them running, and reports the
+// exit as an error.
 func (t *trial) supervise(ctx context.Context, nodes []string) error {
 	var errs []error
 	for _, name := range nodes {

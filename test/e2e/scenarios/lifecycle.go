@@ -12,9 +12,9 @@ import (
 	"fixedip.io/fixedip/hack/witness"
 )
 
-// What befalls pods and their workloads on nodes to which nothing happens.
+// Scenarios about the life cycle of pods and workloads on healthy nodes.
 
-// placed makes a StatefulSet and returns when its pods are whole.
+// placed creates a StatefulSet and returns when its pods are whole.
 func (s *scene) placed(ctx context.Context, w workload) (identities, error) {
 	if err := s.create(ctx, s.statefulSet(w)); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func deleted(ctx context.Context, s *scene, force bool) error {
 	if before, err = s.back(ctx, before, "web-1"); err != nil {
 		return err
 	}
-	// All at once: each has to wait for itself, and none for the others.
+	// The TTLs run in parallel, so the pods are checked together.
 	if err := s.deletePods(ctx, force, before.names()...); err != nil {
 		return err
 	}
@@ -137,13 +137,13 @@ func recreatedAfterTTL(ctx context.Context, s *scene) error {
 	return err
 }
 
-// removeSet deletes a StatefulSet and returns when its pods are gone too.
+// removeSet deletes a StatefulSet and returns when its pods are gone.
 func (s *scene) removeSet(ctx context.Context, name string) error {
 	return s.remove(ctx, &appsv1.StatefulSet{ObjectMeta: s.meta(name)}, client.PropagationPolicy("Foreground"))
 }
 
-// sandboxKilled kills the process that holds a pod's namespaces. The pod is the same, and its containers are
-// started anew.
+// sandboxKilled kills the process that holds the namespaces of a pod. The pod stays, and its containers are
+// restarted.
 func sandboxKilled(ctx context.Context, s *scene) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 2})
 	if err != nil {
@@ -194,8 +194,8 @@ func stickyMAC(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// deploymentSlots replaces all pods of a Deployment, whose set of addresses grows to the most pods that lived at
-// once and no further.
+// deploymentSlots replaces all pods of a Deployment. Its set of addresses grows to the maximum of pods that lived at
+// the same time, and no further.
 func deploymentSlots(ctx context.Context, s *scene) error {
 	const replicas, rollouts = 3, 3
 	counting, end := context.WithCancel(ctx)
@@ -229,16 +229,16 @@ func deploymentSlots(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// goneFor is how long after a pod's end a scheduler may not have heard of it.
+// goneFor is how long a scheduler may not have seen that a pod is gone.
 const goneFor = 2 * time.Second
 
-// mostAtOnce counts the pods of the namespace until ctx ends, and then tells how many there were at once. Those that
-// are being deleted count too: they have their addresses still.
+// mostAtOnce counts the pods of the namespace until ctx ends, and then returns the maximum. Terminating pods count,
+// because they still have their addresses.
 func (s *scene) mostAtOnce(ctx context.Context) <-chan int {
 	most := make(chan int, 1)
 	go func() {
 		n, seen := 0, map[string]time.Time{} // seen: by UID of the pod, when it was there last
-		// It ends with ctx alone, and what stands then does not matter.
+		// It ends with ctx only; the state at that time does not matter.
 		_, _ = s.witness.Await(ctx, s.namespace, func(rows []witness.Row) bool {
 			now := time.Now()
 			for _, row := range rows {
@@ -260,8 +260,8 @@ func (s *scene) mostAtOnce(ctx context.Context) <-chan int {
 	return most
 }
 
-// rolledOut returns when all pods of a Deployment are of its last revision and whole, with the number of addresses
-// that are kept for it.
+// rolledOut returns when all pods of a Deployment have the last revision and are whole, with the number of its
+// reserved addresses.
 func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, error) {
 	err := eventually(ctx, func() error {
 		d := &appsv1.Deployment{ObjectMeta: s.meta(name)}
@@ -289,10 +289,10 @@ func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, 
 	return len(s.witness.Records(s.namespace)), err
 }
 
-// soon is a wait for something that must not happen: long enough that it would have.
+// soon is a wait for an event that must not happen, long enough that it would have happened.
 const soon = 5 * time.Second
 
-// stays fails if the condition does not hold all the time for a while.
+// stays fails if the condition does not hold throughout a period.
 func stays(ctx context.Context, holds func() error) error {
 	end := time.Now().Add(soon)
 	for time.Now().Before(end) {

@@ -1,16 +1,16 @@
-// Command e2e runs fixedip on clusters of real nodes: unmodified kubelets, containerd and Cilium, our programs
-// installed as users install them, pods that answer HTTP through eBPF. It goes through the scenarios of this folder
-// and tells of each whether what the README says came true.
+// Command e2e runs fixedip on clusters of real nodes: unmodified kubelets, containerd and Cilium, our programs installed
+// as users install them, and pods that answer HTTP through eBPF. It runs the scenarios of this folder and reports for each
+// whether its expectation held.
 //
 //	e2e -cilium 1.19                          one version
 //	e2e -cilium 1.18,1.19,1.20 -table FILE    one after the other, and a table of the results
 //	e2e -cilium 1.18,1.19,1.20 -beside 3      all at the same time
 //	e2e -cilium 1.18,1.19 -last -table FILE   the table, of the last whole runs
 //	e2e -run 'drained|rebooted'               some scenarios only
-//	e2e -kills=false                          each scenario once, while nobody kills our programs
+//	e2e -kills=false                          each scenario once, without kills
 //
-// Exit code 1: something did not come true, and an archive of logs and objects is in the work folder. Exit code 2:
-// this machine can't have such a cluster; what it lacks is told.
+// Exit status 1: a scenario failed; an archive of logs and objects is in the work folder. Exit status 2: this machine
+// lacks a prerequisite, which is named.
 package main
 
 import (
@@ -35,16 +35,16 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// options are what the command line says.
+// options are the flags of the command.
 type options struct {
 	bin, dir, source, tag string
 	cilium                []string
 	updateRate            time.Duration
 	only                  *regexp.Regexp
 	table                 string
-	// kills says that what can is run a second time, while our programs are killed.
+	// kills is true if scenarios that allow it run a second time while our programs are killed.
 	kills bool
-	// beside is how many versions run at the same time.
+	// beside is the number of versions that run at the same time.
 	beside int
 }
 
@@ -62,17 +62,17 @@ func main() {
 
 func run() error {
 	var o options
-	flag.StringVar(&o.bin, "bin", "bin", "folder of the programs and of the images")
-	flag.StringVar(&o.dir, "dir", ".e2e", "work folder; there is one in it for each version")
+	flag.StringVar(&o.bin, "bin", "bin", "folder of the programs and images")
+	flag.StringVar(&o.dir, "dir", ".e2e", "work folder, with a subfolder for each version")
 	flag.StringVar(&o.source, "source", ".", "folder of this repository")
 	flag.StringVar(&o.tag, "tag", "latest", "tag of the images")
 	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19")
-	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "how often agents report the addresses that they use, at most")
-	only := flag.String("run", "", "run those scenarios only whose name this regular expression matches")
-	flag.BoolVar(&o.kills, "kills", true, "run what can be run while our programs are killed a second time, so")
-	flag.IntVar(&o.beside, "beside", 1, "how many versions run at the same time; each takes 3 GB of memory, and half of two cores")
-	flag.StringVar(&o.table, "table", "", "file that gets a table of the last whole runs on these versions")
-	last := flag.Bool("last", false, "run nothing, write the table only")
+	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
+	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
+	flag.BoolVar(&o.kills, "kills", true, "run scenarios that allow it a second time while our programs are killed")
+	flag.IntVar(&o.beside, "beside", 1, "number of versions that run at the same time; each takes 3 GB of memory and one core")
+	flag.StringVar(&o.table, "table", "", "file for a table of the last complete runs on these versions")
+	last := flag.Bool("last", false, "only write the table")
 	flag.Parse()
 	o.cilium = strings.Split(*cilium, ",")
 	for _, path := range []*string{&o.bin, &o.dir, &o.source} {
@@ -83,13 +83,13 @@ func run() error {
 		*path = absolute
 	}
 	if o.beside < 1 {
-		return fmt.Errorf("-beside %d: at least one version has to run", o.beside)
+		return fmt.Errorf("-beside %d: must be at least 1", o.beside)
 	}
 	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
 		return fmt.Errorf("-run %q: %w", *only, err)
 	}
-	// Warnings of the API server and the logs of libraries would stand between the lines of the report.
+	// Warnings of the API server and logs of libraries would clutter the report.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
@@ -115,16 +115,16 @@ func run() error {
 		}
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("not everything came true on %s", strings.Join(failed, ", "))
+		return fmt.Errorf("scenarios failed on %s", strings.Join(failed, ", "))
 	}
 	return nil
 }
 
-// whole says that nothing is left out.
+// whole reports whether no scenario is left out.
 func (o options) whole() bool { return o.kills && o.only.String() == "" }
 
-// runVersions runs the scenarios on all versions and returns the results in their order. A version without results
-// ends the others.
+// runVersions runs the scenarios on all versions and returns the results in order. An error of one version cancels
+// the others.
 func runVersions(ctx context.Context, o options) ([]results, error) {
 	all := make([]results, len(o.cilium))
 	running, ctx := errgroup.WithContext(ctx)

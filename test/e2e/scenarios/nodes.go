@@ -14,9 +14,9 @@ import (
 	"fixedip.io/fixedip/hack/realcluster"
 )
 
-// What befalls nodes. It is always the third.
+// Scenarios about nodes. They always use the third node.
 
-// onlyOwned returns when the pool of a node offers nothing to just anybody: a strict node's.
+// onlyOwned returns when the pool of a strict node has no dynamic entry.
 func (s *scene) onlyOwned(ctx context.Context, node string) error {
 	return eventually(ctx, func() error {
 		var cn ciliumv2.CiliumNode
@@ -25,7 +25,7 @@ func (s *scene) onlyOwned(ctx context.Context, node string) error {
 		}
 		for ip, e := range cn.Spec.IPAM.Pool {
 			if e.Owner == "" {
-				return fmt.Errorf("the pool of the strict node %s still offers %s to anybody", node, ip)
+				return fmt.Errorf("the pool of the strict node %s still has the dynamic entry %s", node, ip)
 			}
 		}
 		return nil
@@ -60,7 +60,7 @@ func nodeDrained(ctx context.Context, s *scene) error {
 			return err
 		}
 		if !strings.Contains(told, victimNode) {
-			return fmt.Errorf("pod %s waits for node %s, and is told: %s", name, victimNode, told)
+			return fmt.Errorf("pod %s waits for node %s with the message: %s", name, victimNode, told)
 		}
 	}
 	if err := s.uncordon(ctx, victimNode); err != nil {
@@ -122,8 +122,8 @@ func kubeletStopped(ctx context.Context, s *scene) error {
 	return err
 }
 
-// silent looks at a pod whose kubelet is dead: it was deleted, but nobody can say that it does not run, so its
-// addresses are nobody else's.
+// silent checks a deleted pod whose kubelet is dead: nothing shows that it has stopped, so its addresses stay
+// reserved.
 func (s *scene) silent(ctx context.Context, i identity) error {
 	if err := eventually(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || pod.DeletionTimestamp == nil {
@@ -145,8 +145,8 @@ func nodeRebooted(ctx context.Context, s *scene) error { return s.reboot(ctx, tr
 
 func nodeReinstalled(ctx context.Context, s *scene) error { return s.reboot(ctx, false) }
 
-// reboot kills everything on a node at once and starts it again. Where the disk is kept, the kubelet finds its pods
-// and starts their containers anew; where it is not, it is told of them by the API server.
+// reboot kills everything on a node at once and starts it again. If the disk is kept, the kubelet restarts the
+// containers of its pods; otherwise it learns of the pods from the API server.
 func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 3, nodes: []string{victimNode}})
 	if err != nil {
@@ -162,8 +162,8 @@ func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	return err
 }
 
-// nodeReplaced ends a node for good. What joins next inherits its subnet: the spare node, and when it is that node's turn
-// a machine that has the name of the first and nothing else of it.
+// nodeReplaced removes a node for good. The next node that joins inherits its subnet: first the spare node, then a
+// new machine with the name of the first.
 func nodeReplaced(ctx context.Context, s *scene) error {
 	old, next := victimNode, spareNode
 	if s.cluster.Node(spareNode) != nil {

@@ -20,10 +20,10 @@ import (
 
 const productNamespace = "fixedip-system"
 
-// programs are ours, each with an image and a Deployment of its name.
+// programs are the programs of fixedip, each with an image and a Deployment of the same name.
 var programs = []string{"fixedip-scheduler", "fixedip-controller"}
 
-// images are the archives that each node gets.
+// images are the archives that each node imports.
 func (t *trial) images() []string {
 	var list []string
 	for _, p := range programs {
@@ -32,7 +32,8 @@ func (t *trial) images() []string {
 	return list
 }
 
-// installation is what a user writes beside the manifests. Leases and rests are short, so that the run is.
+// installation contains the files that a user writes beside the manifests. Leases and cooldowns are short to shorten
+// the run.
 const installation = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [%s]
@@ -82,10 +83,10 @@ profiles:
       - {apiGroup: apps, kind: Deployment, identity: Slot}
 `
 
-// coolDown is how long an address rests.
+// coolDown is the address cooldown.
 const coolDown = 20 * time.Second
 
-// install installs our programs before there are nodes: their pods are the first ones.
+// install installs our programs before nodes exist, so their pods are the first ones.
 func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
 	dir := filepath.Join(t.dir, "installation")
 	manifests, err := filepath.Rel(dir, filepath.Join(t.options.source, "manifests"))
@@ -107,7 +108,7 @@ func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
 	return c.Apply(ctx, dir)
 }
 
-// productPods are the pods of our programs.
+// productPods returns the pods of our programs.
 func (t *trial) productPods(ctx context.Context) ([]corev1.Pod, error) {
 	var list corev1.PodList
 	if err := t.api.List(ctx, &list, client.InNamespace(productNamespace)); err != nil {
@@ -116,8 +117,8 @@ func (t *trial) productPods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// killProduct kills the containers of all replicas of our programs with SIGKILL, and deletes their pods: kubelets
-// start containers that end often later and later.
+// killProduct kills the containers of all replicas of our programs with SIGKILL, and deletes their pods, because
+// kubelets delay restarts of failing containers.
 func (t *trial) killProduct(ctx context.Context) error {
 	pods, err := t.productPods(ctx)
 	if err != nil {
@@ -127,7 +128,7 @@ func (t *trial) killProduct(ctx context.Context) error {
 	errs := make([]error, len(pods))
 	for i, pod := range pods {
 		wg.Go(func() {
-			// One that does not run needs no killing.
+			// A container that does not run need not be killed.
 			if err := t.killContainer(ctx, &pod); err != nil && !strings.Contains(err.Error(), "not found") {
 				errs[i] = err
 			}
@@ -141,7 +142,7 @@ func (t *trial) killProduct(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// killContainer kills the first container of a pod, on its node.
+// killContainer kills the first container of a pod on its node.
 func (t *trial) killContainer(ctx context.Context, pod *corev1.Pod) error {
 	node := t.cluster.Node(pod.Spec.NodeName)
 	if node == nil || len(pod.Status.ContainerStatuses) == 0 || pod.Status.ContainerStatuses[0].State.Running == nil {
@@ -155,13 +156,13 @@ func (t *trial) killContainer(ctx context.Context, pod *corev1.Pod) error {
 	return err
 }
 
-// killTask sends SIGKILL to process 1 of a container, as containerd knows it.
+// killTask sends SIGKILL to process 1 of a container, found through containerd.
 func (t *trial) killTask(ctx context.Context, node *realcluster.Node, id string) error {
 	_, err := node.Run(ctx, "ctr", "--namespace=k8s.io", "--address="+layout.ContainerdSocket, "tasks", "kill", "--signal=SIGKILL", id)
 	return err
 }
 
-// productReady returns when one replica of each program runs at least.
+// productReady returns when at least one replica of each program runs.
 func (t *trial) productReady(ctx context.Context) error {
 	return eventually(ctx, func() error {
 		pods, err := t.productPods(ctx)
@@ -183,23 +184,23 @@ func (t *trial) productReady(ctx context.Context) error {
 	})
 }
 
-// murder kills our programs again and again.
+// murder kills our programs repeatedly.
 type murder struct {
 	trial *trial
 	end   context.CancelFunc
 	done  chan struct{}
 
 	mu sync.Mutex
-	// soon is closed shortly before the next kill, and made anew.
+	// soon is closed shortly before the next kill, and replaced.
 	soon chan struct{}
 	errs []error
 }
 
 const (
-	// killWhenReady is how long they run between kills: time to become the leader and to be in the middle of something.
-	// On a busy machine their start alone may take longer.
+	// killWhenReady is how long programs run between kills: long enough to become leader and be at work. On a busy
+	// machine their start alone may take longer.
 	killWhenReady = 8 * time.Second
-	// killAfter is how long a scenario has run when they are killed first.
+	// killAfter is the time from the start of a scenario to the first kill.
 	killAfter = time.Second
 )
 
@@ -209,7 +210,7 @@ func (t *trial) startMurder(ctx context.Context) *murder {
 	go func() {
 		defer close(m.done)
 		for {
-			// If they are not ready in the end, the scenarios tell what that does to pods.
+			// If the programs do not become ready, the scenarios show the effect on pods.
 			if err := t.productReady(ctx); err != nil && ctx.Err() == nil {
 				m.fail(err)
 			}
@@ -237,7 +238,7 @@ func (m *murder) fail(err error) {
 	m.errs = append(m.errs, err)
 }
 
-// wait is false if ctx ends first.
+// wait returns false if ctx ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -247,7 +248,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// next returns shortly before the next kill, so that no scenario is over before there was one.
+// next returns shortly before the next kill, so that no scenario ends before the first kill.
 func (m *murder) next(ctx context.Context) error {
 	m.mu.Lock()
 	soon := m.soon
@@ -256,13 +257,13 @@ func (m *murder) next(ctx context.Context) error {
 	case <-soon:
 		return nil
 	case <-m.done:
-		return errors.New("nobody kills any more")
+		return errors.New("the kills have stopped")
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// stop ends the killing and returns when our programs run again.
+// stop stops the kills and returns when our programs run again.
 func (m *murder) stop(ctx context.Context) error {
 	m.end()
 	<-m.done

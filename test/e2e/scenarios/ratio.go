@@ -19,23 +19,20 @@ const (
 	maxRatio      = 1.05
 )
 
-// ratioTimes is how long is measured. Times of one pod are up to two seconds apart, and ratios of medians of the first
-// time had a standard deviation of 0.025 over seven runs. One that is too large then is judged once more, when three
-// times as much is known, with all that was measured. There are two looks and no more: whoever looks until he likes
-// what he sees measures nothing.
+// ratioTimes is the number of measurements. Times of one pod differ by up to two seconds, and ratios of medians had a
+// standard deviation of 0.025 over seven runs. If the first result is too large, three times as many measurements are
+// taken and judged together with the first, once: repeating until the result fits would prove nothing.
 var ratioTimes = []time.Duration{8 * time.Minute, 24 * time.Minute}
 
-// comeback is how long it took from the deletion of a pod until its replacement was made, had a node, and was ready.
+// comeback contains the times from the deletion of a pod until its replacement was created, bound and ready.
 type comeback struct{ made, bound, ready time.Duration }
 
-// ratio measures the time from the deletion of pods to their readiness, of two StatefulSets on one node that differ in
-// their scheduler only, each in its turn. Were they replaced at the same time, the one that is bound some milliseconds
-// later would wait until the machine has started the containers of the other.
-//
-// The kubelet looks at its containers once a second. A round that began as soon as the one before it was over would
-// always begin at the same moment of that second, and a few milliseconds would make a second or nothing: the rounds
-// of each begin at moments that are spread evenly over it. The two take strict turns. Pods that have only just started
-// are stopped a second later, since their kubelet is still busy with them; while the others have their turn that is over.
+// ratio compares the time from the deletion of pods until they are ready again, for two StatefulSets on one node that
+// differ only in their scheduler. They take turns, because two pods that start together delay each other.
+// The kubelet looks at its containers once per second. If rounds began right after one another they would always
+// begin at the same phase of that second, and a few milliseconds could become a second. So the starts of rounds are
+// spread evenly over the second. Pods that have just started stop a second later, because their kubelet is busy; that
+// is over by the next turn.
 func ratio(ctx context.Context, s *scene) error {
 	for name, scheduler := range map[string]string{"ours": ourScheduler, "stock": stockScheduler} {
 		w := workload{name: name, replicas: ratioReplicas, scheduler: scheduler, nodes: []string{calmNode}}
@@ -71,7 +68,7 @@ func ratio(ctx context.Context, s *scene) error {
 			}
 			s.say(fmt.Sprintf("       the ratio is %.3f after %s, of %d each: three times as many will tell\n", r, ratioTimes[0], len(seen["ours"])))
 		}
-		// The multiples of the golden section are spread evenly, however many there are.
+		// Multiples of the golden ratio are spread evenly, whatever their number.
 		_, moment := math.Modf(float64(i) * math.Phi)
 		for _, set := range []string{"ours", "stock"} {
 			if !wait(ctx, time.Duration(moment*float64(time.Second))) {
@@ -96,7 +93,7 @@ func ratio(ctx context.Context, s *scene) error {
 	return nil
 }
 
-// timeReplacements deletes pods, and returns how long it took until the ones that replace them were ready.
+// timeReplacements deletes pods and returns how long it took until their replacements were ready.
 func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comeback, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not so after %s", patience))
 	defer cancel()
@@ -137,7 +134,7 @@ func (s *scene) timeReplacements(ctx context.Context, names []string) ([]comebac
 	return slices.Collect(maps.Values(came)), err
 }
 
-// median returns the median of one of their times, to the millisecond.
+// median returns the median of one of the times, rounded to milliseconds.
 func median(list []comeback, of func(comeback) time.Duration) time.Duration {
 	var sorted []time.Duration
 	for _, c := range list {

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// throughout is the name of what is watched all the time.
+// throughout is the name of the checks that run during all scenarios.
 const throughout = "throughout"
 
-// outcome is what came of one scenario.
+// outcome is the result of one scenario.
 type outcome struct {
 	name, detail string
 	began        time.Time
@@ -19,7 +19,7 @@ type outcome struct {
 	archive string
 }
 
-// results are those of one version.
+// results are the results on one version.
 type results struct {
 	line, cilium string
 	updateRate   time.Duration
@@ -27,7 +27,7 @@ type results struct {
 	took         time.Duration
 	outcomes     []outcome
 	watch        sums
-	// told are the violations that stand in an outcome already.
+	// told are the violations that are already part of an outcome.
 	told map[string]bool
 }
 
@@ -48,7 +48,7 @@ func (r results) failures() int {
 	return n
 }
 
-// passed is false where nothing ran: a misspelt -run proves nothing.
+// passed is false if nothing ran: a misspelt -run proves nothing.
 func (r results) passed() bool { return r.failures() == 0 && len(r.outcomes) > 1 }
 
 func (o outcome) String() string {

@@ -20,9 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
-// The nodes. Nothing is ever done to the first two but that their agents are restarted: pods on them that no
-// scenario touches have to answer all the time. What befalls a node befalls the third, and the fourth takes its
-// place.
+// The nodes. Only the agents of the first two (calm) nodes are restarted; pods there that no scenario touches have to
+// answer throughout. Scenarios about nodes use the third node, and the fourth takes its place.
 const (
 	calmNode, otherNode, victimNode, spareNode = "node-1", "node-2", "node-3", "node-4"
 )
@@ -30,7 +29,7 @@ const (
 var calmNodes = []string{calmNode, otherNode}
 
 const (
-	// setUpPatience is for what comes before the first scenario.
+	// setUpPatience is the time limit for everything before the first scenario.
 	setUpPatience = 10 * time.Minute
 )
 
@@ -45,14 +44,14 @@ type trial struct {
 	witness *witness.Witness
 	wire    *wire
 	watch   *watch
-	// mu guards results, which all lanes add to, and the lines of the report.
+	// mu guards results, which all lanes extend, and the lines of the report.
 	mu      sync.Mutex
 	results results
-	// running says that scenarios do: what the cluster tells of itself is not shown between their lines.
+	// running is true while scenarios run; progress of the cluster is not printed between their lines.
 	running atomic.Bool
 }
 
-// runVersion starts a cluster, runs all scenarios on it and ends it. An error means that there are no results.
+// runVersion starts a cluster, runs all scenarios on it and stops it. An error means that there are no results.
 func runVersion(ctx context.Context, o options, line string) (results, error) {
 	t := &trial{options: o, line: line, dir: filepath.Join(o.dir, "cilium-"+line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
 	t.say(fmt.Sprintf("Cilium %s, agents report every %s\n", line, o.updateRate))
@@ -115,10 +114,10 @@ func (t *trial) setUp(ctx context.Context) error {
 	return nil
 }
 
-// notInNames is what the name of a namespace can't have in it.
+// notInNames matches characters that a namespace name cannot contain.
 var notInNames = regexp.MustCompile("[^a-z0-9]+")
 
-// newViolations are those that were not told of before.
+// newViolations returns the violations that were not reported before.
 func (t *trial) newViolations() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,7 +131,7 @@ func (t *trial) newViolations() []string {
 	return list
 }
 
-// record prints an outcome and keeps it. A failed one leaves an archive.
+// record prints an outcome and stores it. A failed one gets an archive.
 func (t *trial) record(o outcome, archive string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,7 +142,7 @@ func (t *trial) record(o outcome, archive string) {
 	t.say(o.String())
 }
 
-// progress tells what the cluster does, until the first scenario.
+// progress prints what the cluster does until the first scenario.
 func (t *trial) progress(format string, args ...any) {
 	if t.running.Load() {
 		return
@@ -152,10 +151,10 @@ func (t *trial) progress(format string, args ...any) {
 	t.say(fmt.Sprintf("%6.1fs  %s\n", time.Since(t.results.began).Seconds(), line))
 }
 
-// say prints lines of the report. Where versions run beside one another, each line tells whose it is.
+// say prints lines of the report. If versions run in parallel, each line names its version.
 func (t *trial) say(text string) {
 	if t.options.beside > 1 {
 		text = t.line + "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+t.line+"  ") + "\n"
 	}
-	_, _ = os.Stdout.WriteString(text) // whoever reads it may have gone
+	_, _ = os.Stdout.WriteString(text) // the reader may be gone
 }

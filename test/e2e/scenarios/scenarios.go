@@ -1,26 +1,26 @@
 package main
 
-// need is what a scenario has to itself. Others run beside it, each in a namespace of its own: what takes the time is
-// agents that report seldom.
+// need is what a scenario needs for itself. Others run at the same time, each in its own namespace, because most of
+// the time is spent waiting for agents that report rarely.
 type need int
 
 const (
-	// itsPods are those of its namespace, on the calm nodes.
+	// itsPods needs only pods of its namespace on the calm nodes.
 	itsPods need = iota
-	// theVictim is the third node.
+	// theVictim needs the third node.
 	theVictim
-	// everything is for those that measure, or that would be felt by all others.
+	// everything is for scenarios that measure, or that would affect all others.
 	everything
-	// everythingForGood is for those that leave the cluster as no other one wants to find it.
+	// everythingForGood is for scenarios that leave a changed cluster behind.
 	everythingForGood
 )
 
-// scenarios are all of them. Those of one need run in this order: what takes long comes early, so that it has something
-// beside it until its end; and who leaves a node without an address for a while comes last on it.
+// scenarios contains all scenarios. Those with one need run in this order: long ones first, so that others run beside
+// them until the end, and those that exhaust the addresses of a node last.
 var scenarios = []scenario{
 	{"first placement", "pods get an address of each family, claimed before they are bound", firstPlacement, itsPods, true},
 	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, itsPods, true},
-	{"pod deleted by force", "its addresses wait until nobody can have them any more", podForceDeleted, itsPods, true},
+	{"pod deleted by force", "its addresses wait until the pod has provably stopped", podForceDeleted, itsPods, true},
 	{"pod deleted", "it comes back with its addresses", podDeleted, itsPods, true},
 	{"rolling update", "all pods are replaced, all keep their addresses", rollingUpdate, itsPods, true},
 	{"scaled down and up", "the addresses of pods that are left out wait for them", scaledDownAndUp, itsPods, true},
@@ -37,7 +37,7 @@ var scenarios = []scenario{
 	{"kubelet stopped", "a node that is silent keeps its pods' addresses", kubeletStopped, theVictim, true},
 	{"node rebooted", "its pods have their addresses again", nodeRebooted, theVictim, true},
 	{"node rebooted, its disk lost", "so they have on a machine that knows nothing", nodeReinstalled, theVictim, true},
-	{"two want the last address", "one has it, the other waits and is told why, and has its turn", lastAddress, theVictim, true},
+	{"two want the last address", "one pod gets it, the other waits with a reason and gets it next", lastAddress, theVictim, true},
 
 	{ratioScenario, "a fixed address costs no time", ratio, everything, false},
 	{"burst of 60", "60 ordinary pods on one node start, and pods with fixed addresses between them keep theirs", burst, everything, true},

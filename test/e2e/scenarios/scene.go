@@ -15,32 +15,32 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// scenario is one thing that befalls pods with fixed addresses.
+// scenario is a situation for pods with fixed addresses.
 type scenario struct {
 	name string
-	// proves is what is true if it passes.
+	// proves is the expectation that holds if it passes.
 	proves string
 	run    func(context.Context, *scene) error
 	needs  need
-	// kills says that it runs a second time, while our programs are killed: all but what measures.
+	// kills is true if it runs a second time while our programs are killed.
 	kills bool
 }
 
-// scene is where a scenario runs: a namespace of its own on the cluster of the trial.
+// scene is the environment of a scenario: a namespace on the cluster of the trial.
 type scene struct {
 	*trial
 	namespace string
-	// cordoned are the nodes that it has cordoned.
+	// cordoned are the nodes that the scenario cordoned.
 	cordoned []string
-	// note is what the report says of it.
+	// note is a remark for the report.
 	note string
 }
 
-// patience is how long one step may take. The slowest thing waited for is an agent that tells what it uses every
-// 15 s, on a machine that is busy.
+// patience is the time limit of one step. The slowest step waits for an agent that reports every 15 s, on a busy
+// machine.
 const patience = 3 * time.Minute
 
-// eventually tries until there is no error, and returns the last one when patience or ctx is over.
+// eventually retries until there is no error, and returns the last error when patience or ctx is over.
 func eventually(ctx context.Context, try func() error) error { return within(ctx, patience, try) }
 
 func within(ctx context.Context, patience time.Duration, try func() error) error {
@@ -69,9 +69,9 @@ func (s *scene) open(ctx context.Context) error {
 	return nil
 }
 
-// close deletes the namespace and waits until nothing of it is left: the next scenario is to find free addresses.
+// close deletes the namespace and waits until it is gone, so that the next scenario finds free addresses.
 func (s *scene) close(ctx context.Context) error {
-	// Nodes are as they were, whatever the scenario did to them before it failed.
+	// Restore the nodes, even if the scenario failed.
 	for _, name := range s.cordoned {
 		if err := s.uncordon(ctx, name); client.IgnoreNotFound(err) != nil {
 			return err
@@ -111,7 +111,7 @@ func (s *scene) remove(ctx context.Context, obj client.Object, options ...client
 	})
 }
 
-// change writes a change of an object, again if somebody else was faster.
+// change updates an object, and retries on conflicts.
 func change[T client.Object](ctx context.Context, s *scene, obj T, f func(T)) error {
 	err := within(ctx, time.Minute, func() error {
 		if err := s.api.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
@@ -130,7 +130,7 @@ func (s *scene) scale(ctx context.Context, name string, replicas int32) error {
 	return change(ctx, s, &appsv1.StatefulSet{ObjectMeta: s.meta(name)}, func(o *appsv1.StatefulSet) { o.Spec.Replicas = &replicas })
 }
 
-// deletePods deletes pods, gracefully or by force, and does not wait.
+// deletePods deletes pods, gracefully or by force, without waiting.
 func (s *scene) deletePods(ctx context.Context, force bool, names ...string) error {
 	var options []client.DeleteOption
 	if force {
@@ -144,7 +144,7 @@ func (s *scene) deletePods(ctx context.Context, force bool, names ...string) err
 	return nil
 }
 
-// evict evicts a pod as kubectl drain does.
+// evict evicts a pod like kubectl drain.
 func (s *scene) evict(ctx context.Context, name string) error {
 	pod := &corev1.Pod{ObjectMeta: s.meta(name)}
 	if err := s.api.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{ObjectMeta: s.meta(name)}); err != nil {
@@ -200,7 +200,7 @@ func (t *trial) nodeReady(ctx context.Context, name string, want bool) error {
 	})
 }
 
-// waiting returns when a pod can't be placed, with what it is told.
+// waiting returns when a pod is unschedulable, with the message of the scheduler.
 func (s *scene) waiting(ctx context.Context, name string) (string, error) {
 	var message string
 	err := eventually(ctx, func() error {
@@ -219,7 +219,7 @@ func (s *scene) waiting(ctx context.Context, name string) (string, error) {
 	return message, err
 }
 
-// noRecord returns when nothing is kept for a pod any more: no FixedIP and no entry.
+// noRecord returns when nothing is reserved for a pod: no FixedIP and no entry.
 func (s *scene) noRecord(ctx context.Context, names ...string) error {
 	return eventually(ctx, func() error {
 		for _, name := range names {
@@ -234,7 +234,7 @@ func (s *scene) noRecord(ctx context.Context, names ...string) error {
 	})
 }
 
-// reserved returns when a FixedIP without a pod keeps these addresses.
+// reserved returns when a FixedIP without a pod reserves these addresses.
 func (s *scene) reserved(ctx context.Context, name string, addresses []string) error {
 	return eventually(ctx, func() error {
 		r := s.witness.Record(s.namespace, name)

@@ -16,18 +16,18 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// identity is what a pod has.
+// identity contains the addresses of a pod.
 type identity struct {
 	node, uid, mac string
 	addresses      []string
 }
 
-// identities are the pods of a workload. Key: the pod's name.
+// identities are the pods of a workload. Key: the pod name.
 type identities map[string]identity
 
 func (i identities) names() []string { return slices.Sorted(maps.Keys(i)) }
 
-// settled returns when all pods of a StatefulSet are as they should be, see whole.
+// settled returns when all pods of a StatefulSet are whole.
 func (s *scene) settled(ctx context.Context, set string, replicas int) (identities, error) {
 	all := identities{}
 	err := eventually(ctx, func() error {
@@ -43,7 +43,7 @@ func (s *scene) settled(ctx context.Context, set string, replicas int) (identiti
 	return all, err
 }
 
-// back returns when the pods named were replaced and all pods are whole again, and fails if one has other addresses
+// back returns when the named pods were replaced and all pods are whole again. It fails if a pod has other addresses
 // than before.
 func (s *scene) back(ctx context.Context, before identities, replaced ...string) (identities, error) {
 	after := identities{}
@@ -69,14 +69,14 @@ func (s *scene) back(ctx context.Context, before identities, replaced ...string)
 			return after, fmt.Errorf("pod %s had %v and came back with %v", name, before[name].addresses, after[name].addresses)
 		}
 		if !slices.Contains(replaced, name) && before[name].uid != after[name].uid {
-			return after, fmt.Errorf("pod %s was replaced, and nobody asked for it", name)
+			return after, fmt.Errorf("pod %s was replaced unexpectedly", name)
 		}
 	}
 	return after, nil
 }
 
-// whole tells what a pod has, if it is ready and everybody agrees on what that is: its status, its FixedIP, the
-// pools, its CiliumEndpoint, and the kernel. And it answers to pods on both of the calm nodes.
+// whole returns the addresses of a pod if it is ready and its status, FixedIP, pool entries, CiliumEndpoint and
+// interface agree, and if it answers requests of pods on both calm nodes.
 func (s *scene) whole(ctx context.Context, name string) (identity, error) {
 	i, err := s.running(name)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *scene) whole(ctx context.Context, name string) (identity, error) {
 	return s.answers(ctx, name, i)
 }
 
-// running is what a pod has by its own status. It has an address of each family.
+// running returns the addresses in the status of a pod, one of each family.
 func (s *scene) running(name string) (identity, error) {
 	pod := s.witness.Pod(s.namespace, name)
 	switch {
@@ -109,7 +109,7 @@ func (s *scene) running(name string) (identity, error) {
 	return i, nil
 }
 
-// checkRecord compares with the FixedIP of the pod, which has another name for a slot.
+// checkRecord compares with the FixedIP of the pod.
 func (s *scene) checkRecord(name string, i identity) error {
 	record := s.witness.Record(s.namespace, name)
 	if record == nil {
@@ -136,8 +136,7 @@ func (s *scene) checkRecord(name string, i identity) error {
 	return nil
 }
 
-// checkEntries compares with the pools: the one of the pod's node gives it its addresses, and no other gives it
-// anything.
+// checkEntries compares with the pools: only the pool of the node of the pod has entries that it owns.
 func (s *scene) checkEntries(name string, i identity) error {
 	var want []string
 	for _, a := range i.addresses {
@@ -181,8 +180,8 @@ func endpointAddresses(cep *ciliumv2.CiliumEndpoint) []string {
 	return list
 }
 
-// answers looks at the wire: the kernel has the addresses, and the pod answers at them to pods on other nodes and
-// on its own.
+// answers checks that the interface has the addresses, and that the pod answers at them to pods on its own and on
+// other nodes.
 func (s *scene) answers(ctx context.Context, name string, i identity) (identity, error) {
 	box, err := s.wire.sandboxOf(i.node, i.uid)
 	if err != nil {
@@ -206,7 +205,7 @@ func (s *scene) answers(ctx context.Context, name string, i identity) (identity,
 	return i, nil
 }
 
-// reasons are why a pod is not ready, from its status.
+// reasons returns why a pod is not ready, from its status.
 func reasons(pod *corev1.Pod) string {
 	var list []string
 	for _, c := range pod.Status.Conditions {
@@ -222,12 +221,12 @@ func reasons(pod *corev1.Pod) string {
 	return string(pod.Status.Phase) + ": " + strings.Join(list, "; ")
 }
 
-// same compares lists of addresses, whatever their order.
+// same compares lists of addresses regardless of order.
 func same(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// ofFamily is the address of the family of another one.
+// ofFamily returns the address with the same family as another one.
 func ofFamily(addresses []string, is6 bool) string {
 	for _, a := range addresses {
 		if ip, err := netip.ParseAddr(a); err == nil && ip.Is6() == is6 {

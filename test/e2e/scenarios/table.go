@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// summary is what the table needs of a whole run. It is kept in the work folder, so that versions can run at
-// different times.
+// summary is the part of a complete run that the table needs. It is stored in the work folder, so that versions can
+// run at different times.
 type summary struct {
 	Cilium string
-	// Commit is that of this repository, as git describes it.
+	// Commit is the commit of this repository, as described by git.
 	Commit     string
 	UpdateRate time.Duration
 	Began      time.Time
 	Took       time.Duration
 	Scenarios  []line
-	// Watch is what was watched all the time, in words.
+	// Watch is the result of the checks that ran throughout.
 	Watch string
 }
 
-// line is a scenario of a summary.
+// line is a scenario in a summary.
 type line struct {
 	Name, Detail string
 	Took         time.Duration
@@ -35,7 +35,7 @@ func (o options) summaryFile(version string) string {
 	return filepath.Join(o.dir, "cilium-"+version+".json")
 }
 
-// keep writes the summary of a run.
+// keep stores the summary of a run.
 func (r results) keep(o options) error {
 	s := summary{Cilium: r.cilium, Commit: o.tag, UpdateRate: r.updateRate, Began: r.began, Took: r.took, Watch: r.watch.String()}
 	for _, x := range r.outcomes {
@@ -51,7 +51,7 @@ func (r results) keep(o options) error {
 	return nil
 }
 
-// lastRuns are the summaries of the last whole run on each version.
+// lastRuns returns the summaries of the last complete run on each version.
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
 	for _, version := range o.cilium {
@@ -68,7 +68,7 @@ func lastRuns(o options) ([]summary, error) {
 	return all, nil
 }
 
-// writeTable writes the last whole run on each version as a page of the documentation.
+// writeTable writes the last complete run on each version as a page of the documentation.
 func writeTable(o options) error {
 	all, err := lastRuns(o)
 	if err != nil {
@@ -111,7 +111,7 @@ func writeTable(o options) error {
 	return nil
 }
 
-// rows are the names of all scenarios, and of what was to have no result of its own and failed.
+// rows returns the names of all scenarios, and of failed checks without a scenario.
 func rows(all []summary) []string {
 	var names []string
 	for _, s := range scenarios {

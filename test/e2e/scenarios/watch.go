@@ -17,16 +17,16 @@ import (
 
 const (
 	sampleEvery = time.Second
-	// disagreement is how long status, CiliumEndpoint and interface of a pod may differ: each is written by another
-	// program, and an agent may be restarting.
+	// disagreement is how long status, CiliumEndpoint and interface of a pod may differ: different programs write
+	// them, and an agent may be restarting.
 	disagreement = time.Minute
 )
 
-// sums are what the watch counted.
+// sums are the counters of the watch.
 type sums struct {
 	samples, pods         int
 	pings, lost, overlaps int
-	// stalled are pings without an answer at a time when the machine stood still.
+	// stalled counts pings without an answer while the machine was stalled.
 	stalled int
 	slowest time.Duration
 }
@@ -36,8 +36,8 @@ func (s sums) String() string {
 		s.samples, s.pods, s.pings, s.lost, s.stalled, s.slowest.Round(time.Millisecond), s.overlaps)
 }
 
-// watch looks at all pods of the cluster all the time, from before the first scenario to after the last: no address
-// is at two pods at any moment, and pods that nobody touches answer.
+// watch checks all pods of the cluster from before the first scenario until after the last: no two pods share an
+// address at any time, and untouched pods answer.
 type watch struct {
 	trial      *trial
 	bystanders *bystanders
@@ -45,15 +45,16 @@ type watch struct {
 	done       sync.WaitGroup
 
 	mu sync.Mutex
-	// scenarios are those that run.
+	// scenarios are the running scenarios.
 	scenarios []string
 	sums      sums
 	found     []string
-	// differs are pods whose addresses are not the same everywhere. Key: their UID and what differs. Value: since when.
+	// differs contains pods whose addresses differ between sources. Key: the UID and the difference. Value: since
+	// when.
 	differs map[string]time.Time
 }
 
-// startWatch makes the bystanders and begins to watch.
+// startWatch creates the bystanders and starts the watch.
 func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{trial: t, end: cancel, differs: map[string]time.Time{}}
@@ -81,7 +82,7 @@ func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	return w, nil
 }
 
-// enter notes that a scenario runs, and leave that it does no longer, for whatever is found.
+// enter and leave record that a scenario runs, for the description of violations.
 func (w *watch) enter(scenario string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,7 +108,7 @@ func (w *watch) violate(format string, args ...any) {
 	w.found = append(w.found, fmt.Sprintf("%s, during %q: %s", time.Now().Format("15:04:05.000"), w.scenarios, text))
 }
 
-// askers are pods that ask others, one on each of the calm nodes.
+// askers are pods that send requests, one on each calm node.
 func (w *watch) askers() []sandbox {
 	if w.bystanders == nil {
 		return nil
@@ -115,7 +116,7 @@ func (w *watch) askers() []sandbox {
 	return w.bystanders.askers
 }
 
-// finish ends the watch and tells what it counted.
+// finish ends the watch and returns its counters.
 func (w *watch) finish(ctx context.Context) (sums, error) {
 	w.end()
 	w.done.Wait()
@@ -130,8 +131,8 @@ func (w *watch) finish(ctx context.Context) (sums, error) {
 	return w.sums, errors.Join(errs...)
 }
 
-// sample looks at everything once. What can't be read now, such as while the API server restarts, is read the next
-// time.
+// sample checks everything once. Objects that cannot be read, for example while the API server restarts, are read the
+// next time.
 func (w *watch) sample(ctx context.Context) {
 	var boxes []sandbox
 	for _, node := range append(slices.Clone(calmNodes), victimNode, spareNode) {
@@ -157,7 +158,7 @@ func (w *watch) sample(ctx context.Context) {
 	})
 }
 
-// checkWire finds an address at two interfaces. Nodes are read one after the other, so a suspect is looked at again.
+// checkWire finds an address at two interfaces. Nodes are read one after the other, so a hit is checked again.
 func (w *watch) checkWire(boxes []sandbox) {
 	at := map[string]sandbox{} // by address
 	for _, b := range boxes {
@@ -170,7 +171,7 @@ func (w *watch) checkWire(boxes []sandbox) {
 			if !stillHas(other, a) || !stillHas(b, a) {
 				continue
 			}
-			// A pod that was deleted by force is replaced before its node has heard of it.
+			// A force-deleted pod is replaced before its node learns of the deletion.
 			if other.key() == b.key() && other.node == b.node {
 				w.count(func(s *sums) { s.overlaps++ })
 				continue
@@ -185,7 +186,7 @@ func stillHas(b sandbox, address string) bool {
 	return err == nil && slices.Contains(now, address)
 }
 
-// checkStatus finds an address in the status of two pods that run.
+// checkStatus finds an address in the status of two running pods.
 func (w *watch) checkStatus(pods []corev1.Pod) {
 	at := map[string]string{} // by address
 	for _, p := range pods {
@@ -225,7 +226,7 @@ func (w *watch) compare(pods []corev1.Pod, ceps []ciliumv2.CiliumEndpoint, boxes
 			ips = append(ips, ip.IP)
 		}
 		for place, have := range map[string][]string{"its CiliumEndpoint": endpoints[key], "its interface": interfaces[string(p.UID)]} {
-			// What is missing may be on a node that is off.
+			// A missing sandbox may be on a node that is powered off.
 			if have != nil && !same(have, ips) {
 				differs[string(p.UID)+place] = fmt.Sprintf("pod %s has %v in its status, and %s has %v", key, ips, place, have)
 			}

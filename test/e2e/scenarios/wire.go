@@ -23,36 +23,36 @@ import (
 	"fixedip.io/fixedip/hack/realcluster"
 )
 
-// sandbox is a pod as the kernel of its node has it.
+// sandbox is a pod in the kernel of its node.
 type sandbox struct {
 	node string
-	// id is that of the sandbox in containerd.
+	// id is the id of the sandbox in containerd.
 	id             string
 	namespace, pod string
 	uid            string
 	addresses      []string
 	mac            string
-	// path leads to its network namespace.
+	// path is the path of its network namespace.
 	path string
 }
 
 func (s sandbox) key() string { return s.namespace + "/" + s.pod }
 
-// wire looks at the networks of pods themselves: what an interface has, and what answers there.
+// wire inspects the networks of pods: the addresses of interfaces, and which pod answers there.
 type wire struct {
 	cluster *realcluster.Cluster
 
 	mu sync.Mutex
-	// known are the sandboxes whose configuration was read. Key: the path of the configuration.
+	// known contains the sandboxes whose configuration was read. Key: the path of the configuration.
 	known map[string]sandbox
 }
 
 func newWire(c *realcluster.Cluster) *wire { return &wire{cluster: c, known: map[string]sandbox{}} }
 
-// tasks is where containerd has the configuration of what runs, one folder for each container.
+// tasks is the folder in which containerd has the configuration of running containers.
 const tasks = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
-// runtimeSpec is the part of a container's configuration that is needed here (OCI runtime specification).
+// runtimeSpec is the relevant part of the configuration of a container (OCI runtime specification).
 type runtimeSpec struct {
 	Annotations map[string]string `json:"annotations"`
 	Linux       struct {
@@ -60,7 +60,7 @@ type runtimeSpec struct {
 	} `json:"linux"`
 }
 
-// sandboxes are all pods that have an interface of their own, on a node that is on.
+// sandboxes returns all pods with an interface of their own on running nodes.
 func (w *wire) sandboxes(node string) ([]sandbox, error) {
 	init := w.cluster.Process(node)
 	if init == nil || !init.Running() {
@@ -80,7 +80,7 @@ func (w *wire) sandboxes(node string) ([]sandbox, error) {
 		if !ok {
 			continue
 		}
-		// What is gone meanwhile has no address.
+		// A sandbox that is gone has no address.
 		if s.addresses, s.mac, err = interfaceOf(s.path); err == nil && len(s.addresses) > 0 {
 			found = append(found, s)
 		}
@@ -88,7 +88,7 @@ func (w *wire) sandboxes(node string) ([]sandbox, error) {
 	return found, nil
 }
 
-// read reads the configuration of a container; ok is false for one that is no pod with a network of its own.
+// read reads the configuration of a container; ok is false if it is no sandbox with its own network.
 func (w *wire) read(root, node, id string) (sandbox, bool) {
 	path := filepath.Join(root, tasks, id, "config.json")
 	w.mu.Lock()
@@ -114,7 +114,7 @@ func (w *wire) read(root, node, id string) (sandbox, bool) {
 		}
 		for _, ns := range spec.Linux.Namespaces {
 			if ns.Type == "network" && ns.Path != "" {
-				// /var/run is a link, and an absolute one would lead out of the node.
+				// /var/run is a symbolic link; an absolute one would leave the root of the node.
 				s.path = filepath.Join(root, "run", strings.TrimPrefix(strings.TrimPrefix(ns.Path, "/var"), "/run"))
 			}
 		}
@@ -125,7 +125,7 @@ func (w *wire) read(root, node, id string) (sandbox, bool) {
 	return s, s.path != ""
 }
 
-// interfaceOf is what eth0 of a network namespace has, without link-local addresses.
+// interfaceOf returns the addresses of eth0 in a network namespace, without link-local ones.
 func interfaceOf(path string) (addresses []string, mac string, err error) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {
@@ -153,7 +153,7 @@ func interfaceOf(path string) (addresses []string, mac string, err error) {
 	return addresses, link.Attrs().HardwareAddr.String(), nil
 }
 
-// sandboxOf is the pod of a UID on a node, as its kernel has it.
+// sandboxOf returns the sandbox of the pod with a UID on a node.
 func (w *wire) sandboxOf(node, uid string) (sandbox, error) {
 	all, err := w.sandboxes(node)
 	if err != nil {
@@ -167,16 +167,16 @@ func (w *wire) sandboxOf(node, uid string) (sandbox, error) {
 	return sandbox{}, fmt.Errorf("node %s has no network of the pod %s", node, uid)
 }
 
-// fetchTimeout is more than any answer takes, three lost packets in a row included.
+// fetchTimeout is longer than any answer takes, including three lost packets in a row.
 const fetchTimeout = 8 * time.Second
 
-// answer is what a test pod says of itself, see hack/realcluster/testpod.
+// answer is the answer of a test pod; see hack/realcluster/testpod.
 type answer struct {
 	Hostname  string   `json:"hostname"`
 	Addresses []string `json:"addresses"`
 }
 
-// fetch asks the pod that answers at an address, from the network of another pod, over a connection of its own.
+// fetch sends a request to the pod at an address, from the network of another pod, over a new connection.
 func (s sandbox) fetch(ctx context.Context, address string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -202,7 +202,7 @@ func (s sandbox) fetch(ctx context.Context, address string) (answer, error) {
 	return a, json.Unmarshal(data, &a)
 }
 
-// dial connects from within the network of the pod. A socket stays in the network in which it was made.
+// dial connects from within the network of the pod. A socket stays in the network in which it was created.
 func (s sandbox) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -251,7 +251,7 @@ func (w *wire) reach(ctx context.Context, from, to string) error {
 	return conn.Close()
 }
 
-// String is the sandbox in words.
+// String describes the sandbox.
 func (s sandbox) String() string {
 	return fmt.Sprintf("%s (%s, sandbox %.12s) with %s", s.key(), s.node, s.id, strings.Join(s.addresses, ","))
 }

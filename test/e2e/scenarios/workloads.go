@@ -16,22 +16,22 @@ const (
 	stockScheduler = "default-scheduler"
 )
 
-// workload says what is special about a workload.
+// workload describes a workload that differs from the default.
 type workload struct {
 	name     string
 	replicas int32
-	// nodes are where its pods may be; the calm ones if empty. They spread over them.
+	// nodes are the nodes on which its pods may run, evenly spread; the calm nodes if empty.
 	nodes []string
-	// scheduler places its pods; ours if empty.
+	// scheduler is the schedulerName of its pods; our scheduler if empty.
 	scheduler string
-	// annotations of the workload, and of its pods.
+	// annotations are set on the workload and its pods.
 	annotations, podAnnotations map[string]string
-	// labels of the pods.
+	// labels are set on the pods.
 	labels map[string]string
-	// cpu is what its pods ask for; next to nothing if empty. One that asks for nothing at all has a 500th of the share of
-	// any other program of the machine, and answers nobody while there are many.
+	// cpu is the CPU request of its pods; very little if empty. A pod without a request gets a 500th of the share of
+	// any other program, and cannot answer on a busy machine.
 	cpu string
-	// leaves says that its pods leave a node that is not ready at once, and not after the usual 5 minutes.
+	// leaves is true if pods leave a node that is not ready at once, and not after 5 minutes.
 	leaves bool
 }
 
@@ -118,7 +118,7 @@ func (w workload) template() corev1.PodTemplateSpec {
 	}
 }
 
-// podNames are those of a StatefulSet.
+// podNames returns the pod names of a StatefulSet.
 func podNames(set string, replicas int) []string {
 	var names []string
 	for i := range replicas {

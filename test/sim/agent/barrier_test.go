@@ -173,7 +173,7 @@ func TestBarrierAgainstCilium(t *testing.T) {
 	var longest time.Duration
 	for i := range 1000 {
 		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i%size)})
-		edit(t, pools, a, pool.Entry{Owner: "fixedip.io/withheld"})
+		edit(t, pools, a, pool.ForOwner("fixedip.io/withheld"))
 		began := time.Now()
 		evidence := ask(t, pools)
 		longest = max(longest, time.Since(began))

@@ -1,4 +1,4 @@
-// Command preflight tells what a machine lacks for a cluster of real nodes, with exit code 2, or nothing.
+// Command preflight lists the missing prerequisites for a cluster of real nodes and exits with status 2, or prints nothing.
 //
 //	preflight [-nodes 2]
 package main

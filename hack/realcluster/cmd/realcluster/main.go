@@ -1,9 +1,9 @@
 // Command realcluster starts and ends a cluster of real nodes on this machine, see package realcluster.
 //
-//	realcluster up     starts one, in place of what is left of an earlier one, and returns when it is ready
-//	realcluster down   ends it and deletes its work folder
+//	realcluster up     starts a cluster, replaces an earlier one, and returns when it is ready
+//	realcluster down   stops it and deletes its work folder
 //
-// A machine that can't have one gets exit code 2.
+// If a prerequisite is missing, the exit status is 2.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// Warnings of the API server about kinds that tests use are nobody's concern here.
+	// Warnings of the API server about kinds in tests are not relevant here.
 	klog.SetOutput(os.Stderr)
 	err := command().ExecuteContext(ctx)
 	if err == nil {
@@ -79,7 +79,7 @@ func command() *cobra.Command {
 	return root
 }
 
-// progress tells what happens, and how long after the start.
+// progress prints each step and the time since the start.
 func progress(began time.Time) func(string, ...any) {
 	dir, err := os.Getwd()
 	return func(format string, args ...any) {

@@ -11,14 +11,12 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
-	"fixedip.io/fixedip/ipam/store/packed"
 )
 
 // Options returns the options of the controller's cache: a transform for each kind that every replica watches.
 // CiliumEndpoints are among them only if endpoints is true.
 func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	o := cache.Options{
-		NewInformer:      packed.NewInformer,
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},

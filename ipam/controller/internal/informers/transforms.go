@@ -82,13 +82,6 @@ func endpointTransform(obj any) (any, error) {
 		return obj, nil
 	}
 	trimmed := &ciliumv2.CiliumEndpoint{TypeMeta: e.TypeMeta, ObjectMeta: trimMeta(e.ObjectMeta)}
-	for _, o := range e.OwnerReferences {
-		if o.Kind == "Pod" && o.Name == e.Name {
-			// Constants and the name of the endpoint share their memory between all endpoints.
-			o.APIVersion, o.Kind, o.Name = "v1", "Pod", e.Name
-		}
-		trimmed.OwnerReferences = append(trimmed.OwnerReferences, o)
-	}
 	if n := e.Status.Networking; n != nil {
 		trimmed.Status.Networking = &ciliumv2.EndpointNetworking{Addressing: n.Addressing, NodeIP: n.NodeIP}
 	}

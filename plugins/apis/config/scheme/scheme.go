@@ -1,5 +1,3 @@
-// Package scheme registers the plugin's arguments with the schemes that kube-scheduler decodes its
-// configuration with. Import it for that effect; it offers nothing else.
 package scheme
 
 import (
@@ -13,8 +11,8 @@ import (
 )
 
 func init() {
-	// The scheme that reads the file is made by now, and the one that converts plugin arguments is
-	// made from these builders when it is first needed.
+	// The scheme that reads the file already exists. The one that converts plugin arguments is built from these builders
+	// when it is first used.
 	schedconfig.SchemeBuilder.Register(config.AddToScheme)
 	schedconfigv1.SchemeBuilder.Register(configv1.AddToScheme)
 	utilruntime.Must(config.AddToScheme(schedscheme.Scheme))

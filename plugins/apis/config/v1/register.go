@@ -34,7 +34,7 @@ func addDefaults(s *runtime.Scheme) error {
 	return nil
 }
 
-// SetDefaults fills in what was not written.
+// SetDefaults sets the defaults of absent fields.
 func SetDefaults(args *FixedIPArgs) {
 	if args.IPFamilies == nil {
 		args.IPFamilies = []string{address.IPv4.String()}

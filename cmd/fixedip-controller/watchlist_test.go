@@ -1,0 +1,29 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"testing"
+
+	"k8s.io/client-go/features"
+)
+
+// TestStreamInitialLists holds the variable against the name that client-go reads. Administrators can turn the
+// feature off.
+func TestStreamInitialLists(t *testing.T) {
+	t.Setenv(watchListVariable, "false")
+	streamInitialLists()
+	if got := os.Getenv(watchListVariable); got != "false" {
+		t.Errorf("%s=false became %q", watchListVariable, got)
+	}
+	if err := os.Unsetenv(watchListVariable); err != nil {
+		t.Fatal(err)
+	}
+	streamInitialLists()
+	// client-go reads the environment once, which is now.
+	if !features.FeatureGates().Enabled(features.WatchListClient) {
+		t.Error("initial lists are not streamed")
+	}
+}

@@ -1,0 +1,285 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fixedip
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
+	"fixedip.io/fixedip/ipam/controller/internal/requeue"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/release"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+type stage struct {
+	*controllertest.Stage
+	fixedips *Controller
+}
+
+func newStage(t *testing.T, api, cached []client.Object) *stage {
+	t.Helper()
+	s := &stage{Stage: controllertest.New(t, api, cached)}
+	s.fixedips = New(Options{
+		Gatherer: &gather.Gatherer{
+			Ledger: s.Ledger, Cached: s.Cached, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
+			Deadline: 10 * time.Minute, AgentSilence: time.Minute,
+		},
+		Batches: release.NewBatches(s.Clock), Writer: s.Writer, Cached: s.Cached, Live: s.API, Workloads: s, Events: s.Recorder, Clock: s.Clock,
+		ResyncPeriod: source.ResyncPeriod, Identities: &source.Feed{}, Slots: &source.Feed{},
+	})
+	return s
+}
+
+// A pod that the caches do not show may exist. The FixedIP of its slot reports that it is gone when the API server says
+// so, since a scheduler hands the slot on by that.
+func TestDeparture(t *testing.T) {
+	slot := controllertest.Record(0, false)
+	slot.Spec.Slot = true
+	lives, over := controllertest.Pod(0), controllertest.Pod(0)
+	over.Status.Phase = corev1.PodSucceeded
+	gone := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: reclaim.Terminated("web-0", controllertest.Begin.Add(time.Hour))}
+	listed := *gone.DeepCopy()
+	listed.Departed.NodeName, listed.Departed.Listed = "n", []string{controllertest.IP(0)}
+	for name, c := range map[string]struct {
+		api []client.Object
+		// used is an address that the agent lists.
+		used string
+		// lost: the node is gone.
+		lost bool
+		want v1alpha1.FixedIPStatus
+		err  error
+	}{
+		"it is gone":                     {api: controllertest.Objects(slot), want: gone},
+		"it is over":                     {api: controllertest.Objects(slot, over), want: gone},
+		"it is there":                    {api: controllertest.Objects(slot, lives), want: slot.Status, err: requeue.ErrSuperseded},
+		"its agent lists it":             {api: controllertest.Objects(slot), used: controllertest.IP(0), want: listed},
+		"its agent lists another":        {api: controllertest.Objects(slot), used: controllertest.IP(1), want: gone},
+		"it is gone, and so is its node": {api: controllertest.Objects(slot), lost: true, want: gone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, c.api, nil)
+			var node ciliumv2.CiliumNode
+			if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+				t.Fatal(err)
+			}
+			if c.used != "" {
+				node.Status.IPAM.Used = ipamtypes.AllocationMap{c.used: {Owner: "db/web-0"}}
+				if err := s.API.Update(t.Context(), &node); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.lost {
+				if err := s.API.Delete(t.Context(), &node); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var record v1alpha1.FixedIP
+			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(slot), &record); err != nil {
+				t.Fatal(err)
+			}
+			state := reclaim.State{Slot: true, Record: &record, Holder: "web-0", Now: controllertest.Begin}
+			report := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: reclaim.Terminated("web-0", controllertest.Begin)}}
+			// When the API server is asked, it is later than when this was decided.
+			s.Clock.Step(time.Hour)
+			if err := s.fixedips.performForSlot(t.Context(), "db", state, report); !errors.Is(err, c.err) {
+				t.Error(err)
+			}
+			var now v1alpha1.FixedIP
+			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(slot), &now); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, now.Status); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+// What a pod says of itself, that it opted out, takes nothing that is kept for its name: its workload may want a controllertest.IP
+// address for the next of its name by now, whose template says so.
+func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(*corev1.Pod)
+		template map[string]string
+		goes     bool
+	}{
+		"it waits":     {change: func(*corev1.Pod) {}},
+		"it is placed": {change: func(p *corev1.Pod) { p.Spec.NodeName = "another" }},
+		"it runs": {change: func(p *corev1.Pod) {
+			p.Spec.NodeName, p.Status.PodIPs = "another", []corev1.PodIP{{IP: "10.0.2.9"}}
+		}},
+		"it is on its way out": {change: func(p *corev1.Pod) {
+			p.Finalizers, p.DeletionTimestamp = []string{"test/keeps"}, &metav1.Time{Time: controllertest.Begin}
+		}},
+		"its workload opted out": {change: func(*corev1.Pod) {}, template: map[string]string{identity.AnnotationEnabled: "false"}, goes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := controllertest.Pod(0)
+			pod.Spec.NodeName = ""
+			pod.Status = corev1.PodStatus{}
+			pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+			c.change(pod)
+			sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}}
+			sts.Spec.Template.Annotations = c.template
+			s := newStage(t, nil, controllertest.Objects(controllertest.Record(0, false), pod, sts))
+			state, _, err := s.fixedips.Gatherer.Identity(t.Context(), s.fixedips.cached(), client.ObjectKeyFromObject(pod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := reclaim.Decide(state); (a.Type == reclaim.DeleteRecord) != c.goes {
+				t.Errorf("%s by rule %q", a.Type, a.Rule)
+			}
+		})
+	}
+}
+
+// No watch requests an identity whose address was fenced: the cooldown entry names no pod. It is requested all the same,
+// before the cooldown ends.
+func TestTheActionAfterFenceIsNotMissed(t *testing.T) {
+	barred := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "other"}}
+	barred.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
+	s := newStage(t, controllertest.Objects(barred), nil)
+	home, _ := s.Ledger.Node("n")
+	s.Ledger.SetNode(home.With([]pool.Edit{home.Set(netip.MustParseAddr(controllertest.IP(0)), pool.LeavingEntry("m", "db/web-0"))}))
+	s.Ledger.SetNode(ciliumpool.FromCiliumNode(barred))
+	result, err := s.fixedips.Reconcile(t.Context(), source.Request("db/web-0")[0])
+	var now ciliumv2.CiliumNode
+	if getErr := s.API.Get(t.Context(), client.ObjectKey{Name: "m"}, &now); err != nil || getErr != nil || now.Spec.IPAM.Pool[controllertest.IP(0)].Owner != controllertest.Cooldown {
+		t.Fatalf("%v, %v: %v", err, getErr, now.Spec.IPAM.Pool)
+	}
+	if result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
+		t.Errorf("looked at again after %v", result.RequeueAfter)
+	}
+}
+
+// A pod that runs with another address does not keep the entries of its name from being released, whether or not the
+// action says which: a scheduler may have claimed for a pod that was gone by then.
+func TestReleaseBesideTheRunningPod(t *testing.T) {
+	elsewhere := controllertest.Pod(0)
+	elsewhere.Spec.NodeName = "another"
+	other, its := controllertest.Pod(0), controllertest.Pod(0)
+	other.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}}
+	its.Status.PodIPs = []corev1.PodIP{{IP: controllertest.IP(0)}}
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		goes bool
+	}{
+		"no pod":                       {nil, true},
+		"it is on another node":        {elsewhere, true},
+		"it runs with another address": {other, true},
+		"it runs with the address":     {its, false},
+		"it has none yet":              {controllertest.Pod(0), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var api []client.Object
+			if c.pod != nil {
+				api = controllertest.Objects(c.pod)
+			}
+			s := newStage(t, api, nil)
+			err := s.fixedips.releaseEntries(t.Context(), types.NamespacedName{Namespace: "db", Name: "web-0"}, reclaim.State{Pod: c.pod}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "n"})
+			if goes := err == nil && strings.HasPrefix(s.Owners(), controllertest.Cooldown+" "); goes != c.goes || !goes && !errors.Is(err, requeue.ErrSuperseded) {
+				t.Errorf("%v; the owners are %s", err, s.Owners())
+			}
+		})
+	}
+}
+
+// Why an address is not released is reported on its FixedIP and on the pod that has it, without names of other
+// namespaces.
+func TestBlockedReleaseIsReported(t *testing.T) {
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "other-0"}}
+	blockers := []reclaim.ReleaseBlocker{
+		{Addr: netip.MustParseAddr("10.0.1.6"), User: "web/other-0", Why: "another has it"},
+		{Addr: netip.MustParseAddr("10.0.1.7"), User: "web/gone-0", Why: "one that is gone has it"},
+		{Addr: netip.MustParseAddr("10.0.1.8"), Why: "somebody may have it"},
+	}
+	onPod := "Warning AddressOfAnother The pod runs with IP 10.0.1.6, which is reserved for a pod of another namespace and cannot be released before this pod is gone; delete it"
+	for name, c := range map[string]struct {
+		record *v1alpha1.FixedIP
+		want   []string
+	}{
+		"with a record":    {&v1alpha1.FixedIP{}, []string{"Warning ReleaseBlocked another has it", onPod}},
+		"without a record": {nil, []string{onPod}},
+	} {
+		recorder := events.NewFakeRecorder(10)
+		r := New(Options{Cached: fake.NewClientBuilder().WithScheme(kinds).WithObjects(other).Build(), Events: recorder})
+		if err := r.reportBlocked(t.Context(), "db/mysql-0", reclaim.State{Record: c.record, Blockers: blockers}, "another has it"); err != nil {
+			t.Fatal(err)
+		}
+		close(recorder.Events)
+		var got []string
+		for e := range recorder.Events {
+			got = append(got, e)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
+	}
+}
+
+// A FixedIP that is being deleted is removed when the pools show that no entry names its pod any more, and no release
+// is about to confirm that the pod does not rely on its address.
+func TestFinish(t *testing.T) {
+	deleted := controllertest.Objects(controllertest.Record(0, true))
+	for name, c := range map[string]struct {
+		api, cached []client.Object
+		held        bool
+		inFlight    bool
+		gone        bool
+	}{
+		"its address is released":       {api: deleted, cached: deleted, gone: true},
+		"its address is held":           {api: deleted, cached: deleted, held: true},
+		"its address is being released": {api: deleted, cached: deleted, inFlight: true},
+		"it is not being deleted":       {api: controllertest.Objects(controllertest.Record(0, false)), cached: controllertest.Objects(controllertest.Record(0, false))},
+		"it is gone already":            {cached: deleted, gone: true},
+		"it never existed":              {gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, c.api, c.cached)
+			if !c.held {
+				node, _ := s.Ledger.Node("n")
+				s.Ledger.SetNode(node.With(node.Release("db/web-0", nil, controllertest.Begin)))
+			}
+			key := client.ObjectKeyFromObject(controllertest.Pod(0))
+			if c.inFlight {
+				defer s.fixedips.Batches.Fly(key)()
+			}
+			if _, err := s.fixedips.Reconcile(t.Context(), source.Request("db/web-0")[0]); err != nil {
+				t.Fatal(err)
+			}
+			var record v1alpha1.FixedIP
+			err := s.API.Get(t.Context(), key, &record)
+			if client.IgnoreNotFound(err) != nil || apierrors.IsNotFound(err) != c.gone {
+				t.Errorf("%v, finalizers %v", err, record.Finalizers)
+			}
+		})
+	}
+}

@@ -1,0 +1,123 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fixedip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"fixedip.io/fixedip/ipam/controller/internal/requeue"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/controller/release"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// allocate writes the entries of recorded addresses into the pool of their home. An obstacle is found again by the
+// next decision, which reports it.
+func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Action) error {
+	entry := plan.EntryOf(s.Record)
+	own := func(addr netip.Addr) bool { return reclaim.RunsOn(s.Pod, a.Node, addr) }
+	err := c.Writer.Write(ctx, ciliumpool.Request{Node: a.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		return reclaim.AllocateEntries(n, a.Addrs, entry, own, c.Clock.Now())
+	}})
+	switch {
+	case errors.Is(err, pool.ErrTaken), errors.Is(err, ciliumpool.ErrGone):
+		return fmt.Errorf("write the entries of %v on node %s: %w: %w", a.Addrs, a.Node, requeue.ErrSuperseded, err)
+	case err != nil:
+		return fmt.Errorf("write the entries of %v on node %s: %w", a.Addrs, a.Node, err)
+	}
+	klog.FromContext(ctx).Info("Entries written", "ips", a.Addrs, "node", a.Node)
+	c.Events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Allocated", "AllocateEntries", "IP %v has its entry in the pool of node %s", a.Addrs, a.Node)
+	return nil
+}
+
+// releaseEntries puts addresses of an identity on one node into their cooldown, which the controller of node pools
+// ends. It returns ErrSuperseded if the pod is bound to the node, or was bound to it during the write; then it has its
+// entries again.
+func (c *Controller) releaseEntries(ctx context.Context, key types.NamespacedName, s reclaim.State, a reclaim.Action) error {
+	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
+	onNode := func(pod *corev1.Pod) *corev1.Pod {
+		if pod == nil || pod.Spec.NodeName != a.Node {
+			return nil
+		}
+		return pod
+	}
+	released, err := c.Writer.Apply(ctx, ciliumpool.Change{
+		Request: ciliumpool.Request{Node: a.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+			edits := n.Release(owner, a.Addrs, at)
+			if release.MayUse(onNode(s.Pod), edits) {
+				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, requeue.ErrSuperseded)
+			}
+			return edits, nil
+		}},
+		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+			var pod corev1.Pod
+			switch err := c.Live.Get(ctx, key, &pod); {
+			case apierrors.IsNotFound(err):
+				return nil, nil
+			case err != nil:
+				return nil, fmt.Errorf("read pod %s: %w", key, err)
+			case release.MayUse(onNode(&pod), written):
+				return written, nil
+			}
+			return nil, nil
+		},
+	})
+	switch {
+	case errors.Is(err, ciliumpool.ErrGone):
+		return nil
+	case errors.Is(err, ciliumpool.ErrUndone):
+		return fmt.Errorf("pod %s was bound to node %s during the release and keeps its address: %w: %w", key, a.Node, requeue.ErrSuperseded, err)
+	case err != nil:
+		return fmt.Errorf("release the address of %s on node %s: %w", key, a.Node, err)
+	}
+	klog.FromContext(ctx).Info("Address released", "node", a.Node, "entries", len(released))
+	metrics.Released(causeOf(s), len(released))
+	return nil
+}
+
+// causeOf returns why addresses are released.
+func causeOf(s reclaim.State) metrics.Cause {
+	switch {
+	case s.Record == nil:
+		return metrics.Unrecorded
+	case s.Record.DeletionTimestamp != nil:
+		return metrics.Deleted
+	}
+	return metrics.Beside
+}
+
+// releaseMoved performs a step of the release of a moved address: see reclaim.State.
+func (c *Controller) releaseMoved(ctx context.Context, key types.NamespacedName, a reclaim.Action) error {
+	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
+	err := c.Writer.Write(ctx, ciliumpool.Request{Node: a.Node, Live: true, Whole: a.Type == reclaim.ReleaseHome, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		switch a.Type {
+		case reclaim.Depart:
+			return n.Depart(owner, a.From, a.Addrs)
+		case reclaim.Fence:
+			return n.Bar(owner, a.Addrs, at), nil
+		}
+		if n.Generation != a.Generation {
+			return nil, fmt.Errorf("CiliumNode %s was written since: %w", n.Name, requeue.ErrSuperseded)
+		}
+		return n.Return(owner, a.From, a.Addrs, at), nil
+	}})
+	switch {
+	case errors.Is(err, pool.ErrUndecided):
+		return fmt.Errorf("%w: %w", err, requeue.ErrSuperseded)
+	case err != nil && !errors.Is(err, ciliumpool.ErrGone):
+		return fmt.Errorf("%s of IP %v of %s on node %s: %w", a.Type, a.Addrs, key, a.Node, err)
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+const (
+	// batchWindow bounds how long the first address of a batch waits for those of pods that are terminating on the
+	// node: a deleted workload releases many at about the same time, and every agent receives every write. An address
+	// should be free of its owner within a second, and the reads and the write need the rest of it.
+	batchWindow = 400 * time.Millisecond
+	// quietWindow is how long it waits if no pod is terminating: FixedIPs that a user deletes come one after another.
+	quietWindow = 50 * time.Millisecond
+)
+
+// Batches are the identities whose addresses are to be released, by node.
+type Batches struct {
+	clock clock.PassiveClock
+	// queue has the nodes.
+	queue source.Feed
+
+	mu sync.Mutex
+	// waiting has a batch for each node with identities that wait. Key: the node.
+	waiting map[string]*batch
+	// inFlight are the identities that are being released, between the looks before and after the write. Their
+	// FixedIPs stay until then: a scheduler claims nothing for a pod whose FixedIP is being deleted, so that a pod that
+	// is bound in between can only rely on the entries that are taken. Key: namespace/name.
+	inFlight map[string]bool
+}
+
+// batch is what is to be released on one node.
+type batch struct {
+	identities map[types.NamespacedName]bool
+	since      time.Time
+	// awaited is true if pods were terminating when the batch was last looked at. When the last of them is gone there
+	// is nothing left to wait for.
+	awaited bool
+}
+
+// NewBatches returns empty batches.
+func NewBatches(c clock.PassiveClock) *Batches {
+	return &Batches{clock: c, waiting: map[string]*batch{}, inFlight: map[string]bool{}}
+}
+
+// Add adds an identity to the batch of a node.
+func (b *Batches) Add(node string, identity types.NamespacedName) {
+	b.mu.Lock()
+	at, ok := b.waiting[node]
+	if !ok {
+		at = &batch{identities: map[types.NamespacedName]bool{}, since: b.clock.Now()}
+		b.waiting[node] = at
+	}
+	at.identities[identity] = true
+	b.mu.Unlock()
+	b.queue.Add(nodeRequest(node))
+}
+
+// InFlight reports whether an identity is being released at the moment.
+func (b *Batches) InFlight(identity types.NamespacedName) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.inFlight[pool.OwnerKey(identity.Namespace, identity.Name)]
+}
+
+// Fly marks an identity as being released until the returned function is called.
+func (b *Batches) Fly(identity types.NamespacedName) (done func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inFlight[pool.OwnerKey(identity.Namespace, identity.Name)] = true
+	return func() { b.finish("", []types.NamespacedName{identity}, false) }
+}
+
+// wait returns how long the batch of a node has to wait from now on; terminating says that a pod with an entry is
+// terminating there.
+func (b *Batches) wait(node string, terminating bool) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := b.waiting[node]
+	if !ok {
+		return 0
+	}
+	window := quietWindow
+	switch {
+	case terminating:
+		window, at.awaited = batchWindow, true
+	case at.awaited:
+		return 0
+	}
+	return max(0, at.since.Add(window).Sub(b.clock.Now()))
+}
+
+// take returns the identities of a batch. They are in flight until finish.
+func (b *Batches) take(node string) []types.NamespacedName {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := b.waiting[node]
+	if !ok {
+		return nil
+	}
+	delete(b.waiting, node)
+	var taken []types.NamespacedName
+	for identity := range at.identities {
+		taken = append(taken, identity)
+		b.inFlight[pool.OwnerKey(identity.Namespace, identity.Name)] = true
+	}
+	slices.SortFunc(taken, func(x, y types.NamespacedName) int { return strings.Compare(x.String(), y.String()) })
+	return taken
+}
+
+// finish ends the flight of identities. Those of a failed try are added to the batch again.
+func (b *Batches) finish(node string, identities []types.NamespacedName, failed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, identity := range identities {
+		delete(b.inFlight, pool.OwnerKey(identity.Namespace, identity.Name))
+	}
+	if !failed {
+		return
+	}
+	at, ok := b.waiting[node]
+	if !ok {
+		at = &batch{identities: map[types.NamespacedName]bool{}, since: b.clock.Now()}
+		b.waiting[node] = at
+	}
+	for _, identity := range identities {
+		at.identities[identity] = true
+	}
+}

@@ -1,0 +1,337 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+const (
+	// parallelReads bounds the reads for one node that are under way at once.
+	parallelReads = 32
+	// maxRetry bounds the pause between two tries on one node.
+	maxRetry = 30 * time.Second
+)
+
+// Options are what a Controller needs.
+type Options struct {
+	Gatherer  *gather.Gatherer
+	Batches   *Batches
+	Writer    *ciliumpool.Writer
+	Cached    client.Reader
+	Live      client.Client
+	Workloads gather.Workloads
+	Events    events.EventRecorder
+	Clock     clock.Clock
+	// Again has the controller of FixedIPs look at identities again that were not released.
+	Again *source.Feed
+}
+
+// Controller releases the batches. A request names a node.
+type Controller struct {
+	Options
+	notFound *notFoundCache
+}
+
+// New returns a Controller.
+func New(o Options) *Controller { return &Controller{Options: o, notFound: newNotFoundCache(o.Clock)} }
+
+func nodeRequest(node string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
+}
+
+// Setup adds the controller to a manager.
+func (c *Controller) Setup(mgr manager.Manager) error {
+	options := source.Workers(32)
+	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](batchWindow, maxRetry)
+	return builder.ControllerManagedBy(mgr).
+		Named("release").
+		WatchesRawSource(c.Batches.queue.Source(nil, c.Batches.requests)).
+		WithOptions(options).
+		Complete(c)
+}
+
+// requests returns a request for every node with a batch: identities may have been added before the queue was there.
+func (b *Batches) requests() []reconcile.Request {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []reconcile.Request
+	for node := range b.waiting {
+		all = append(all, nodeRequest(node))
+	}
+	return all
+}
+
+// Reconcile releases the batch of one node.
+func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	node := req.Name
+	terminating, err := c.terminating(ctx, node)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if wait := c.Batches.wait(node, terminating); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	identities := c.Batches.take(node)
+	if len(identities) == 0 {
+		return reconcile.Result{}, nil
+	}
+	err = c.releaseBatch(ctx, node, identities)
+	c.Batches.finish(node, identities, err != nil)
+	metrics.Reconciled("release", c.Clock.Now())
+	return reconcile.Result{}, err
+}
+
+// terminating reports whether a pod with an entry is terminating on the node.
+func (c *Controller) terminating(ctx context.Context, node string) (bool, error) {
+	pods, err := index.PodsOnNode(ctx, c.Cached, node)
+	if err != nil {
+		return false, err
+	}
+	owners := c.Gatherer.Ledger.OwnersOn(node)
+	return slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
+		return pod.DeletionTimestamp != nil && slices.Contains(owners, pool.OwnerKey(pod.Namespace, pod.Name))
+	}), nil
+}
+
+// releaseBatch releases the addresses of identities on a node, if a live look confirms it.
+func (c *Controller) releaseBatch(ctx context.Context, node string, identities []types.NamespacedName) error {
+	reader := nodeReader{cached: gather.Cached{API: c.Cached, Workloads: c.Workloads}, live: gather.Live{API: c.Live, Workloads: c.Workloads}, node: node, notFound: c.notFound}
+	calls, callCtx := errgroup.WithContext(ctx)
+	calls.SetLimit(parallelReads)
+	calls.Go(func() (err error) {
+		reader.pods, err = c.podsOn(callCtx, node)
+		return err
+	})
+	// The workloads are read at the same time: if the API server is busy, one read after another takes the time.
+	for gk, key := range c.workloadsOf(ctx, identities) {
+		calls.Go(func() error {
+			_, err := c.notFound.workload(callCtx, c.Workloads, gk.kind, key.Namespace, key.Name)
+			return err
+		})
+	}
+	if err := calls.Wait(); err != nil {
+		return err
+	}
+	records, err := c.confirm(ctx, reader, identities)
+	if err != nil {
+		return err
+	}
+	switch err := c.write(ctx, node, records, reader.pods); {
+	case errors.Is(err, ciliumpool.ErrGone):
+		// The entries are gone with the node.
+		return nil
+	case err != nil:
+		err = fmt.Errorf("release addresses on node %s: %w", node, err)
+		return errors.Join(err, c.reportFailure(ctx, records, err))
+	}
+	return nil
+}
+
+// workloadsOf returns the workloads of the FixedIPs that are to be deleted, each once.
+func (c *Controller) workloadsOf(ctx context.Context, identities []types.NamespacedName) map[objectKey]types.NamespacedName {
+	found := map[objectKey]types.NamespacedName{}
+	for _, key := range identities {
+		record, err := gather.Cached{API: c.Cached}.FixedIP(ctx, key)
+		if err != nil || record == nil || record.DeletionTimestamp != nil {
+			continue
+		}
+		if owner := identity.OwnerOf(record); owner.Kind != gather.PodKind {
+			workload := types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}
+			found[objectKey{owner.GroupKind(), workload}] = workload
+		}
+	}
+	return found
+}
+
+// confirm decides about each identity from the live reader, deletes the FixedIPs that are to be deleted, and returns
+// those whose addresses are released. Key: the owner in the pool.
+func (c *Controller) confirm(ctx context.Context, reader nodeReader, identities []types.NamespacedName) (map[string]*v1alpha1.FixedIP, error) {
+	var mu sync.Mutex
+	records := map[string]*v1alpha1.FixedIP{}
+	calls, ctx := errgroup.WithContext(ctx)
+	calls.SetLimit(parallelReads)
+	for _, key := range identities {
+		calls.Go(func() error {
+			s, ok, err := c.Gatherer.Identity(ctx, reader, key)
+			if err != nil {
+				return err
+			}
+			a := reclaim.Decide(s)
+			if !ok || Node(s, a) != reader.node {
+				c.Again.Add(reconcile.Request{NamespacedName: key})
+				return nil
+			}
+			if a.Type == reclaim.DeleteRecord {
+				err := DeleteRecord(ctx, c.Live, c.Events, s)
+				if apierrors.IsConflict(err) {
+					c.Again.Add(reconcile.Request{NamespacedName: key})
+					return nil
+				}
+				if err != nil {
+					return fmt.Errorf("delete FixedIP %s: %w", key, err)
+				}
+			}
+			mu.Lock()
+			records[pool.OwnerKey(key.Namespace, key.Name)] = s.Record
+			mu.Unlock()
+			return nil
+		})
+	}
+	return records, calls.Wait()
+}
+
+// Node returns the node on which a Controller performs an action, as part of a batch; empty: the action is not a
+// release of all that an identity with a FixedIP has there.
+func Node(s reclaim.State, a reclaim.Action) string {
+	switch {
+	case s.Record == nil || s.Slot || len(s.Held) == 0 || len(s.Arriving)+len(s.Away) > 0:
+		// Moved addresses are released in an order of their own.
+		return ""
+	case a.Type == reclaim.ReleaseEntries && s.Record.DeletionTimestamp != nil && len(a.Addrs) == 0:
+		return a.Node
+	case a.Type == reclaim.DeleteRecord:
+		return s.Held[0].Node
+	}
+	return ""
+}
+
+// DeleteRecord deletes the FixedIP of a state, provided that it is the version that was read. The event is about the
+// workload: there it is found when the FixedIP is gone, and a thousand of them are one event with a count.
+func DeleteRecord(ctx context.Context, api client.Client, events events.EventRecorder, s reclaim.State) error {
+	owner := identity.OwnerOf(s.Record)
+	workload := &identity.Workload{GroupKind: owner.GroupKind(), APIVersion: owner.APIVersion, Namespace: s.Record.Namespace, Name: owner.Name, UID: owner.UID}
+	events.Eventf(gather.Object(workload), nil, corev1.EventTypeNormal, "AddressReleased", "DeleteRecord", "IP %v of pod %s is released: the pod is gone, and the workload is gone, has no such replica or opted out", s.Record.Spec.IPs, s.Record.Name)
+	err := api.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion})
+	return client.IgnoreNotFound(err)
+}
+
+// Finish removes the finalizer of a FixedIP.
+func Finish(ctx context.Context, api client.Client, record *v1alpha1.FixedIP) error {
+	record = record.DeepCopy()
+	controllerutil.RemoveFinalizer(record, v1alpha1.Finalizer)
+	if err := api.Update(ctx, record); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove the finalizer of FixedIP %s: %w", client.ObjectKeyFromObject(record), err)
+	}
+	return nil
+}
+
+// write puts the addresses into their cooldown. A pod that was bound to the node during the write has its entry again.
+func (c *Controller) write(ctx context.Context, node string, records map[string]*v1alpha1.FixedIP, pods map[string]*corev1.Pod) error {
+	if len(records) == 0 {
+		return nil
+	}
+	at := c.Clock.Now()
+	released, err := c.Writer.Apply(ctx, ciliumpool.Change{
+		Request: ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
+			var edits []pool.Edit
+			for _, owner := range slices.Sorted(maps.Keys(records)) {
+				if entries := n.Release(owner, nil, at); !MayUse(pods[owner], entries) {
+					edits = append(edits, entries...)
+				}
+			}
+			return edits, nil
+		}},
+		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+			pods, err := c.podsOn(ctx, node)
+			if err != nil {
+				return nil, err
+			}
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return !reliesOn(pods[e.From.Owner], e) }), nil
+		},
+	})
+	metrics.Released(metrics.Deleted, len(released))
+	if len(released) > 0 {
+		klog.FromContext(ctx).Info("Addresses released", "node", node, "entries", len(released))
+	}
+	if errors.Is(err, ciliumpool.ErrUndone) {
+		return nil
+	}
+	return err
+}
+
+// podsOn returns the pods that are bound to a node, from the API server. Key: namespace/name.
+func (c *Controller) podsOn(ctx context.Context, node string) (map[string]*corev1.Pod, error) {
+	var list corev1.PodList
+	if err := c.Live.List(ctx, &list, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("list the pods on node %s: %w", node, err)
+	}
+	pods := make(map[string]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		p := &list.Items[i]
+		pods[pool.OwnerKey(p.Namespace, p.Name)] = p
+	}
+	return pods, nil
+}
+
+// MayUse reports whether a pod on the node of the edits may use one of the edited addresses.
+func MayUse(pod *corev1.Pod, edits []pool.Edit) bool {
+	var addrs []netip.Addr
+	for _, e := range edits {
+		addrs = append(addrs, e.Addr)
+	}
+	return pod != nil && !reclaim.RunsWithout(pod, addrs)
+}
+
+// reliesOn reports whether a pod that is on the node by now relies on an address that was taken. A pod that opted out
+// does not, unless it was given the address all the same.
+func reliesOn(pod *corev1.Pod, taken pool.Edit) bool {
+	if pod != nil && identity.OptsOut(pod.Annotations) && len(pod.Status.PodIPs) == 0 {
+		return false
+	}
+	return MayUse(pod, []pool.Edit{taken})
+}
+
+// reportFailure says on each FixedIP why its address is not released, and removes the finalizers that are overdue: a
+// finalizer must not keep a namespace for ever. The entries stand until the pool can be written; then they are
+// released as those of a claim without a workload.
+func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1alpha1.FixedIP, cause error) error {
+	var errs []error
+	for _, record := range records {
+		due := c.Clock.Now().Add(c.Gatherer.Deadline)
+		if at := record.DeletionTimestamp; at != nil {
+			due = at.Add(c.Gatherer.Deadline)
+		}
+		if c.Clock.Now().Before(due) {
+			c.Events.Eventf(record, nil, corev1.EventTypeWarning, "ReleaseFailed", "ReleaseEntries", "IP %v cannot be released; the release is retried until %s: %v", record.Spec.IPs, due.UTC().Format(time.RFC3339), cause)
+			continue
+		}
+		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %v could not be released for %s; the FixedIP is removed, and the entry when the pool can be written: %v", record.Spec.IPs, c.Gatherer.Deadline, cause)
+		if err := Finish(ctx, c.Live, record); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,8 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package identity decides which pods have a fixed address and which identity it belongs to, and reads the
+// policies that annotations define.
+//
+// It is pure: it reads Kubernetes objects as values, and uses no cache and no API.
+package identity

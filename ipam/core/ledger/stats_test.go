@@ -1,0 +1,39 @@
+package ledger_test
+
+import (
+	"testing"
+
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func TestSize(t *testing.T) {
+	l := ledger.New()
+	steps := []struct {
+		what string
+		do   func()
+		want ledger.Size
+	}{
+		{"nothing", func() {}, ledger.Size{}},
+		{"a node without entries", func() { l.SetNode(node("n1", "10.0.1.0/29", nil)) }, ledger.Size{Nodes: 1}},
+		{"dynamic entries and the agent's own do not count", func() {
+			l.SetNode(node("n2", "10.0.2.0/29", map[string]pool.Entry{"10.0.2.1": {}, "10.0.2.2": pool.ForOwner("router"), "10.0.2.6": pool.ForOwner("db/a-0")}))
+		}, ledger.Size{Nodes: 2, Entries: 1}},
+		{"one owner on two nodes", func() {
+			l.SetNode(node("n1", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/a-0")}))
+		}, ledger.Size{Nodes: 2, Entries: 2}},
+		{"a claim in flight", func() {
+			if _, err := l.AssumeFrom("uid", "db/b-0", "n1", v4, anything); err != nil {
+				t.Fatal(err)
+			}
+		}, ledger.Size{Nodes: 2, Entries: 2, Claims: 1}},
+		{"a claim that was forgotten", func() { l.Forget("uid") }, ledger.Size{Nodes: 2, Entries: 2}},
+		{"a node that went", func() { l.RemoveNode("n2") }, ledger.Size{Nodes: 1, Entries: 1}},
+	}
+	for _, s := range steps {
+		s.do()
+		if got := l.Size(); got != s.want {
+			t.Errorf("%s: %+v, want %+v", s.what, got, s.want)
+		}
+	}
+}

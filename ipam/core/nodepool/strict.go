@@ -1,0 +1,127 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// NoDynamic is the watermark of a strict node: it has no dynamic entries.
+var NoDynamic = Watermark{}
+
+// PodAddresses is a pod that has addresses of a node's pool, or needs some.
+type PodAddresses struct {
+	Namespace, Name string
+	// Addrs are the IPs in its status.
+	Addrs []netip.Addr
+}
+
+func (o PodAddresses) key() string { return pool.OwnerKey(o.Namespace, o.Name) }
+
+// Strict returns the edits that add the entries that the pool of a strict node lacks: for the addresses of the node
+// itself, and for pods without a claim. A pod that has an address becomes its owner; the others get the lowest free
+// one. short is how many addresses the subnets have no room for.
+//
+// An owner is written on a dynamic entry only if both the agent and the pod's status say that the pod has the address:
+// the agent looks at the owner alone, and would assign the address to a second pod (Cilium fact 2). While the agent may
+// still assign a dynamic entry to a pod, the pod gets none of its own. kept reports addresses that FixedIPs reserve.
+func Strict(n pool.Node, pods []PodAddresses, kept func(netip.Addr) bool) (edits []pool.Edit, short int) {
+	pods = slices.Clone(pods)
+	slices.SortFunc(pods, func(a, b PodAddresses) int { return strings.Compare(a.key(), b.key()) })
+	for _, f := range address.Families {
+		if !n.HasFamily(f) {
+			continue
+		}
+		s := strict{n: n, family: f, open: offersAny(n, f), kept: kept}
+		for _, owner := range pool.NodeOwners {
+			s.settle(owner, pool.ForOwner(owner), func(netip.Addr) bool { return true }, !s.open || len(n.Used) > 0)
+		}
+		for _, p := range pods {
+			has := func(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
+			// A pod that runs with what the pool does not say, or the agent has not said yet, has its
+			// address.
+			s.settle(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0)
+		}
+		n = s.n
+		edits, short = append(edits, s.edits...), short+s.short
+	}
+	return edits, short
+}
+
+// offersAny tells whether the agent may give a dynamic entry of the family to a pod.
+func offersAny(n pool.Node, f address.Family) bool {
+	for a, e := range n.Entries {
+		if address.Of(a) == f && e.Kind == pool.Dynamic && !n.InUse(a) && !n.IsReleasing(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// strict are the edits of one family, as they grow.
+type strict struct {
+	n      pool.Node
+	family address.Family
+	open   bool
+	kept   func(netip.Addr) bool
+	edits  []pool.Edit
+	short  int
+}
+
+// settle gives an owner an entry unless it has one: the dynamic one that it uses and has, or where
+// fresh is allowed, and it uses none, the lowest address that is free.
+func (s *strict) settle(owner string, entry pool.Entry, has func(netip.Addr) bool, fresh bool) {
+	if _, ok := s.n.HasEntry(owner, s.family); ok {
+		return
+	}
+	used := s.uses(owner)
+	if i := slices.IndexFunc(used, has); i >= 0 {
+		s.put(used[i], entry)
+		return
+	}
+	if len(used) > 0 || !fresh {
+		return
+	}
+	if a, ok := s.n.Lowest(s.family, s.kept); ok {
+		s.put(a, entry)
+	} else {
+		s.short++
+	}
+}
+
+func (s *strict) put(a netip.Addr, entry pool.Entry) {
+	edit := s.n.Set(a, entry)
+	s.n = s.n.With([]pool.Edit{edit})
+	s.edits = append(s.edits, edit)
+}
+
+// uses are the dynamic entries that an owner uses, as the agent says, sorted. Of several all but one
+// are an earlier pod's of the name.
+func (s *strict) uses(owner string) []netip.Addr {
+	var used []netip.Addr
+	for a, user := range s.n.Used {
+		if e, exists := s.n.Entries[a]; exists && e.Kind == pool.Dynamic && user == owner && address.Of(a) == s.family {
+			used = append(used, a)
+		}
+	}
+	slices.SortFunc(used, netip.Addr.Compare)
+	return used
+}
+
+// StaleUnreserved returns the entries of unreserved pods that are gone and whose addresses the agent no longer reports.
+// stays reports whether a pod needs its entry.
+func StaleUnreserved(n pool.Node, stays func(namespace, name string) bool) map[netip.Addr]pool.Entry {
+	stale := map[netip.Addr]pool.Entry{}
+	for a, e := range n.Entries {
+		if namespace, name, _ := pool.SplitOwnerKey(e.Owner); e.IsUnreserved() && !n.InUse(a) && !stays(namespace, name) {
+			stale[a] = e
+		}
+	}
+	return stale
+}

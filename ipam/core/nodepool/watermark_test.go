@@ -1,0 +1,177 @@
+package nodepool_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/nodepool"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// node makes a node with 10.0.1.0/29: .1 to .6 are usable.
+func node(entries map[string]pool.Entry, used ...string) pool.Node {
+	n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+	for a, e := range entries {
+		n.Entries[addr(a)] = e
+	}
+	for _, u := range used {
+		n.Used[addr(u)] = "somebody"
+	}
+	return n
+}
+
+func edited(edits []pool.Edit) []string {
+	var out []string
+	for _, e := range edits {
+		out = append(out, e.Addr.String())
+	}
+	return out
+}
+
+func equal(a, b []string) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// keeps is what tells of these addresses that a FixedIP keeps them.
+func keeps(addrs []string) func(netip.Addr) bool {
+	return func(a netip.Addr) bool { return slices.Contains(addrs, a.String()) }
+}
+
+func TestFill(t *testing.T) {
+	owned := pool.ForOwner("db/mysql-0")
+	for name, c := range map[string]struct {
+		node  pool.Node
+		mark  nodepool.Watermark
+		want  []string
+		short int
+		kept  []string
+	}{
+		"an empty pool":                   {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.2"}, 0, nil},
+		"enough is free":                  {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"what is used is not free":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1"), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"no more than the maximum":        {node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, "10.0.1.1", "10.0.1.2"), nodepool.Watermark{Free: 2, Max: 3}, []string{"10.0.1.3"}, 0, nil},
+		"around what is fixed":            {node(map[string]pool.Entry{"10.0.1.1": owned, "10.0.1.2": pool.CooldownEntry("", time.Unix(1, 0))}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3", "10.0.1.4"}, 0, nil},
+		"around what is used unlisted":    {node(nil, "10.0.1.1"), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
+		"until the subnet is full":        {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), nodepool.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
+		"a pinned address of the node":    {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), nodepool.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
+		"a node that has no such subnet":  {pool.Node{Name: "n"}, nodepool.Watermark{Free: 1, Max: 1}, nil, 1, nil},
+		"what is leaving counts":          {leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"what is just gone does not":      {leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"what a FixedIP keeps is leaving": {node(map[string]pool.Entry{"10.0.1.1": {}}), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
+		"around what FixedIPs keep":       {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
+	} {
+		edits, short := nodepool.FillDynamic(c.node, address.IPv4, c.mark, keeps(c.kept))
+		if !equal(edited(edits), c.want) || short != c.short {
+			t.Errorf("%s: %v, short of %d; want %v, %d", name, edited(edits), short, c.want, c.short)
+		}
+	}
+}
+
+// Filling never touches an entry that stands, and a second filling finds nothing to do.
+func TestFillSettles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := node(nil)
+		for a := range address.Up(n.Subnets[0]) {
+			switch rapid.IntRange(0, 3).Draw(t, "entry") {
+			case 0:
+				n.Entries[a] = pool.Entry{}
+			case 1:
+				n.Entries[a] = pool.ForOwner("db/mysql-0")
+			}
+			if rapid.Bool().Draw(t, "used") {
+				n.Used[a] = "somebody"
+			}
+		}
+		mark := nodepool.Watermark{Free: rapid.IntRange(1, 6).Draw(t, "free")}
+		mark.Max = rapid.IntRange(mark.Free, 8).Draw(t, "max")
+		kept := keeps(rapid.SliceOf(rapid.SampledFrom([]string{"10.0.1.1", "10.0.1.4", "10.0.1.6"})).Draw(t, "kept"))
+		edits, _ := nodepool.FillDynamic(n, address.IPv4, mark, kept)
+		for _, e := range edits {
+			if e.From != nil || n.InUse(e.Addr) || kept(e.Addr) {
+				t.Fatalf("filling touches %s", e.Addr)
+			}
+		}
+		if again, _ := nodepool.FillDynamic(n.With(edits), address.IPv4, mark, kept); len(again) > 0 {
+			t.Fatalf("after filling %v, filling again wants %v", edited(edits), edited(again))
+		}
+	})
+}
+
+func TestRested(t *testing.T) {
+	now := time.Unix(1000, 0)
+	n := node(map[string]pool.Entry{
+		"10.0.1.1": pool.CooldownEntry("", now.Add(-60*time.Second)),
+		"10.0.1.2": pool.CooldownEntry("", now.Add(-59*time.Second)),
+		"10.0.1.3": pool.CooldownEntry("", now.Add(-90*time.Second)),
+		"10.0.1.4": pool.CooldownEntry("", now.Add(-90*time.Second)),
+		"10.0.1.5": pool.Entry{Kind: pool.Cooldown},
+		"10.0.1.6": pool.ForOwner("db/mysql-0"),
+	}, "10.0.1.3")
+	edits, next := nodepool.ExpireCooldowns(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
+	if want := []string{"10.0.1.1", "10.0.1.3", "10.0.1.5"}; !equal(edited(edits), want) {
+		t.Errorf("edited %v, want %v", edited(edits), want)
+	}
+	for _, e := range edits {
+		if e.Addr == addr("10.0.1.3") {
+			// The agent still lists it: it cools down from now on.
+			if *e.To != pool.CooldownEntry("", now) {
+				t.Errorf("%+v does not start anew", e)
+			}
+			continue
+		}
+		if e.To != nil || e.From == nil || *e.From != n.Entries[e.Addr] {
+			t.Errorf("edit %+v does not remove what it saw", e)
+		}
+	}
+	if want := now.Add(time.Second); !next.Equal(want) {
+		t.Errorf("next %v, want %v", next, want)
+	}
+	// What the agent did not list before it was heard of proves nothing.
+	if edits, next := nodepool.ExpireCooldowns(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
+		t.Errorf("of a node that has just been heard of %v are edited, and next at %v", edited(edits), next)
+	}
+	// Without a cool-down there is nothing to start anew.
+	if edits, _ := nodepool.ExpireCooldowns(n, now, 0, time.Time{}, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
+		t.Errorf("without a cool-down %v is edited, and the agent still lists 10.0.1.3", edited(edits))
+	}
+}
+
+// The mark that bars the way of an address that is away stays until its home has been looked at, however short
+// the cool-down is.
+func TestBarOutlastsCoolDown(t *testing.T) {
+	now := time.Unix(1000, 0)
+	n := node(map[string]pool.Entry{
+		"10.0.1.1": pool.CooldownEntry("", now.Add(-time.Second)),
+		"10.0.9.1": pool.CooldownEntry("", now.Add(-time.Second)),
+		"10.0.9.2": pool.CooldownEntry("", now.Add(-4*time.Second)),
+		"10.0.9.3": pool.CooldownEntry("", now.Add(-5*time.Second)),
+	})
+	nobody := func(netip.Addr) bool { return false }
+	for _, coolDown := range []time.Duration{0, time.Second} {
+		edits, next := nodepool.ExpireCooldowns(n, now, coolDown, time.Time{}, nobody)
+		if want := []string{"10.0.1.1", "10.0.9.3"}; !equal(edited(edits), want) {
+			t.Errorf("with a cool-down of %s %v are removed, want %v", coolDown, edited(edits), want)
+		}
+		if want := now.Add(time.Second); !next.Equal(want) {
+			t.Errorf("with a cool-down of %s the next is removed at %v, want %v", coolDown, next, want)
+		}
+	}
+	if edits, _ := nodepool.ExpireCooldowns(n, now, time.Minute, time.Time{}, nobody); len(edits) > 0 {
+		t.Errorf("with a longer cool-down %v are removed, want none", edited(edits))
+	}
+}

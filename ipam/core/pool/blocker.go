@@ -1,0 +1,239 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ErrTaken is the error of a claim for an address that is not available. Every Blocker is an ErrTaken.
+var ErrTaken = errors.New("the address is not available")
+
+// Reason is a kind of obstacle to having an address. It is the reason of the FixedIP's condition.
+type Reason string
+
+// The reasons why an address is not available.
+const (
+	// SubnetNotFound: the address is in no subnet of the node, or of any node.
+	SubnetNotFound Reason = "SubnetNotFound"
+	// SubnetOverlap: the address is in subnets of two nodes. Node and Who are the nodes.
+	SubnetOverlap Reason = "SubnetOverlap"
+	// SubnetEdge: the address is the first or last of its subnet, which no pod can have.
+	SubnetEdge Reason = "SubnetEdge"
+	// DynamicEntry: any pod may be using the address.
+	DynamicEntry Reason = "DynamicEntry"
+	// OwnedByPod: the entry belongs to the pod Who.
+	OwnedByPod Reason = "OwnedByPod"
+	// OnOtherNode: the address belongs to the pod Who and is in the pool of another node.
+	OnOtherNode Reason = "OnOtherNode"
+	// Moving: the address of the pod itself is on its way to another node.
+	Moving Reason = "Moving"
+	// ReservedByNode: the node uses the address itself, or the entry has an owner that fixedip does not know.
+	ReservedByNode Reason = "ReservedByNode"
+	// CoolingDown: the address was released a short time ago.
+	CoolingDown Reason = "CoolingDown"
+	// InUseByPod: the agent reports that the pod Who uses the address, or the pod runs with it.
+	InUseByPod Reason = "InUseByPod"
+	// Releasing: the controller takes the address out of the pool, and the agent has not confirmed it yet.
+	Releasing Reason = "Releasing"
+	// ClaimInFlight: a scheduler has decided the address for the pod Who and is writing the claim.
+	ClaimInFlight Reason = "ClaimInFlight"
+	// ReservedByOtherFixedIP: the FixedIP Who reserves the address and comes first.
+	ReservedByOtherFixedIP Reason = "ReservedByOtherFixedIP"
+	// AddressesOnDifferentNodes: another address of the same FixedIP has its home on the node Who.
+	AddressesOnDifferentNodes Reason = "AddressesOnDifferentNodes"
+	// OtherAddressAllocated: the pod has the address Who of the same family on the node already.
+	OtherAddressAllocated Reason = "OtherAddressAllocated"
+)
+
+// Blocker is why an address is not available to a pod.
+type Blocker struct {
+	Addr netip.Addr
+	// Node is the node whose pool decides over the address; empty if there is none.
+	Node   string
+	Reason Reason
+	// Who has the address: a pod or a FixedIP ("namespace/name"), an owner or a node, by Reason. Users of other namespaces
+	// must not see it: use Error.
+	Who string
+	// Asks is the pod that the address is not available to.
+	Asks string
+	// Since is when the address was released, if it cools down.
+	Since int64
+	// Subnets are those of Node, if the address is in none of them.
+	Subnets []netip.Prefix
+}
+
+// Is makes every Blocker an ErrTaken.
+func (b *Blocker) Is(target error) bool { return target == ErrTaken }
+
+// Error says what is wrong, on which object.
+func (b *Blocker) Error() string {
+	ip := fmt.Sprintf("IP %s", b.Addr)
+	on := fmt.Sprintf("IP %s on node %s", b.Addr, b.Node)
+	switch b.Reason {
+	case SubnetNotFound:
+		if b.Node == "" {
+			return ip + " is in no node's subnet"
+		}
+		return fmt.Sprintf("%s is not in the subnets of node %s (%s)", ip, b.Node, JoinSubnets(b.Subnets))
+	case SubnetOverlap:
+		return fmt.Sprintf("%s is in the subnets of two nodes, %s and %s", ip, b.Node, b.Who)
+	case SubnetEdge:
+		return fmt.Sprintf("%s is the first or last address of a subnet of node %s, which no pod can have", ip, b.Node)
+	case DynamicEntry:
+		return on + " is a dynamic entry, which any pod may be using"
+	case OwnedByPod:
+		return fmt.Sprintf("%s belongs to %s", on, b.pod())
+	case OnOtherNode:
+		return fmt.Sprintf("%s belongs to %s and has moved to another node", on, b.pod())
+	case Moving:
+		return fmt.Sprintf("%s has left for node %s, whose pool does not have it yet", on, b.Who)
+	case ReservedByNode:
+		return fmt.Sprintf("%s is reserved for %q", on, b.Who)
+	case CoolingDown:
+		if b.Since == 0 {
+			return on + " is cooling down after its release"
+		}
+		return fmt.Sprintf("%s is cooling down after its release at %s", on, time.Unix(b.Since, 0).UTC().Format(time.RFC3339))
+	case InUseByPod:
+		return fmt.Sprintf("%s is still in use by %s", on, b.pod())
+	case Releasing:
+		return on + " is being taken out of the pool"
+	case ClaimInFlight:
+		return fmt.Sprintf("%s is being claimed for %s", on, b.pod())
+	case ReservedByOtherFixedIP:
+		if RedactOwner(b.Who, b.Asks) != b.Who {
+			return ip + " is reserved by a FixedIP of another namespace"
+		}
+		return fmt.Sprintf("%s is reserved by FixedIP %s", ip, b.Who)
+	case AddressesOnDifferentNodes:
+		return fmt.Sprintf("%s is in a subnet of node %s, and another address of the same FixedIP in one of node %s: no pod can have both", ip, b.Node, b.Who)
+	case OtherAddressAllocated:
+		return fmt.Sprintf("pod %s already has IP %s on node %s, and can't have IP %s there as well", b.Asks, b.Who, b.Node, b.Addr)
+	}
+	return fmt.Sprintf("%s is not available: %s", on, b.Reason)
+}
+
+// help says what happens next and what helps, by Reason.
+var help = map[Reason]string{
+	SubnetNotFound:            "it becomes available when a node gets that subnet",
+	SubnetOverlap:             "it becomes available when one of the subnets is changed",
+	SubnetEdge:                "ask for another",
+	DynamicEntry:              "ask for an address nearer to the top of the node's subnet, or wait until the pool no longer has this one",
+	OwnedByPod:                "ask for another or release it",
+	OnOtherNode:               "ask for another or release it",
+	ReservedByNode:            "ask for another",
+	CoolingDown:               "it becomes available after the cooldown",
+	InUseByPod:                "it becomes available when that pod is gone and the agent no longer reports it",
+	Releasing:                 "it becomes available when the agent has confirmed that",
+	ClaimInFlight:             "ask for another or release it",
+	ReservedByOtherFixedIP:    "ask for another, or have that FixedIP deleted",
+	AddressesOnDifferentNodes: "delete the FixedIP and ask for addresses of one node",
+	OtherAddressAllocated:     "delete the pod to have the other one released",
+}
+
+// Message is Error with what happens next and what helps, for conditions and events.
+func (b *Blocker) Message() string {
+	if next := help[b.Reason]; next != "" {
+		return b.Error() + "; " + next
+	}
+	return b.Error()
+}
+
+// pod names the pod that has the address, as far as the asking pod may know it.
+func (b *Blocker) pod() string {
+	switch who := RedactOwner(b.Who, b.Asks); {
+	case who == "":
+		return "an unknown pod"
+	case who != b.Who || !IsPodKey(who):
+		return who
+	default:
+		return "pod " + who
+	}
+}
+
+// JoinSubnets lists subnets for messages.
+func JoinSubnets[T any](subnets []T) string {
+	if len(subnets) == 0 {
+		return "none"
+	}
+	var out []string
+	for _, s := range subnets {
+		out = append(out, fmt.Sprint(s))
+	}
+	return strings.Join(out, ", ")
+}
+
+// Blocker returns why the entry of the address keeps owner from having it at its home n; nil if it does not.
+func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
+	b := &Blocker{Addr: a, Node: n, Asks: owner, Who: e.Owner}
+	switch e.Kind {
+	case Dynamic:
+		b.Reason = DynamicEntry
+	case Owned:
+		if e.Owner == owner {
+			return nil
+		}
+		b.Reason = OwnedByPod
+	case NodeOwned, Foreign:
+		b.Reason = ReservedByNode
+	case Cooldown:
+		b.Reason, b.Since = CoolingDown, e.Since
+	case Moved:
+		b.Reason, b.Who = OnOtherNode, e.Pod
+		if e.Pod == owner {
+			b.Reason, b.Who = Moving, e.Node
+		}
+	case MoveTarget:
+		b.Reason, b.Who = OwnedByPod, e.Pod
+	}
+	return b
+}
+
+// Blocker returns why the pod owner can't have an address in this pool; nil if it can, or has it already. replaces says
+// which entries the caller may replace; nil: none.
+func (n Node) Blocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
+	e, exists := n.Entries[a]
+	if exists && e.OwnedBy(owner) {
+		return nil
+	}
+	if !n.Home(a) {
+		return &Blocker{Addr: a, Node: n.Name, Reason: SubnetNotFound, Asks: owner, Subnets: n.Subnets}
+	}
+	return n.entryBlocker(a, owner, replaces)
+}
+
+// entryBlocker is Blocker without regard to the subnets of the node.
+func (n Node) entryBlocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
+	e, exists := n.Entries[a]
+	if exists && e.OwnedBy(owner) {
+		return nil
+	}
+	if exists && (replaces == nil || !replaces(e)) {
+		return e.Blocker(n.Name, a, owner)
+	}
+	if user, used := n.Used[a]; used && user != owner {
+		return &Blocker{Addr: a, Node: n.Name, Reason: InUseByPod, Who: user, Asks: owner}
+	}
+	return nil
+}
+
+// OtherAddressOf returns the Blocker if owner has an address in this pool that is in the family of one of addrs, but not
+// among them: the agent would choose between the two at random. Nil if there is none.
+func (n Node) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
+	for a, e := range n.Entries {
+		if !e.OwnedBy(owner) || slices.Contains(addrs, a) {
+			continue
+		}
+		if i := slices.IndexFunc(addrs, func(want netip.Addr) bool { return want.BitLen() == a.BitLen() }); i >= 0 {
+			return &Blocker{Addr: addrs[i], Node: n.Name, Reason: OtherAddressAllocated, Who: a.String(), Asks: owner}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package pool
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+// Claim returns the edits that give addresses to the pod of an owned entry: all of them or, if one is not available, none
+// and its Blocker. It returns none if the entries exist already. A pod that has another address of the family on the node
+// is refused too; that is certain only if the edits are applied to the version of the pool that they were made from.
+func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
+	if b := n.OtherAddressOf(entry.Owner, addrs); b != nil {
+		return nil, b
+	}
+	var edits []Edit
+	for _, a := range addrs {
+		if b := n.Blocker(a, entry.Owner, nil); b != nil {
+			return nil, b
+		}
+		switch {
+		case n.Entries[a].OwnedBy(entry.Owner):
+			continue
+		case n.IsReleasing(a):
+			return nil, &Blocker{Addr: a, Node: n.Name, Reason: Releasing, Asks: entry.Owner}
+		}
+		edits = append(edits, n.Set(a, entry))
+	}
+	return edits, nil
+}
+
+// ErrOnOtherNode returns the error of a claim whose owner has addresses on another node as well.
+func ErrOnOtherNode(owner, node string, addrs []netip.Addr) error {
+	return fmt.Errorf("pod %s already has IP %s on node %s: %w", owner, address.Join(addrs), node, ErrTaken)
+}
+
+// Release returns the edits that take addresses from an owner, its move targets included: the given ones, or all if none
+// are given. The addresses cool down: until then no pod gets them, not even one of the same name.
+func (n Node) Release(owner string, addrs []netip.Addr, at time.Time) []Edit {
+	var edits []Edit
+	for a, e := range n.Entries {
+		has := e.OwnedBy(owner) || e.Kind == MoveTarget && e.Pod == owner
+		if has && (len(addrs) == 0 || slices.Contains(addrs, a)) {
+			edits = append(edits, n.Set(a, CooldownEntry(owner, at)))
+		}
+	}
+	return edits
+}
+
+// With returns the node as it is after the edits, with a map of its own.
+func (n Node) With(edits []Edit) Node {
+	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))
+	for a, e := range n.Entries {
+		entries[a] = e
+	}
+	for _, e := range edits {
+		if e.To == nil {
+			delete(entries, e.Addr)
+		} else {
+			entries[e.Addr] = *e.To
+		}
+	}
+	n.Entries = entries
+	return n
+}

@@ -1,0 +1,112 @@
+package pool_test
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func TestClaim(t *testing.T) {
+	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
+	n := pool.Node{
+		Name: "n", PodCIDRs: []string{"10.0.1.0/24", "fd00::/64"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")},
+		Entries: map[netip.Addr]pool.Entry{
+			addr("10.0.1.1"): {}, addr("fd00::2"): mine, addr("10.0.1.3"): pool.ForOwner("db/other-0"),
+			addr("10.0.1.4"): pool.CooldownEntry("", time.Unix(1, 0)), addr("10.0.1.5"): pool.CooldownEntry("", time.Unix(1, 0)), addr("10.0.1.6"): pool.ForOwner("router"),
+		},
+		Used: map[netip.Addr]string{addr("10.0.1.5"): "db/other-1", addr("10.0.1.7"): "db/other-2", addr("10.0.1.8"): "db/mysql-0"},
+	}
+	for name, c := range map[string]struct {
+		want  []string
+		edits int
+		taken bool
+	}{
+		"a free one":              {[]string{"10.0.1.200"}, 1, false},
+		"its own":                 {[]string{"fd00::2"}, 0, false},
+		"its own and the other":   {[]string{"fd00::2", "10.0.1.200"}, 1, false},
+		"another beside its own":  {[]string{"fd00::3"}, 0, true},
+		"one that cools down":     {[]string{"10.0.1.4"}, 0, true},
+		"one that it still uses":  {[]string{"10.0.1.8"}, 1, false},
+		"a used one cooling down": {[]string{"10.0.1.5"}, 0, true},
+		"one that is used":        {[]string{"10.0.1.7"}, 0, true},
+		"a dynamic one":           {[]string{"10.0.1.1"}, 0, true},
+		"another pod's":           {[]string{"10.0.1.3"}, 0, true},
+		"the router's":            {[]string{"10.0.1.6"}, 0, true},
+		"another node's":          {[]string{"10.0.2.1"}, 0, true},
+		"one of two is taken":     {[]string{"10.0.1.200", "10.0.1.3"}, 0, true},
+	} {
+		var want []netip.Addr
+		for _, a := range c.want {
+			want = append(want, addr(a))
+		}
+		edits, err := n.Claim(want, mine)
+		if len(edits) != c.edits || errors.Is(err, pool.ErrTaken) != c.taken {
+			t.Errorf("%s: %d edits, %v", name, len(edits), err)
+		}
+	}
+}
+
+// Whatever the order of claims, releases and expired cooldowns, an address goes from one pod to another only after a
+// release and a cooldown.
+func TestNoHijack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+		addrs := slices.Collect(address.Up(n.Subnets[0]))
+		pick := rapid.SampledFrom(addrs)
+		pods := rapid.SampledFrom([]string{"mysql-0", "mysql-1", "mysql-2"})
+		t.Repeat(map[string]func(*rapid.T){
+			"claim": func(t *rapid.T) {
+				want := rapid.SliceOfNDistinct(pick, 1, 2, rapid.ID[netip.Addr]).Draw(t, "addrs")
+				entry := pool.OwnedEntry("db", pods.Draw(t, "pod"), "StatefulSet", "mysql")
+				edits, err := n.Claim(want, entry)
+				if err != nil {
+					return
+				}
+				for _, e := range edits {
+					if n.Entries[e.Addr].Kind == pool.Owned {
+						t.Fatalf("%s went from %q to %q", e.Addr, n.Entries[e.Addr].Owner, entry.Owner)
+					}
+				}
+				n = n.With(edits)
+				for _, a := range want {
+					if n.Entries[a] != entry {
+						t.Fatalf("%s is not the claimant's after its claim", a)
+					}
+				}
+			},
+			"release": func(t *rapid.T) {
+				owner := "db/" + pods.Draw(t, "pod")
+				n = n.With(n.Release(owner, nil, time.Unix(1, 0)))
+				for a, e := range n.Entries {
+					if e.OwnedBy(owner) {
+						t.Fatalf("%s is still %s's", a, owner)
+					}
+				}
+			},
+			"expire": func(*rapid.T) {
+				for a, e := range n.Entries {
+					if e.Kind == pool.Cooldown {
+						delete(n.Entries, a)
+					}
+				}
+			},
+			"used": func(t *rapid.T) {
+				a := pick.Draw(t, "addr")
+				if _, used := n.Used[a]; used {
+					delete(n.Used, a)
+				} else {
+					n.Used[a] = "db/" + pods.Draw(t, "pod")
+				}
+			},
+		})
+	})
+}

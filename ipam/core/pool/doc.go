@@ -1,0 +1,10 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pool models the address pool of one node in Cilium's CRD mode: its subnets, its entries, the meaning of each
+// entry, and what the Cilium agent reports as in use. It decides which changes of a pool are allowed, and why an address
+// is not available.
+//
+// The package is pure. It knows no Kubernetes objects, clients, clocks or goroutines, and not how Cilium or fixedip spell
+// an entry: package ciliumpool reads and writes CiliumNodes.
+package pool

@@ -1,0 +1,103 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+)
+
+// boundTo returns the node that a pod is bound to; empty: none, or there is no pod.
+func boundTo(pod *corev1.Pod) string {
+	if pod == nil {
+		return ""
+	}
+	return pod.Spec.NodeName
+}
+
+// heldOn returns what is held on a node.
+func heldOn(held []ledger.Holding, node string) (ledger.Holding, bool) {
+	i := slices.IndexFunc(held, func(h ledger.Holding) bool { return h.Node == node && node != "" })
+	if i < 0 {
+		return ledger.Holding{}, false
+	}
+	return held[i], true
+}
+
+// holds reports whether an address is among what is held.
+func holds(held []ledger.Holding, a netip.Addr) bool {
+	return slices.ContainsFunc(held, func(h ledger.Holding) bool { return slices.Contains(h.Addrs, a) })
+}
+
+// onePerFamily chooses one address of each family among those that a pod holds on its node. If there are several of
+// one family, a user wrote an entry by hand, and the pod runs with the one that counts; ok is false while that is not
+// known.
+func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok bool) {
+	for _, f := range address.Families {
+		family := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return address.Of(a) != f })
+		if len(family) > 1 {
+			family = slices.DeleteFunc(family, func(a netip.Addr) bool { return !runsWith(pod, a) })
+			if len(family) != 1 {
+				return nil, false
+			}
+		}
+		chosen = append(chosen, family...)
+	}
+	return chosen, true
+}
+
+// recordable reports whether a pod was seen with the addresses, in the families that it has. A FixedIP is created from
+// nothing else, unless the addresses were asked for: they cannot be changed later, and an agent that has not seen the
+// claim yet assigns another address.
+func recordable(addrs []netip.Addr, pod *corev1.Pod) bool {
+	seen := false
+	for _, a := range addrs {
+		switch {
+		case runsWith(pod, a):
+			seen = true
+		case slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool {
+			other, err := address.Parse(ip.IP)
+			return err == nil && address.Of(other) == address.Of(a)
+		}):
+			return false
+		}
+	}
+	return seen
+}
+
+// recorded returns the addresses that a FixedIP names.
+func recorded(r *v1alpha1.FixedIP) []netip.Addr {
+	var addrs []netip.Addr
+	for _, ip := range r.Spec.IPs {
+		if a, err := address.Parse(ip); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// containsAll reports whether every one of the given texts is among the addresses.
+func containsAll(addrs []netip.Addr, ips []string) bool {
+	return !slices.ContainsFunc(ips, func(ip string) bool { return !slices.Contains(address.Strings(addrs), ip) })
+}
+
+// RunsWithout reports whether the pod has reported IPs and none of addrs is among them. A pod without reported IPs may
+// come to have any that its node's pool has for it.
+func RunsWithout(pod *corev1.Pod, addrs []netip.Addr) bool {
+	return pod != nil && len(pod.Status.PodIPs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return runsWith(pod, a) })
+}
+
+func runsWith(pod *corev1.Pod, a netip.Addr) bool {
+	return slices.Contains(pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
+}
+
+func sameSpec(a, b v1alpha1.FixedIPSpec) bool {
+	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName && a.Slot == b.Slot && a.Reclaim == b.Reclaim && a.Failover == b.Failover
+}

@@ -1,0 +1,344 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+)
+
+// lookAgain is how often a blocker is looked at: most blockers go away without an event for the identity.
+const lookAgain = 10 * time.Second
+
+// rule is one row of the state table. ok is false if the rule does not apply.
+type rule struct {
+	name string
+	next func(v *view) (a Action, ok bool)
+}
+
+// view is a State with what several rules ask about it.
+type view struct {
+	State
+	// node is the node that the pod is bound to; empty: none. held are the addresses that the identity has there.
+	node   string
+	held   ledger.Holding
+	isHeld bool
+	// spec is the spec that the FixedIP should have.
+	spec v1alpha1.FixedIPSpec
+	// expiry reports that the addresses are about to be released; its type is Nothing if nothing has to be written.
+	expires bool
+	expiry  Action
+}
+
+// Decide returns the next action: that of the first rule of the state that applies. See the package documentation.
+func Decide(s State) Action {
+	v := &view{State: s, node: boundTo(s.Pod)}
+	v.held, v.isHeld = heldOn(s.Held, v.node)
+	rules := unrecorded
+	switch {
+	case s.Record == nil:
+	case s.Record.DeletionTimestamp != nil:
+		rules = deleting
+	default:
+		rules, v.spec = active, v.wantedSpec()
+	}
+	for _, r := range rules {
+		if a, ok := r.next(v); ok {
+			a.Rule = r.name
+			return a
+		}
+	}
+	return Action{}
+}
+
+// when is a rule with a condition of its own.
+func when(is func(v *view) bool, next func(v *view) Action) func(v *view) (Action, bool) {
+	return func(v *view) (Action, bool) {
+		if !is(v) {
+			return Action{}, false
+		}
+		return next(v), true
+	}
+}
+
+func nothing(*view) Action { return Action{} }
+
+var unrecorded = []rule{
+	{"opted out", when(func(v *view) bool { return v.Workload.OptsOut }, func(v *view) Action {
+		if v.Guessed || v.mayHave() || v.Pod != nil && !identity.OptsOut(v.Pod.Annotations) {
+			return Action{}
+		}
+		return v.releaseAll()
+	})},
+	{"reserved by hand", when(func(v *view) bool { return !v.Workload.Exists && v.Guessed }, nothing)},
+	{"gone", when(func(v *view) bool { return !v.Workload.Exists && v.Pod == nil }, (*view).releaseAll)},
+	{"workload unknown", when(func(v *view) bool { return !v.Workload.Exists }, nothing)},
+	{"scaled down", when(func(v *view) bool {
+		return v.Pod == nil && v.Workload.Excludes && !v.Guessed && v.reclaimPolicy().WhenScaled == v1alpha1.Delete
+	}, (*view).releaseAll)},
+	{"stale move", (*view).staleMove},
+	{"bound elsewhere", when(func(v *view) bool { return v.Slot && v.node != "" && !v.isHeld }, (*view).releaseAll)},
+	{"recordable", func(v *view) (Action, bool) {
+		addrs, ok := onePerFamily(v.held.Addrs, v.Pod)
+		if !v.isHeld || !ok || !v.Asked && !recordable(addrs, v.Pod) {
+			return Action{}, false
+		}
+		return Action{Type: CreateRecord, Spec: v1alpha1.FixedIPSpec{
+			IPs:      address.Strings(addrs),
+			NodeName: v.held.Node,
+			Owner:    v.Workload.OwnerReference,
+			Slot:     v.Slot,
+			PodName:  v.Pod.Name,
+			Reclaim:  v.reclaimPolicy(),
+			Failover: ptr.Deref(v.Workload.Failover, ""),
+		}}, true
+	}},
+}
+
+var active = []rule{
+	{"spec", when(func(v *view) bool { return !sameSpec(v.spec, v.Record.Spec) || unmarked(v.Record) }, func(v *view) Action {
+		return Action{Type: UpdateRecord, Spec: v.spec}
+	})},
+	{"expired", func(v *view) (Action, bool) {
+		if v.expires = v.reclaimable(); v.expires {
+			v.expiry = v.expire()
+		}
+		return v.expiry, v.expiry.Type == DeleteRecord
+	}},
+	{"unexpected", (*view).unexpected},
+	{"stale move", (*view).staleMove},
+	{"allocate", func(v *view) (Action, bool) {
+		// What is reserved for a pod that may come back needs its entries as well.
+		node, addrs, blocker := allocation(v.State)
+		return Action{Type: Allocate, Node: node, Addrs: addrs}, blocker == nil && len(addrs) > 0
+	}},
+	{"expiring", when(func(v *view) bool { return v.expires }, func(v *view) Action { return v.watchBlockers(v.expiry) })},
+	{"reassigned", when(func(v *view) bool { return v.failover() == v1alpha1.Reassign && v.replaced() }, func(v *view) Action {
+		return v.watchBlockers(Action{Type: ReplaceRecord})
+	})},
+	{"superseded", func(v *view) (Action, bool) {
+		// Only once the pod is bound is it certain which claim counts. If its node has no entry for it, that node may be
+		// gone, and the entries elsewhere are all there is.
+		if !v.isHeld || v.node != v.spec.NodeName {
+			return Action{}, false
+		}
+		a, ok := v.withoutOwnMoves().release(v.node)
+		return v.watchBlockers(a), ok
+	}},
+	{"beside", func(v *view) (Action, bool) {
+		if !v.isHeld || v.node != v.spec.NodeName {
+			return Action{}, false
+		}
+		beside := address.Besides(v.held.Addrs, v.spec.IPs)
+		return v.watchBlockers(Action{Type: ReleaseEntries, Node: v.node, Addrs: beside}), len(beside) > 0 && RunsWithout(v.Pod, beside) && v.blocker(beside) == ""
+	}},
+	{"unused move", func(v *view) (Action, bool) {
+		for _, h := range v.Arriving {
+			if RunsWithout(v.Pod, h.Addrs) {
+				return v.watchBlockers(Action{Type: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}), true
+			}
+		}
+		return Action{}, false
+	}},
+	{"report", func(v *view) (Action, bool) {
+		want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+		if v.node != "" && (!v.Slot || v.node == v.spec.NodeName) {
+			want = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: v.Pod.UID}
+		}
+		return v.watchBlockers(v.afterGap(v.report(want))), true
+	}},
+}
+
+var deleting = []rule{
+	{"foreign", when(func(v *view) bool { return !slices.Contains(v.Record.Finalizers, v1alpha1.Finalizer) }, nothing)},
+	{"slot in use", when(func(v *view) bool { return v.Slot && v.Pod != nil }, func(v *view) Action {
+		// The FixedIP names the pod that the slot waits for, even if it was handed on at the last moment.
+		if spec := v.Record.Spec; spec.PodName != v.Holder {
+			spec.PodName = v.Holder
+			return Action{Type: UpdateRecord, Spec: spec}
+		}
+		return v.report(v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: v.Pod.UID})
+	})},
+	// What the pod has on its node is released when the pod is gone, or at once if it runs without.
+	{"release", func(v *view) (Action, bool) { return v.release(v.keptNode()) }},
+	{"blocked", func(v *view) (Action, bool) {
+		why := v.blockerExcept(v.keptNode())
+		if why == "" || v.overdue() {
+			return Action{}, false
+		}
+		a := v.untilOverdue()
+		a.At, a.Why = earliest(a.At, v.Now.Add(lookAgain)), why
+		return a, true
+	}},
+	{"move pending", when(func(v *view) bool { return len(v.Arriving) > 0 && !v.overdue() }, (*view).untilOverdue)},
+	{"done", when(func(v *view) bool { return v.node == "" || v.replaced() }, finish)},
+	{"in use", when((*view).mayHave, func(v *view) Action {
+		return v.report(v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: v.Pod.UID})
+	})},
+	{"maybe in use", when(func(v *view) bool { return !RunsWithout(v.Pod, recorded(v.Record)) && !v.overdue() }, (*view).untilOverdue)},
+	{"overdue", when(func(*view) bool { return true }, finish)},
+}
+
+func finish(*view) Action { return Action{Type: FinishRecord} }
+
+// wantedSpec returns the spec that an active FixedIP should have.
+func (v *view) wantedSpec() v1alpha1.FixedIPSpec {
+	spec := v.Record.Spec
+	if v.Slot {
+		spec.PodName = v.Holder
+	}
+	switch {
+	case v.Workload.Exists:
+		spec.Owner.UID = v.Workload.UID
+	case restored(v.Record) && v.Pod == nil:
+		// The workload may be restored later, and then takes the FixedIP over. The owner's UID is one from before the
+		// backup: with it the workload would count as deleted.
+		spec.Owner.UID = ""
+	}
+	spec.Reclaim = ptr.Deref(v.Workload.Reclaim, spec.Reclaim)
+	spec.Failover = ptr.Deref(v.Workload.Failover, spec.Failover)
+	switch {
+	case v.isHeld:
+		// A cluster that gets a second family gives it to pods that had one.
+		if addrs, ok := onePerFamily(v.held.Addrs, v.Pod); ok && len(addrs) > len(spec.IPs) && containsAll(addrs, spec.IPs) && (v.Asked || recordable(addrs, v.Pod)) {
+			spec.IPs = address.Strings(addrs)
+		}
+		if len(spec.IPs) > 0 && containsAll(v.held.Addrs, spec.IPs) {
+			spec.NodeName = v.node
+		}
+	case len(v.Held) == 1 && len(v.Arriving)+len(v.Away) == 0 && len(spec.IPs) > 0 && containsAll(v.Held[0].Addrs, spec.IPs):
+		// The subnet has another node now. What moves alone follows its pod.
+		spec.NodeName = v.Held[0].Node
+	}
+	if spec.NodeName == "" && v.node == "" {
+		for _, h := range v.Held {
+			if len(spec.IPs) > 0 && containsAll(h.Addrs, spec.IPs) {
+				spec.NodeName = h.Node
+				break
+			}
+		}
+	}
+	return spec
+}
+
+// restored reports whether a FixedIP was restored from a backup. A new FixedIP, whose controller may have been killed
+// right after it was created, has no UID annotation yet.
+func restored(r *v1alpha1.FixedIP) bool {
+	uid, ok := r.Annotations[v1alpha1.AnnotationUID]
+	return ok && uid != string(r.UID)
+}
+
+// unmarked reports whether a FixedIP lacks the finalizer or the UID annotation.
+func unmarked(r *v1alpha1.FixedIP) bool {
+	return r.Annotations[v1alpha1.AnnotationUID] != string(r.UID) || !slices.Contains(r.Finalizers, v1alpha1.Finalizer)
+}
+
+// reclaimPolicy returns the policy of an identity without a FixedIP.
+func (v *view) reclaimPolicy() v1alpha1.ReclaimPolicy {
+	return ptr.Deref(v.Workload.Reclaim, identity.DefaultReclaim())
+}
+
+func (v *view) failover() v1alpha1.Failover { return cmp.Or(v.spec.Failover, v.Failover) }
+
+// reclaimable reports whether the policy of an active FixedIP says that its addresses are released.
+func (v *view) reclaimable() bool {
+	switch {
+	case v.Workload.OptsOut && (v.Pod == nil || identity.OptsOut(v.Pod.Annotations)):
+		// As if the workload were deleted, except that a pod without a fixed address may exist already.
+		return v.spec.Reclaim.WhenDeleted != v1alpha1.Retain && !v.mayHave()
+	case v.Pod != nil:
+		return false
+	case !v.Workload.Exists:
+		return v.spec.Owner.UID != "" && v.spec.Reclaim.WhenDeleted != v1alpha1.Retain
+	}
+	return v.Workload.Excludes && v.spec.Reclaim.WhenScaled == v1alpha1.Delete
+}
+
+// expire deletes the FixedIP when its TTL has passed and nothing blocks the release, and reports that until then.
+func (v *view) expire() Action {
+	at := v.Record.Status.ExpiresAt
+	ttl := v.spec.Reclaim.TTL.Duration
+	if at == nil && ttl > 0 {
+		// The API stores whole seconds.
+		at = &metav1.Time{Time: v.Now.Add(ttl).Truncate(time.Second)}
+	}
+	if ttl > 0 && v.Now.Before(at.Time) {
+		a := v.report(v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: at})
+		a.At = at.Time
+		return a
+	}
+	if why := v.blockerExcept(""); why != "" {
+		a := v.report(v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: v.Record.Status.ExpiresAt})
+		a.At, a.Why = v.Now.Add(lookAgain), why
+		return a
+	}
+	return Action{Type: DeleteRecord}
+}
+
+// watchBlockers has the identity looked at again soon if something blocks its allocation or its release.
+func (v *view) watchBlockers(a Action) Action {
+	if _, _, blocker := allocation(v.State); blocker != nil || len(v.Blockers) > 0 {
+		a.At = earliest(a.At, v.Now.Add(lookAgain))
+	}
+	return a
+}
+
+// overdue reports whether a FixedIP should have been removed by now.
+func (v *view) overdue() bool { return Overdue(v.State) }
+
+// Overdue reports whether a FixedIP that is being deleted should have been removed by now.
+func Overdue(s State) bool {
+	return s.Record != nil && s.Record.DeletionTimestamp != nil && s.Deadline > 0 && !s.Now.Before(s.Record.DeletionTimestamp.Add(s.Deadline))
+}
+
+// untilOverdue waits for the pod of a FixedIP that is being deleted, or for a blocker, until the deadline.
+func (v *view) untilOverdue() Action {
+	want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing}
+	if v.Pod != nil {
+		want.PodUID = v.Pod.UID
+	}
+	a := v.report(want)
+	if v.Deadline > 0 {
+		a.At = v.Record.DeletionTimestamp.Add(v.Deadline)
+	}
+	return a
+}
+
+// mayHave reports whether the pod may have any of the addresses that its name holds on its node.
+func (v *view) mayHave() bool { return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs) }
+
+// keptNode returns the node whose entries the pod may rely on; empty: none.
+func (v *view) keptNode() string {
+	if v.mayHave() {
+		return v.node
+	}
+	return ""
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Rules returns the names of all rules, in order.
+func Rules() []string {
+	var names []string
+	for _, rules := range [][]rule{unrecorded, active, deleting} {
+		for _, r := range rules {
+			names = append(names, r.name)
+		}
+	}
+	return names
+}

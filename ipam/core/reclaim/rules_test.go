@@ -1,0 +1,123 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim_test
+
+import (
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
+)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// decide is Decide for a FixedIP whose condition Ready is up to date, so that other tables need not spell it: see
+// TestReady. It leaves out the rule, which TestRules is about.
+func decide(s reclaim.State) reclaim.Action {
+	a := reclaim.Decide(s)
+	if ready := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
+		record := *s.Record
+		record.Status.Conditions = append(slices.Clone(record.Status.Conditions), *ready)
+		s.Record = &record
+		a = reclaim.Decide(s)
+		meta.RemoveStatusCondition(&a.Status.Conditions, v1alpha1.ConditionReady)
+		if len(a.Status.Conditions) == 0 {
+			a.Status.Conditions = nil
+		}
+	}
+	a.Rule = ""
+	return a
+}
+
+// asSlot is the state of a slot with its holder.
+func asSlot(s reclaim.State, holder string) reclaim.State {
+	s.Slot, s.Holder = true, holder
+	return s
+}
+
+// The condition Ready says what is wrong, in the words of the condition that says so.
+func TestReady(t *testing.T) {
+	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	with := func(conditions ...metav1.Condition) *v1alpha1.FixedIP {
+		return record(func(r *v1alpha1.FixedIP) { r.Generation, r.Status.Conditions = 3, conditions })
+	}
+	bad := func(kind string, status metav1.ConditionStatus) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: "Because", Message: "of that"}
+	}
+	for name, c := range map[string]struct {
+		record *v1alpha1.FixedIP
+		// held replaces what is held.
+		held            []ledger.Holding
+		status          metav1.ConditionStatus
+		reason, message string
+	}{
+		"no problem":                    {with(), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
+		"no conflict":                   {with(bad(v1alpha1.ConditionConflict, metav1.ConditionFalse)), nil, metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"},
+		"a conflict":                    {with(bad(v1alpha1.ConditionConflict, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Because", "of that"},
+		"a mismatch":                    {with(bad(v1alpha1.ConditionMismatch, metav1.ConditionTrue)), nil, metav1.ConditionFalse, "Because", "of that"},
+		"no subnet":                     {with(bad(v1alpha1.ConditionHomed, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Because", "of that"},
+		"not allocated":                 {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Because", "of that"},
+		"being deleted":                 {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"},
+		"without an address":            {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), nil, metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"},
+		"an entry that is not recorded": {with(), []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has an entry for db/mysql-0 at 10.0.1.5, which is not planned for it"},
+		"no entry on the pod's node":    {with(), []ledger.Holding{held("node-2", "10.0.2.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has no entry for db/mysql-0 at 10.0.1.6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.held == nil {
+				c.held = mine
+			}
+			a := reclaim.Decide(at(reclaim.State{Record: c.record, Held: c.held, Pod: podOn("node-1"), Workload: standing}))
+			want := &metav1.Condition{
+				Type: v1alpha1.ConditionReady, Status: c.status, Reason: c.reason, Message: c.message,
+				ObservedGeneration: c.record.Generation, LastTransitionTime: metav1.Time{Time: now},
+			}
+			if diff := cmp.Diff(want, meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady)); diff != "" {
+				t.Errorf("%s by rule %q (-want +got): %s", a.Type, a.Rule, diff)
+			}
+		})
+	}
+}
+
+// The package documentation lists the rules in the order in which they are tried.
+func TestRules(t *testing.T) {
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, m := range regexp.MustCompile(`(?m)^//\t  ([a-z][a-zA-Z ]*?)   *[a-zA-Z']`).FindAllSubmatch(text, -1) {
+		documented = append(documented, string(m[1]))
+	}
+	if diff := cmp.Diff(documented, reclaim.Rules()); diff != "" {
+		t.Errorf("documented rules (-doc.go +code): %s", diff)
+	}
+}
+func node(entries map[string]pool.Entry, used ...string) pool.Node {
+	n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+	for a, e := range entries {
+		n.Entries[addr(a)] = e
+	}
+	for _, u := range used {
+		n.Used[addr(u)] = "somebody"
+	}
+	return n
+}
+
+func edited(edits []pool.Edit) []string {
+	var out []string
+	for _, e := range edits {
+		out = append(out, e.Addr.String())
+	}
+	return out
+}

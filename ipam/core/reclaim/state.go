@@ -1,0 +1,159 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim
+
+import (
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// State is everything that is known of one identity: a StatefulSet pod, a bare pod, or a slot.
+type State struct {
+	// Record is the FixedIP; nil: there is none.
+	Record *v1alpha1.FixedIP
+	// Slot is true for a slot of a workload whose pods have no lasting names, recorded or only claimed.
+	Slot bool
+	// Holder is the name of the pod that the entries name, or else the FixedIP.
+	Holder string
+	// Held are the entries of all pools that name the holder; of a slot, those that have its addresses.
+	Held []ledger.Holding
+	// Arriving are the targets of moves of the addresses, and Away what their homes say of moved addresses.
+	Arriving []ledger.Holding
+	Away     []ledger.Absence
+	// Blockers are the reasons why held addresses must not be released yet.
+	Blockers []ReleaseBlocker
+	// Pod is the holder; nil: it does not exist.
+	Pod *corev1.Pod
+	// Idle is since when the identity is known to have no bound pod; zero: that is not known.
+	Idle time.Time
+	// Workload is the owner of the identity, as the FixedIP or the entries name it.
+	Workload Workload
+	// Failover is the policy of FixedIPs that have none.
+	Failover v1alpha1.Failover
+	// Asked is true if the pod asked for the addresses that were claimed for it: it gets these and no others.
+	Asked bool
+	// Guessed is true if there is no FixedIP and the entries do not say which workload they are for.
+	Guessed bool
+	// Homes are the homes of the recorded addresses; none while the FixedIP is being deleted.
+	Homes []AddressHome
+	// Now is the time of the decision.
+	Now time.Time
+	// Deadline is how long after its deletion a FixedIP is removed at the latest if no pool has its addresses; 0: it
+	// waits for its pod.
+	Deadline time.Duration
+}
+
+// Workload is the owner of an identity.
+type Workload struct {
+	v1alpha1.OwnerReference
+	// Exists is true if there is an object of that kind and name. UID is then its UID.
+	Exists bool
+	// Reclaim is its policy; nil if it does not exist or its annotations are invalid: the recorded policy stays.
+	Reclaim *v1alpha1.ReclaimPolicy
+	// Failover is its failover policy; nil as for Reclaim.
+	Failover *v1alpha1.Failover
+	// Excludes is true if it exists and has no replica for the identity.
+	Excludes bool
+	// OptsOut is true if it exists and makes pods without fixed addresses.
+	OptsOut bool
+}
+
+// AddressHome is what is known at the home of a recorded address.
+type AddressHome struct {
+	Addr netip.Addr
+	// Node is the node whose pool decides over the address; empty if there is none, or if there are several.
+	Node string
+	// Entry is the entry in that pool; nil: there is none.
+	Entry *pool.Entry
+	// User is another pod, "namespace/name", that has the address there, by its own status or by the agent's report.
+	User string
+	// Rival is another FixedIP, "namespace/name", that names the address and precedes this one: see Precedes.
+	Rival string
+}
+
+// ReleaseBlocker is a reason why an address must not be released yet: another pod uses it, or an agent that has not
+// seen the owner entry may still assign it. The entry then keeps the next pod of the name waiting. Without the entry
+// that pod would be placed on the node, and the agent would assign it the address that another pod has.
+type ReleaseBlocker struct {
+	Addr netip.Addr
+	// User is the pod that has the address, as its agent reports it; empty: no pod is known.
+	User string
+	// Why is a message for users.
+	Why string
+}
+
+// ActionType is a kind of action.
+type ActionType int
+
+// The actions. Each is at most one write.
+const (
+	// Nothing: wait until the state changes.
+	Nothing ActionType = iota
+	// CreateRecord creates the FixedIP of a claim.
+	CreateRecord
+	// UpdateRecord updates the spec of the FixedIP, and adds the finalizer and the UID annotation.
+	UpdateRecord
+	// UpdateStatus updates the status of the FixedIP.
+	UpdateStatus
+	// Allocate writes the entries of recorded addresses.
+	Allocate
+	// DeleteRecord deletes the FixedIP. Decide from a live state before.
+	DeleteRecord
+	// ReplaceRecord deletes the FixedIP of a pod that got other addresses on another node (Reassign), so that one of
+	// these addresses is created: the addresses of a FixedIP never change. Decide from a live state before.
+	ReplaceRecord
+	// ReleaseEntries takes addresses from the identity, move targets too. Decide from a live state before, and confirm
+	// after.
+	ReleaseEntries
+	// Depart marks at home that addresses are about to leave the node that they were moved to.
+	Depart
+	// Fence marks addresses as released on the node that they were moved to, whether or not they have arrived.
+	Fence
+	// ReleaseHome puts addresses that are fenced elsewhere into their cooldown at home. Decide from a live state before.
+	ReleaseHome
+	// FinishRecord removes the finalizer: no pool has an entry of the identity any more.
+	FinishRecord
+)
+
+func (t ActionType) String() string {
+	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "Allocate", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Depart", "Fence", "ReleaseHome", "FinishRecord"}[t]
+}
+
+// Destroys reports whether the action takes something from the identity, so that it has to be decided from a live
+// state. FinishRecord does not: a FixedIP that is being deleted stays so, and its addresses are released already.
+func (t ActionType) Destroys() bool {
+	switch t {
+	case DeleteRecord, ReplaceRecord, ReleaseEntries, Depart, Fence, ReleaseHome:
+		return true
+	}
+	return false
+}
+
+// Action is what Decide returns.
+type Action struct {
+	Type ActionType
+	// Rule is the name of the rule that decided.
+	Rule string
+	// Spec is the spec to write, for CreateRecord and UpdateRecord.
+	Spec v1alpha1.FixedIPSpec
+	// Status is the status to write, for UpdateStatus.
+	Status v1alpha1.FixedIPStatus
+	// Node and Addrs say where entries are released or written, and which. No Addrs means all of the identity.
+	Node  string
+	Addrs []netip.Addr
+	// From is the node that moved addresses are on, for Depart and ReleaseHome.
+	From string
+	// Generation is what the generation of Node has to be, for ReleaseHome.
+	Generation int64
+	// At is when the state changes by time alone; zero: never.
+	At time.Time
+	// Why is why addresses that should be released are not; empty: nothing blocks that.
+	Why string
+}

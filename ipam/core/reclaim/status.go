@@ -1,0 +1,130 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package reclaim
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Gap is how long a FixedIP is reported as in use after its pod is gone. A pod that restarts is back before that, and
+// its FixedIP is written once instead of twice.
+const Gap = 5 * time.Second
+
+// report writes the status with the phase, the pod and the expiry of want, unless it is up to date.
+func (v *view) report(want v1alpha1.FixedIPStatus) Action {
+	want.Departed, want.Conditions = v.departed(), v.conditions()
+	have := v.Record.Status
+	if have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) &&
+		have.Departed == want.Departed && sameConditions(have.Conditions, want.Conditions) {
+		return Action{}
+	}
+	return Action{Type: UpdateStatus, Status: want}
+}
+
+// afterGap delays the report that no pod has the addresses, unless the report says more than that.
+func (v *view) afterGap(a Action) Action {
+	due := v.Idle.Add(Gap)
+	if v.Idle.IsZero() || !v.Now.Before(due) || a.Type != UpdateStatus || v.Record.Status.Phase != v1alpha1.PhaseInUse ||
+		a.Status.Departed != nil || !sameConditions(v.Record.Status.Conditions, a.Status.Conditions) {
+		return a
+	}
+	return Action{At: due}
+}
+
+// departed returns the last pod of a slot, if it is gone: what the status says already, if it is about that pod.
+func (v *view) departed() *v1alpha1.Departure {
+	name := v.Record.Spec.PodName
+	if !v.Slot || v.Pod != nil || name == "" {
+		return nil
+	}
+	if said := v.Record.Status.Departed; said != nil && said.PodName == name {
+		return said
+	}
+	return Terminated(name, v.Now)
+}
+
+// Terminated returns that a pod did not exist at a time. The API stores whole seconds: the time is rounded up.
+func Terminated(pod string, by time.Time) *v1alpha1.Departure {
+	return &v1alpha1.Departure{PodName: pod, At: metav1.NewTime(by.Add(time.Second - 1).Truncate(time.Second))}
+}
+
+// ReportsTermination reports whether the action says for the first time that a pod is gone. The caches do not prove
+// that: the API server has to be asked before.
+func (a Action) ReportsTermination(record *v1alpha1.FixedIP) bool {
+	return a.Type == UpdateStatus && a.Status.Departed != nil && !equality.Semantic.DeepEqual(a.Status.Departed, record.Status.Departed)
+}
+
+// conditions returns the conditions of the FixedIP as they should be. Those of other controllers stay as they are.
+func (v *view) conditions() []metav1.Condition {
+	var want []metav1.Condition
+	for _, c := range v.Record.Status.Conditions {
+		want = append(want, *c.DeepCopy())
+	}
+	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
+		meta.SetStatusCondition(&want, metav1.Condition{
+			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: v.Record.Generation,
+			// The API stores whole seconds.
+			LastTransitionTime: metav1.Time{Time: v.Now.Truncate(time.Second)},
+		})
+	}
+	if len(v.Homes) > 0 {
+		_, missing, blocker := allocation(v.State)
+		switch {
+		case blocker != nil && blocker.Reason == pool.Moving:
+			// Transient; no condition is needed.
+		case blocker != nil:
+			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, string(blocker.Reason), blocker.Message())
+		case len(missing) == 0:
+			set(v1alpha1.ConditionAllocated, metav1.ConditionTrue, "Allocated", "Every address has its entry in the pool of a node")
+		}
+	}
+	status, reason, message := v.ready(want)
+	set(v1alpha1.ConditionReady, status, reason, message)
+	return want
+}
+
+// ready summarizes the conditions of a FixedIP, and checks the binding invariant for its pod.
+func (v *view) ready(conditions []metav1.Condition) (status metav1.ConditionStatus, reason, message string) {
+	r := v.Record
+	switch {
+	case r.DeletionTimestamp != nil:
+		return metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"
+	case len(r.Spec.IPs) == 0:
+		return metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"
+	}
+	for _, bad := range []struct {
+		kind   string
+		status metav1.ConditionStatus
+	}{
+		{v1alpha1.ConditionAllocated, metav1.ConditionFalse},
+		{v1alpha1.ConditionHomed, metav1.ConditionFalse},
+		{v1alpha1.ConditionConflict, metav1.ConditionTrue},
+		{v1alpha1.ConditionMismatch, metav1.ConditionTrue},
+	} {
+		if c := meta.FindStatusCondition(conditions, bad.kind); c != nil && c.Status == bad.status {
+			return metav1.ConditionFalse, c.Reason, c.Message
+		}
+	}
+	if v.node != "" && v.Pod.DeletionTimestamp == nil && !identity.OptsOut(v.Pod.Annotations) {
+		if err := pool.CheckBinding(ownerOf(v.State), v.node, v.held.Addrs, recorded(r)); err != nil {
+			return metav1.ConditionFalse, "EntriesDiffer", err.Error()
+		}
+	}
+	return metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"
+}
+
+func sameConditions(a, b []metav1.Condition) bool {
+	return slices.EqualFunc(a, b, func(x, y metav1.Condition) bool {
+		return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message && x.ObservedGeneration == y.ObservedGeneration
+	})
+}

@@ -1,0 +1,146 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ciliumpool
+
+import (
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// The spelling of entries is a format that other tools and other versions read: each row is a promise.
+func TestEntrySpelling(t *testing.T) {
+	at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
+	adopted := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
+	adopted.Since = at.Unix()
+	adoptedByHand := pool.ForOwner("db/mysql-0")
+	adoptedByHand.Since = at.Unix()
+	for spelling, want := range map[[2]string]pool.Entry{
+		{"", ""}:                               {},
+		{"router", ""}:                         pool.ForOwner("router"),
+		{"db/mysql-0", ""}:                     pool.ForOwner("db/mysql-0"),
+		{"db/mysql-0", "db/StatefulSet/mysql"}: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+		{"db/mysql-0", "db/StatefulSet.apps.kruise.io/mysql"}:                  pool.OwnedEntry("db", "mysql-0", "StatefulSet.apps.kruise.io", "mysql"),
+		{"db/mysql-0", "db/StatefulSet/mysql;since=2026-11-24T08:00:00Z"}:      adopted,
+		{"db/mysql-0", ";since=2026-11-24T08:00:00Z"}:                          adoptedByHand,
+		{"db/web", "bare-pod"}:                                                 pool.BarePodEntry("db", "web"),
+		{"db/web", "db/Pod/web"}:                                               pool.UnreservedEntry("db", "web"),
+		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z"}:                  pool.CooldownEntry("", at),
+		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z;owner=db/mysql-0"}: pool.CooldownEntry("db/mysql-0", at),
+		{"fixedip.io/moved", "node=node-1;pod=db/mysql-0"}:                     pool.MovedEntry("node-1", "db/mysql-0"),
+		{"fixedip.io/moved", "node=node-1;pod=db/mysql-0;leaving"}:             pool.LeavingEntry("node-1", "db/mysql-0"),
+		{"fixedip.io/move-target", "pod=db/mysql-0"}:                           pool.MoveTargetEntry("db/mysql-0"),
+		{"fixedip.io/cooldown", ""}:                                            {Kind: pool.Cooldown},
+		{"fixedip.io/moved", ""}:                                               {Kind: pool.Moved},
+		{"fixedip.io/moved", "node=node-1"}:                                    pool.MovedEntry("node-1", ""),
+		{"fixedip.io/moved", "pod=db/mysql-0"}:                                 pool.MovedEntry("", "db/mysql-0"),
+		{"fixedip.io/move-target", ""}:                                         {Kind: pool.MoveTarget},
+		{"somebody", ""}:                                                       pool.ForOwner("somebody"),
+	} {
+		raw := ipamtypes.AllocationIP{Owner: spelling[0], Resource: spelling[1]}
+		if got, canonical := DecodeEntry(raw); got != want || !canonical {
+			t.Errorf("DecodeEntry(%+v) = %+v, %v, want %+v", raw, got, canonical, want)
+		}
+		if got := EncodeEntry(want); got != raw {
+			t.Errorf("EncodeEntry(%+v) = %+v, want %+v", want, got, raw)
+		}
+	}
+}
+
+// Entries that users, other tools or later versions wrote are understood as far as possible.
+func TestEntryDecodedLeniently(t *testing.T) {
+	at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
+	for spelling, want := range map[[2]string]pool.Entry{
+		{"", "x"}:       {},
+		{"router", "x"}: pool.ForOwner("router"),
+		{"db/mysql-0", "reserved by the db team"}:                                             pool.ForOwner("db/mysql-0"),
+		{"db/mysql-0", "///"}:                                                                 pool.ForOwner("db/mysql-0"),
+		{"db/mysql-0", "db/StatefulSet/mysql;since=yesterday"}:                                pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+		{"db/mysql-0", "db/StatefulSet/mysql;new=field"}:                                      pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+		{"db/mysql-0", "other/StatefulSet/mysql"}:                                             pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+		{"db/web", "db/Pod/other"}:                                                            pool.UnreservedEntry("db", "web"),
+		{"fixedip.io/cooldown", "since=soon"}:                                                 {Kind: pool.Cooldown},
+		{"fixedip.io/cooldown", "owner=db/mysql-0;new=field;since=2026-11-24T09:00:00+01:00"}: pool.CooldownEntry("db/mysql-0", at),
+		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z;owner=router"}:                    pool.CooldownEntry("", at),
+		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z;since=2020-01-01T00:00:00Z"}:      pool.CooldownEntry("", at),
+		{"fixedip.io/moved", "node=node-1;pod=mysql-0;leaving"}:                               {Kind: pool.Moved, Node: "node-1", Leaving: true},
+		{"fixedip.io/moved", "leaving;pod=db/leaving;node=leaving"}:                           pool.LeavingEntry("leaving", "db/leaving"),
+		{"fixedip.io/move-target", "pod=fixedip.io/moved"}:                                    {Kind: pool.MoveTarget},
+		{"somebody", "since=2026-11-24T08:00:00Z"}:                                            pool.ForOwner("somebody"),
+		{"fixedip.io/unknown", "since=2026-11-24T08:00:00Z"}:                                  pool.ForOwner("fixedip.io/unknown"),
+	} {
+		raw := ipamtypes.AllocationIP{Owner: spelling[0], Resource: spelling[1]}
+		if got, canonical := DecodeEntry(raw); got != want || canonical {
+			t.Errorf("DecodeEntry(%+v) = %+v, %v, want %+v", raw, got, canonical, want)
+		}
+	}
+}
+
+// Whatever is written in a pool, decoding never fails, the owner survives, and what fixedip would write instead means the
+// same.
+func FuzzEntry(f *testing.F) {
+	for _, s := range [][2]string{
+		{"", ""}, {"", "x"}, {"db/mysql-0", "db/StatefulSet/mysql"}, {"db/mysql-0", "db/Pod/mysql-0"}, {"db/mysql-0", "bare-pod;since=2026-11-24T08:00:00Z"}, {"router", ""},
+		{"fixedip.io/cooldown", "since=2026-11-21T10:00:00Z"}, {"fixedip.io/cooldown", "owner=db/mysql-0"}, {"fixedip.io/cooldown", "soon"},
+		{"fixedip.io/moved", "node=node-1;pod=db/mysql-0"}, {"fixedip.io/moved", "node=node-1;pod=db/mysql-0;leaving"}, {"fixedip.io/moved", "leaving"},
+		{"fixedip.io/move-target", "pod=db/mysql-0"}, {"fixedip.io/move-target", "fixedip.io/moved"},
+		{"db/", ""}, {"/mysql-0", ""}, {"a/b/c", ""}, {"db/mysql-0 [restored]", "x"}, {"db/mysql-0", "//"}, {"db/mysql-0", ";;since=1970-01-01T00:00:00Z"},
+	} {
+		f.Add(s[0], s[1])
+	}
+	f.Fuzz(func(t *testing.T, owner, resource string) {
+		raw := ipamtypes.AllocationIP{Owner: owner, Resource: resource}
+		e, canonical := DecodeEntry(raw)
+		written := EncodeEntry(e)
+		if written.Owner != owner || canonical != (written == raw) {
+			t.Errorf("%+v is read as %+v (canonical: %v) and written as %+v", raw, e, canonical, written)
+		}
+		if again, canonical := DecodeEntry(written); again != e || !canonical {
+			t.Errorf("%+v is written as %+v, which is read as %+v (canonical: %v)", e, written, again, canonical)
+		}
+		if e.Owner != "" && e.Owner != owner || e.Pod != "" && !pool.IsPodKey(e.Pod) || e.Kind != pool.Owned && (e.Purpose != 0 || e.Workload != "") || e.Kind != pool.Moved && (e.Node != "" || e.Leaving) {
+			t.Errorf("%+v is read as %+v", raw, e)
+		}
+		if pod := pool.IsPodKey(owner); pod != (e.Kind == pool.Owned) {
+			t.Errorf("%+v is read as %+v", raw, e)
+		}
+	})
+}
+
+// Every entry that fixedip makes survives encoding and decoding, whatever the pod and the node are called.
+func FuzzEntryRoundTrip(f *testing.F) {
+	for _, s := range [][4]string{{"db", "mysql-0", "node-1", "mysql"}, {"db", "leaving", "node-1", "w"}, {"leaving", "leaving", "leaving", "leaving"}, {"since", "owner", "fixedip.io", "pod"}, {"db", "a.b", "node.example.com", "c.d"}} {
+		f.Add(s[0], s[1], s[2], s[3], int64(1795600000))
+	}
+	f.Fuzz(func(t *testing.T, namespace, name, node, workload string, seconds int64) {
+		if len(validation.IsDNS1123Label(namespace)) > 0 {
+			return
+		}
+		for _, n := range []string{name, node, workload} {
+			if len(validation.IsDNS1123Subdomain(n)) > 0 {
+				return
+			}
+		}
+		at := time.Unix(seconds, 0)
+		if year := at.UTC().Year(); year < 0 || year > 9999 {
+			return
+		}
+		owner := pool.OwnerKey(namespace, name)
+		adopted := pool.OwnedEntry(namespace, name, "StatefulSet.apps.kruise.io", workload)
+		adopted.Since = seconds
+		for _, e := range []pool.Entry{
+			{}, pool.ForOwner(owner), pool.BarePodEntry(namespace, name), pool.UnreservedEntry(namespace, name), adopted,
+			pool.OwnedEntry(namespace, name, "StatefulSet", workload), pool.CooldownEntry("", at), pool.CooldownEntry(owner, at),
+			pool.MovedEntry(node, owner), pool.LeavingEntry(node, owner), pool.MoveTargetEntry(owner),
+		} {
+			if got, canonical := DecodeEntry(EncodeEntry(e)); got != e || !canonical {
+				t.Errorf("%+v is read back as %+v (canonical: %v)", e, got, canonical)
+			}
+		}
+	})
+}

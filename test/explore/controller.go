@@ -1,0 +1,266 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"net/netip"
+
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// controllerSteps are the steps of fixedip-controller. What it has in its caches may be anything, so that it may begin a
+// task at any time; begin is what it reads from the API server first.
+func controllerSteps(sc scope, s state, emit emitter) {
+	recordSteps(sc, s, emit)
+	if s.task.kind == noTask {
+		for name := range int8(nameCount) {
+			for addr := range int8(addrCount) {
+				beginTasks(sc, s, name, addr, emit)
+			}
+		}
+		return
+	}
+	about := step{kind: taskBegins, name: s.task.name, node: s.task.node, addr: s.task.addr, task: s.task.kind}
+	continueTask(sc, s, func(kind stepKind, t state) {
+		about.kind = kind
+		emit(about, t)
+	})
+	if s.crashes > 0 {
+		t := s
+		t.task, t.crashes = noTaskNow, t.crashes-1
+		about.kind = taskCrashes
+		emit(about, t)
+	}
+}
+
+// recordSteps keep the FixedIPs in step with what the API server shows. Each is one write with a precondition.
+func recordSteps(sc scope, s state, emit emitter) {
+	for name := range int8(nameCount) {
+		p, rec := s.pods[name], s.records[name]
+		about := step{name: name, serial: s.serial[name], node: p.node, addr: p.addr}
+		if !rec.exists && s.wanted[name] && p.exists && !p.deleting && p.addr != none && s.recordOf(p.addr) == none &&
+			s.nodes[p.node].entries.owned(name) == p.addr {
+			t := s
+			t.records[name] = record{exists: true, addr: p.addr, ready: true}
+			about.kind = recordCreated
+			emit(about, t)
+		}
+		if rec.exists && rec.deleting && s.entryOf(name) == none {
+			t := s
+			t.records[name] = noRecord
+			about.kind, about.addr = recordDeleted, rec.addr
+			emit(about, t)
+		}
+		if sc.slots && rec.exists && rec.takeable {
+			for other := range int8(nameCount) {
+				if other != name && !s.records[other].exists && s.nodes[homes[rec.addr]].entries.owned(other) == rec.addr {
+					t := s
+					t.records[name], t.records[other] = noRecord, record{exists: true, addr: rec.addr, ready: true}
+					about.kind, about.addr = recordFollows, rec.addr
+					emit(about, t)
+				}
+			}
+		}
+	}
+}
+
+// recordOf returns the name whose FixedIP has the address, or none.
+func (s *state) recordOf(addr int8) int8 {
+	for name, rec := range s.records {
+		if rec.exists && rec.addr == addr {
+			return int8(name)
+		}
+	}
+	return none
+}
+
+// entryOf returns an address whose entry belongs to the name, or none.
+func (s *state) entryOf(name int8) int8 {
+	for n := range s.nodes {
+		if a := s.nodes[n].entries.owned(name); a != none {
+			return a
+		}
+	}
+	return none
+}
+
+// beginTasks emits the tasks about one name and one address that the API server does not contradict.
+func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
+	node := homes[addr]
+	entry := s.nodes[node].entries[addr]
+	p, rec := s.pods[name], s.records[name]
+	begin := func(kind taskKind, change func(t *state)) {
+		t := s
+		t.task = task{kind: kind, name: name, node: node, addr: addr, before: entry}
+		if change != nil {
+			change(&t)
+		}
+		emit(step{kind: taskBegins, name: name, serial: s.serial[name], node: node, addr: addr, task: kind}, t)
+	}
+	owned := entry != 0 && entry.entry().OwnedBy(owners[name])
+	gone := !s.wanted[name] && !p.exists || rec.deleting && !p.exists || sc.mutation == releaseUnseen
+	if owned && gone && !(sc.slots && rec.takeable) {
+		begin(release, func(t *state) { t.records[name].deleting = rec.exists })
+	}
+	cooling := entry != 0 && entry.entry().CoolsDownFrom(owners[name])
+	if cooling && p.exists && p.node == node && (p.addr == none || p.addr == addr) && s.nodes[node].entries.owned(name) == none {
+		begin(restore, nil)
+	}
+	if cooling && s.nodes[node].mark == unmarked {
+		begin(expire, nil)
+	}
+	if s.serial[name] < sc.foreign[name] && p.exists && !p.deleting && p.addr == addr && !rec.exists && s.recordOf(addr) == none {
+		begin(adopt, func(t *state) { t.records[name] = record{exists: true, addr: addr, adopts: true} })
+	}
+	if rec.exists && !rec.ready && !rec.deleting && rec.addr == addr {
+		begin(adopt, nil)
+	}
+	if sc.slots && rec.exists && !rec.takeable && owned && rec.addr == addr && !p.exists && s.nodes[node].mark == unmarked {
+		begin(judgeSlot, nil)
+	}
+}
+
+// continueTask emits the next step of the task under way.
+func continueTask(sc scope, s state, emit func(stepKind, state)) {
+	k, t := s.task, s
+	o := &t.nodes[k.node]
+	p := s.pods[k.name]
+	finish := func(kind stepKind) {
+		t.task = noTaskNow
+		emit(kind, t)
+	}
+	switch k.kind {
+	case release:
+		switch k.phase {
+		case 0:
+			n := poolOf(k.node, o.entries, o.used)
+			if !o.apply(n.Release(owners[k.name], nil, releaseTime(s.serial[k.name]))) {
+				panic("a release is decided from the newest version")
+			}
+			t.task.phase = 1
+			emit(taskWrites, t)
+		case 1:
+			// A pod of the name may have been bound to the node before the write, counting on the entry.
+			// It does not count on the entry of an adoption that the agent has not acknowledged.
+			if p.exists && p.node == k.node && k.before.entry().Since == 0 {
+				undo(o, k)
+				t.records[k.name].deleting = false
+				finish(taskUndoes)
+				return
+			}
+			finish(taskConcludes)
+		}
+	case restore:
+		n := poolOf(k.node, o.entries, o.used)
+		a := addrs[k.addr]
+		if o.entries[k.addr] == k.before && (!n.InUse(a) || n.Used[a] == owners[k.name]) && o.entries.owned(k.name) == none {
+			o.apply([]pool.Edit{n.Set(a, ownedEntry(k.name))})
+		}
+		finish(taskWrites)
+	case expire:
+		barrier(sc, s, emit, func(clear bool) {
+			n := poolOf(k.node, o.entries, o.used)
+			if edit, ok := n.Drop(addrs[k.addr]); clear && ok && !s.runsUnseen(k.node, k.addr) && o.entries[k.addr] == k.before {
+				o.apply([]pool.Edit{edit})
+			}
+			o.mark, o.answered = unmarked, entries{}
+			finish(taskConcludes)
+		})
+	case adopt:
+		runs := p.exists && !p.deleting && p.node == k.node && p.addr == k.addr
+		switch {
+		case k.phase == 0:
+			n := poolOf(k.node, o.entries, o.used)
+			e, exists := n.Entries[addrs[k.addr]]
+			user, used := n.Used[addrs[k.addr]]
+			if exists && e.Kind == pool.Dynamic && (!used || user == owners[k.name]) {
+				o.apply([]pool.Edit{n.Own(addrs[k.addr], ownedEntry(k.name), releaseTime(0))})
+			}
+			t.task.phase = 1
+			emit(taskWrites, t)
+		case k.phase == 1 && !runs:
+			// The pod has gone: there is nothing to adopt. The address cools down like any other.
+			t.records[k.name].deleting = true
+			finish(taskUndoes)
+		case k.phase == 1 && o.mark != unmarked:
+		default:
+			barrier(sc, s, emit, func(bool) {
+				owned := o.entries[k.addr] != 0 && o.entries[k.addr].entry().OwnedBy(owners[k.name])
+				t.records[k.name].ready = owned && runs && s.clear(sc, k.node, k.addr, owners[k.name])
+				o.mark, o.answered = unmarked, entries{}
+				finish(taskConcludes)
+			})
+		}
+	case judgeSlot:
+		barrier(sc, s, emit, func(clear bool) {
+			t.records[k.name].takeable = clear && !p.exists && o.entries[k.addr] == k.before
+			o.mark, o.answered = unmarked, entries{}
+			finish(taskConcludes)
+		})
+	}
+}
+
+// barrier asks the agent of the task's node and calls judge when it has answered. clear: no pod can have the address.
+func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear bool)) {
+	k := s.task
+	o := s.nodes[k.node]
+	if k.kind == expire && sc.mutation == noBarrier {
+		judge(o.used[k.addr] == none)
+		return
+	}
+	switch o.mark {
+	case unmarked:
+		t := s
+		t.nodes[k.node].mark = asked
+		t.task.phase = 2
+		emit(taskMarks, t)
+	case answered:
+		judge(s.clear(sc, k.node, k.addr, ""))
+	}
+}
+
+// clear reports whether the answer of an agent shows that no pod but owner can have the address.
+func (s *state) clear(sc scope, node, addr int8, owner string) bool {
+	o := s.nodes[node]
+	if !o.complete && sc.mutation != trustIncomplete {
+		return false
+	}
+	n := poolOf(node, o.answered, o.used)
+	var pods []agentview.Pod
+	for name, p := range s.pods {
+		if !p.exists || p.node != node {
+			continue
+		}
+		pod := agentview.Pod{Owner: owners[name]}
+		if p.addr != none {
+			pod.Addrs = []netip.Addr{addrs[p.addr]}
+		}
+		pods = append(pods, pod)
+	}
+	evidence := agentview.Evidence{Node: n.Name, UID: n.UID, Generation: n.Generation, Entries: n.Entries, Used: n.Used}
+	return evidence.Judge(addrs[addr], owner, pods).State == agentview.Clear
+}
+
+// runsUnseen reports whether a pod that was deleted by force runs with the address, and its agent has refused the next pod of
+// its name, after which the CNI plugin gave the address back (Cilium fact 30). No component can know that then. The design
+// assumes that the kubelet stops such a pod before the cooldown is over.
+func (s *state) runsUnseen(node, addr int8) bool {
+	for name := range s.boxes {
+		for serial, b := range s.boxes[name] {
+			deleted := !s.pods[name].exists || s.serial[name] != int8(serial)
+			if b.state == running && b.node == node && b.addr == addr && deleted && b.givenBack {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// undo writes back what a release has replaced, if it still stands as it was written.
+func undo(o *object, k task) {
+	if e := o.entries[k.addr]; e != 0 && e.entry().CoolsDownFrom(owners[k.name]) {
+		o.entries[k.addr] = k.before
+	}
+}

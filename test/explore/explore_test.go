@@ -1,0 +1,98 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// limit is how many states a scope may have: FIXEDIP_STATES, or what fits into make test.
+func limit(t *testing.T) int {
+	text, ok := os.LookupEnv("FIXEDIP_STATES")
+	if !ok {
+		return 420_000
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("FIXEDIP_STATES is %q, which is not a number", text)
+	}
+	return n
+}
+
+func history(steps []step) string {
+	text := ""
+	for i, s := range steps {
+		text += fmt.Sprintf("%3d %s\n", i+1, s)
+	}
+	return text
+}
+
+// scopes are explored until no new state is left if completes is set, and otherwise as far as the limit allows.
+var scopes = map[string]scope{
+	"1 two schedulers, two pods": {
+		completes: true, wholeClaims: true, replicas: 2, pods: [nameCount]int8{1, 1}, stale: 1, crashes: 1, lasting: true,
+	},
+	"2 a pod goes and the next of its name comes": {
+		wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 0}, nodeOwned: []int8{1}, stale: 1, crashes: 2, removals: 1,
+	},
+	"3 an address changes hands": {
+		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{1, 1}, nodeOwned: []int8{1, 2}, stale: 1, crashes: 1, removals: 1,
+	},
+	"4 a slot changes hands": {
+		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{1, 1}, nodeOwned: []int8{1, 2}, slots: true, stale: 1, crashes: 1, removals: 1,
+	},
+	"5 a pod of another scheduler is adopted": {
+		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 1}, nodeOwned: []int8{1, 2}, dynamic: []int8{0}, foreign: [nameCount]int8{1, 0}, crashes: 1, removals: 1,
+	},
+	"6 two pods of another scheduler compete": {
+		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 1}, nodeOwned: []int8{1, 2}, dynamic: []int8{0}, foreign: [nameCount]int8{1, 1}, crashes: 0, removals: 0,
+	},
+	"7 another scheduler places every pod": {
+		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 1}, nodeOwned: []int8{1, 2}, dynamic: []int8{0}, foreign: [nameCount]int8{2, 1},
+	},
+	"8 everything": {
+		wholeClaims: true, replicas: 2, pods: [nameCount]int8{2, 2}, stale: 1, crashes: 2, removals: 1,
+	},
+}
+
+func TestExplore(t *testing.T) {
+	for _, name := range slices.Sorted(maps.Keys(scopes)) {
+		sc := scopes[name]
+		t.Run(name, func(t *testing.T) {
+			r := search(sc, limit(t))
+			t.Logf("%d states, up to %d steps, complete: %v", r.states, r.depth, r.complete)
+			if sc.completes && !r.complete {
+				t.Errorf("not complete after %d states", r.states)
+			}
+			if r.violation != "" {
+				t.Errorf("%s after\n%s", r.violation, history(r.history))
+			}
+		})
+	}
+}
+
+// Each rule is needed: without it a state is reached that violates an invariant.
+func TestMutations(t *testing.T) {
+	for m, in := range map[mutation]string{
+		releaseUnseen:   "3 an address changes hands",
+		noBarrier:       "3 an address changes hands",
+		trustIncomplete: "3 an address changes hands",
+		ignoreReady:     "6 two pods of another scheduler compete",
+	} {
+		t.Run(fmt.Sprint(m), func(t *testing.T) {
+			sc := scopes[in]
+			sc.mutation = m
+			r := search(sc, limit(t))
+			if r.violation == "" {
+				t.Fatalf("not noticed in %d states of %q (complete: %v)", r.states, in, r.complete)
+			}
+			t.Logf("%d states: %s after\n%s", r.states, r.violation, history(r.history))
+		})
+	}
+}

@@ -1,0 +1,148 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+// nodeSteps are the steps of kubelets and agents.
+func nodeSteps(s state, emit emitter) {
+	for n := range int8(nodeCount) {
+		agentSteps(s, n, emit)
+	}
+	for name := range int8(nameCount) {
+		for serial := range int8(podsPerName) {
+			kubeletSteps(s, name, serial, emit)
+		}
+	}
+}
+
+func agentSteps(s state, n int8, emit emitter) {
+	at, o := s.agents[n], s.nodes[n]
+	current := at.seen == o.entries && at.mark == o.mark
+	if !current {
+		t := s
+		t.agents[n].seen, t.agents[n].mark = o.entries, o.mark
+		emit(step{kind: agentSees, node: n}, t)
+	}
+	// A status update of a version that is not the newest is refused (Cilium facts 10 and 24). Reports without an answer are
+	// left out: they can only keep a step from being made.
+	if current && o.mark == asked {
+		t := s
+		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring
+		t.nodes[n].mark, t.agents[n].mark, t.nodes[n].answered = answered, answered, o.entries
+		emit(step{kind: agentAnswers, node: n}, t)
+	}
+	if at.restoring {
+		t := s
+		t.agents[n].restoring = false
+		// An endpoint keeps its address only if the pool lists it (Cilium fact 7).
+		for name := range t.boxes {
+			for serial := range t.boxes[name] {
+				b := &t.boxes[name][serial]
+				if b.state != running || b.node != n {
+					continue
+				}
+				b.endpoint = at.seen[b.addr] != 0 && t.agents[n].allocated[b.addr] == none
+				if b.endpoint {
+					t.agents[n].allocated[b.addr] = int8(name)
+				}
+			}
+		}
+		emit(step{kind: agentRestores, node: n}, t)
+	}
+	if s.crashes > 0 {
+		t := s
+		t.crashes--
+		t.agents[n] = agent{seen: o.entries, mark: o.mark, allocated: unused, restoring: true}
+		for name := range t.boxes {
+			for serial := range t.boxes[name] {
+				if b := &t.boxes[name][serial]; b.node == n {
+					b.endpoint = false
+				}
+			}
+		}
+		emit(step{kind: agentRestarts, node: n}, t)
+	}
+}
+
+// kubeletSteps are those of one pod on its node. The kubelet may not have seen yet that the pod was deleted.
+func kubeletSteps(s state, name, serial int8, emit emitter) {
+	b := s.boxes[name][serial]
+	if b.node == none {
+		return
+	}
+	about := step{name: name, serial: serial, node: b.node}
+	newest := s.serial[name] == serial && s.pods[name].exists
+	at := s.agents[b.node]
+	switch b.state {
+	case absent:
+		if at.restoring {
+			break
+		}
+		for _, a := range at.next(name) {
+			t := s
+			if holder := t.endpointOf(b.node, a); holder != nil {
+				// The agent refuses an endpoint whose address another endpoint has, and the CNI plugin gives the address back
+				// (Cilium fact 30).
+				t.agents[b.node].allocated[a], holder.givenBack = none, true
+			} else {
+				t.agents[b.node].allocated[a] = name
+				t.boxes[name][serial] = sandbox{state: running, node: b.node, addr: a, endpoint: true}
+			}
+			if t != s {
+				about.kind, about.addr = cniAdd, a
+				emit(about, t)
+			}
+		}
+	case running:
+		if newest && s.pods[name].addr == none {
+			t := s
+			t.pods[name].addr = b.addr
+			about.kind, about.addr = kubeletReports, b.addr
+			emit(about, t)
+		}
+	}
+	if newest && !s.pods[name].deleting || b.state == stopped {
+		return
+	}
+	t := s
+	if b.endpoint {
+		// The CNI DEL frees the address, whichever endpoint has it by now (Cilium fact 13).
+		t.agents[b.node].allocated[b.addr] = none
+	}
+	t.boxes[name][serial] = sandbox{state: stopped, node: none, addr: none}
+	if newest {
+		t.pods[name] = noPod
+	}
+	about.kind = kubeletStops
+	emit(about, t)
+}
+
+// next returns the addresses that the agent may choose for a pod (Cilium facts 1-3).
+func (a agent) next(name int8) []int8 {
+	var owned, free []int8
+	for i, s := range a.seen {
+		switch {
+		case s == 0:
+		case s.entry().OwnedBy(owners[name]):
+			owned = append(owned, int8(i))
+		case s.entry().Owner == "" && s.entry().Kind == 0 && a.allocated[i] == none:
+			free = append(free, int8(i))
+		}
+	}
+	if len(owned) > 0 {
+		return owned
+	}
+	return free
+}
+
+// endpointOf returns the sandbox whose endpoint has the address on the node, or nil.
+func (s *state) endpointOf(node, addr int8) *sandbox {
+	for name := range s.boxes {
+		for serial := range s.boxes[name] {
+			if b := &s.boxes[name][serial]; b.endpoint && b.node == node && b.addr == addr {
+				return b
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,295 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explore
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// The scope. Everything is an index, so that a state is a small comparable value.
+const (
+	nodeCount      = 2
+	addrCount      = 3
+	nameCount      = 2
+	podsPerName    = 2
+	schedulerCount = 2
+)
+
+// none is no node, no address, no name or no pod.
+const none int8 = -1
+
+var (
+	addrs     = [addrCount]netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.1.2")}
+	subnets   = [nodeCount]netip.Prefix{netip.MustParsePrefix("10.0.0.0/24"), netip.MustParsePrefix("10.0.1.0/24")}
+	nodeNames = [nodeCount]string{"node-0", "node-1"}
+	// homes are the nodes whose subnets have the addresses. Index: an address.
+	homes = [addrCount]int8{0, 0, 1}
+	// owners are the pods as pool entries name them. Index: a name.
+	owners = [nameCount]string{"db/web-0", "db/web-1"}
+)
+
+// slot is an entry of a pool as an index into interned; 0: there is no entry.
+type slot uint8
+
+// interned are all entries that were ever written. It is filled while states are visited, by one goroutine.
+var interned = []pool.Entry{{}}
+
+func intern(e pool.Entry) slot {
+	for i, known := range interned[1:] {
+		if known == e {
+			return slot(i + 1)
+		}
+	}
+	interned = append(interned, e)
+	return slot(len(interned) - 1)
+}
+
+func (s slot) entry() pool.Entry { return interned[s] }
+
+// entries are the entries of one pool. Index: an address.
+type entries [addrCount]slot
+
+// owned returns the address whose entry gives it to the name, or none.
+func (e entries) owned(name int8) int8 {
+	for i, s := range e {
+		if s != 0 && s.entry().OwnedBy(owners[name]) {
+			return int8(i)
+		}
+	}
+	return none
+}
+
+// usage says which name uses an address. Index: an address.
+type usage [addrCount]int8
+
+var unused = usage{none, none, none}
+
+// object is a CiliumNode at the API server.
+type object struct {
+	entries entries
+	used    usage
+	// complete reports whether used names the router, so that the agent that wrote it had restored its endpoints.
+	complete bool
+	mark     mark
+	// answered are the entries of the version that the agent had processed when it answered.
+	answered entries
+}
+
+// mark is the state of the agent barrier: the key in status.ipam.release-ips of an address outside the pool.
+type mark uint8
+
+const (
+	unmarked mark = iota
+	asked
+	answered
+)
+
+// agent is a Cilium agent.
+type agent struct {
+	// seen are the entries of the version of the CiliumNode that it has processed, and mark is the mark in that version.
+	seen entries
+	mark mark
+	// allocated is its allocator.
+	allocated usage
+	// restoring is true from its start until it has restored its endpoints.
+	restoring bool
+}
+
+// pod is a pod at the API server.
+type pod struct {
+	exists, deleting bool
+	// node is where it is bound, or none.
+	node int8
+	// addr is its status.podIPs, or none while they are not reported.
+	addr int8
+}
+
+// sandbox is what runs of one pod on its node, whatever the API server says.
+type sandbox struct {
+	state      sandboxState
+	node, addr int8
+	// endpoint: the agent knows the endpoint of the sandbox. One that it could not restore runs on without.
+	endpoint bool
+	// givenBack: the CNI plugin has given the address back after the agent refused another pod that had got it too.
+	givenBack bool
+}
+
+type sandboxState uint8
+
+const (
+	// absent: the pod has not been started. The kubelet may start it if it is bound to node.
+	absent sandboxState = iota
+	running
+	stopped
+)
+
+// record is a FixedIP.
+type record struct {
+	exists, deleting bool
+	addr             int8
+	// ready: the agent has acknowledged the entry. No pod of the name is placed before.
+	ready bool
+	// adopts: the address is that of a running pod which another scheduler placed.
+	adopts bool
+	// takeable: the controller has found that the pod of this slot has stopped.
+	takeable bool
+}
+
+// scheduler is one replica of the scheduler.
+type scheduler struct {
+	phase schedulerPhase
+	// pools and records are what its caches had when it looked. They are cleared as soon as they do not matter.
+	pools   [nodeCount]entries
+	used    [nodeCount]usage
+	records [nameCount]record
+	// name, serial, node and addr are the pod that it places and the decision.
+	name, serial, node, addr int8
+	// standing: the entry exists as far as its cache shows, so that nothing is written.
+	standing bool
+}
+
+type schedulerPhase uint8
+
+const (
+	idle schedulerPhase = iota
+	looked
+	decided
+	claimed
+)
+
+// task is what the controller is in the middle of.
+type task struct {
+	kind       taskKind
+	phase      uint8
+	name       int8
+	node, addr int8
+	// before is the entry that the write of the task replaced.
+	before slot
+}
+
+type taskKind uint8
+
+const (
+	noTask taskKind = iota
+	release
+	restore
+	expire
+	adopt
+	judgeSlot
+)
+
+var noTaskNow = task{name: none, node: none, addr: none}
+
+// state is one state of the world.
+type state struct {
+	nodes  [nodeCount]object
+	agents [nodeCount]agent
+	// pods are the newest pods of the names, and serial says which of the name they are.
+	pods       [nameCount]pod
+	serial     [nameCount]int8
+	boxes      [nameCount][podsPerName]sandbox
+	records    [nameCount]record
+	schedulers [schedulerCount]scheduler
+	task       task
+	// wanted: the workload of the name exists, so that its pods are made.
+	wanted [nameCount]bool
+	// remade: the workload was deleted and made again.
+	remade [nameCount]bool
+	// crashes, removals and stale are how many are left of each; see scope.
+	crashes, removals, stale uint8
+}
+
+var (
+	noPod       = pod{node: none, addr: none}
+	noBox       = sandbox{node: none, addr: none}
+	noRecord    = record{addr: none}
+	idleReplica = scheduler{used: [nodeCount]usage{unused, unused}, records: [nameCount]record{noRecord, noRecord}, name: none, serial: none, node: none, addr: none}
+)
+
+// initial returns the world in which nothing has happened yet.
+func initial(sc scope) state {
+	s := state{task: noTaskNow, crashes: sc.crashes, removals: sc.removals, stale: sc.stale}
+	for n := range s.nodes {
+		s.nodes[n] = object{used: unused, complete: true}
+		s.agents[n] = agent{allocated: unused}
+	}
+	for _, a := range sc.dynamic {
+		s.nodes[homes[a]].entries[a] = intern(pool.Entry{})
+	}
+	for _, a := range sc.nodeOwned {
+		s.nodes[homes[a]].entries[a] = intern(pool.Entry{Kind: pool.NodeOwned, Owner: "router"})
+	}
+	for n := range s.agents {
+		s.agents[n].seen = s.nodes[n].entries
+	}
+	for i := range s.pods {
+		s.pods[i], s.serial[i], s.records[i], s.wanted[i] = noPod, none, noRecord, sc.pods[i] > 0
+		for j := range s.boxes[i] {
+			s.boxes[i][j] = noBox
+		}
+	}
+	for i := range s.schedulers {
+		s.schedulers[i] = idleReplica
+	}
+	return s
+}
+
+// poolOf returns a pool as the core sees it.
+func poolOf(node int8, e entries, used usage) pool.Node {
+	n := pool.Node{
+		Name: nodeNames[node], UID: nodeNames[node], Generation: 1, HasPool: true, HasUsed: true,
+		Subnets: []netip.Prefix{subnets[node]}, PodCIDRs: []string{subnets[node].String()},
+		Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{},
+	}
+	for i, s := range e {
+		if s != 0 {
+			n.Entries[addrs[i]] = s.entry()
+		}
+	}
+	for i, name := range used {
+		if name != none {
+			n.Used[addrs[i]] = owners[name]
+		}
+	}
+	return n
+}
+
+// apply writes edits as the API server applies their patch: all of them, or none if one of their tests fails.
+func (o *object) apply(edits []pool.Edit) bool {
+	next := o.entries
+	for _, e := range edits {
+		i := indexOf(e.Addr)
+		now := o.entries[i]
+		if (now != 0) != (e.From != nil) || now != 0 && now.entry() != *e.From || e.Unlisted && o.used[i] != none {
+			return false
+		}
+		next[i] = 0
+		if e.To != nil {
+			next[i] = intern(*e.To)
+		}
+	}
+	o.entries = next
+	return true
+}
+
+func indexOf(a netip.Addr) int {
+	for i := range addrs {
+		if addrs[i] == a {
+			return i
+		}
+	}
+	panic(fmt.Sprintf("address %s is outside the scope", a))
+}
+
+// releaseTime returns when addresses are taken from a pod. There are no clocks here, but releases from two pods of one name
+// are told apart.
+func releaseTime(serial int8) time.Time { return time.Unix(int64(serial)+2, 0) }
+
+func ownedEntry(name int8) pool.Entry {
+	return pool.OwnedEntry("db", owners[name][len("db/"):], "StatefulSet", "web")
+}
