@@ -17,7 +17,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 )
