@@ -1,3 +1,6 @@
+# Copyright The fixedip Authors
+# SPDX-License-Identifier: Apache-2.0
+
 # An image for each program: one static binary, no shell, no root.
 #
 #   docker build --target fixedip-controller --build-arg VERSION=v1.0.0 -t fixedip-controller:v1.0.0 .

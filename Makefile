@@ -1,6 +1,9 @@
-# make demo     the main job: watch a StatefulSet keep its addresses (KEEP=1 leaves it running)
+# Copyright The fixedip Authors
+# SPDX-License-Identifier: Apache-2.0
+
+# make demo     a StatefulSet that keeps its addresses, on a cluster of its own (KEEP=1 leaves it running)
 # make test     all tests, with the race detector
-# make verify   generated code, go.mod, format and lint are as they should be
+# make verify   checks generated code, go.mod, format and lint
 # make cluster  a cluster of real nodes on this machine, as root
 # make e2e      all scenarios on such a cluster
 # make help     all targets
@@ -8,25 +11,24 @@
 BIN      := bin
 DEMO_DIR ?= $(CURDIR)/.demo
 
-# Read once: images are found under the name that they were given, whatever is committed meanwhile.
+# Read once, so that images keep their name if something is committed meanwhile.
 ifndef VERSION
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 endif
 export VERSION
 
-# One set of flags for everything, so that everything shares one build cache. The race detector is
-# the one that needs cgo.
+# One set of flags for all builds, so that all share one build cache. Only the race detector needs cgo.
 export GOFLAGS     := -trimpath
 export CGO_ENABLED := 0
 
-# The version has to begin with that of Kubernetes: its metrics go by it.
+# The version has to begin with that of Kubernetes, because its metrics depend on it.
 KUBERNETES_VERSION := $(shell go list -m -f '{{.Version}}' k8s.io/kubernetes)
 LDFLAGS            := -s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)
 
 TOOL := go tool -modfile=hack/tools/go.mod
 
 .PHONY: help
-help: ## Shows this
+help: ## Shows this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
@@ -37,19 +39,21 @@ setup: ## Downloads all modules
 ##@ Programs
 
 PROGRAMS := fixedip-scheduler fixedip-controller kubectl-fixedip
+# RACED are the programs that the tests run with the race detector. kubectl-fixedip does one thing at a time.
+RACED    := fixedip-scheduler fixedip-controller
 CLUSTER  := fixedip-controlplane fixedip-simnode
 
 .PHONY: build
 build: $(PROGRAMS:%=$(BIN)/%) ## Builds our programs
 
-# All heavy compiling, with progress. What comes after it finds its packages in the build cache.
+# Compiles everything, with progress. Later targets find the packages in the build cache.
 .PHONY: programs
-programs: build $(CLUSTER:%=$(BIN)/%) $(BIN)/demo $(PROGRAMS:%=$(BIN)/race/%) ## Builds all programs, those of the demo and the tests too
+programs: build $(CLUSTER:%=$(BIN)/%) $(BIN)/demo $(RACED:%=$(BIN)/race/%) ## Builds all programs, including those of the demo and the tests
 
 .PHONY: FORCE
 FORCE:
 
-# go build knows better than make what has changed.
+# Go build finds out what has changed, not make.
 $(PROGRAMS:%=$(BIN)/%): $(BIN)/%: FORCE
 	@hack/build.sh $@ ./cmd/$* -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
 
@@ -63,19 +67,19 @@ $(BIN)/pack: FORCE
 	@hack/build.sh $@ ./hack/pack
 
 .PHONY: images
-images: build $(BIN)/pack ## Makes the images of the Dockerfile, without a container engine
+images: build $(BIN)/pack ## Builds the images of the Dockerfile, without a container engine
 	@$(BIN)/pack -tag $(VERSION) -out $(BIN)/images
 
 $(BIN)/scale: FORCE
 	@hack/build.sh $@ ./test/scale
 
-$(PROGRAMS:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
+$(RACED:%=$(BIN)/race/%): $(BIN)/race/%: FORCE
 	@CGO_ENABLED=1 hack/build.sh $@ ./cmd/$* -race -ldflags '$(LDFLAGS)+fixedip-$(VERSION)'
 
-##@ The main job
+##@ Demo
 
 .PHONY: demo
-demo: $(CLUSTER:%=$(BIN)/%) build $(BIN)/demo ## Runs the main job on a cluster of its own (KEEP=1 leaves it running)
+demo: $(CLUSTER:%=$(BIN)/%) build $(BIN)/demo ## Runs the demo on a cluster of its own (KEEP=1 leaves it running)
 	@$(BIN)/demo -bin $(BIN) -dir $(DEMO_DIR) $(if $(KEEP),-keep)
 
 .PHONY: demo-stop
@@ -84,7 +88,7 @@ demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
 
 ##@ A cluster of real nodes
 
-# What it is like; see README.md.
+# Its properties; see README.md.
 CILIUM      ?= 1.19
 NODES       ?= 2
 FAMILIES    ?= IPv4
@@ -96,22 +100,22 @@ REAL      := fixedip-nodeinit fixedip-testpod fixedip-kubelet fixedip-kubectl
 PREFLIGHT := $(BIN)/realcluster-preflight
 
 .PHONY: cluster
-cluster: preflight ## Starts one, with containerd, kubelets and Cilium, in place of an earlier one
+cluster: preflight ## Starts a cluster with containerd, kubelets and Cilium; replaces an earlier one
 	@$(MAKE) --no-print-directory cluster-programs
 	@$(BIN)/realcluster up --dir=$(CLUSTER_DIR) --bin=$(BIN) --cilium=$(CILIUM) --nodes=$(NODES) \
 	  --families=$(FAMILIES) --routing=$(ROUTING) --update-rate=$(UPDATE_RATE)
 
 .PHONY: cluster-down
-cluster-down: $(BIN)/realcluster ## Ends it and deletes all that it has left
+cluster-down: $(BIN)/realcluster ## Stops it and deletes its files
 	@$(BIN)/realcluster down --dir=$(CLUSTER_DIR)
 
 .PHONY: kubectl
 kubectl: $(BIN)/fixedip-kubectl ## Runs kubectl on it: make kubectl ARGS="get pods -A"
 	@KUBECONFIG=$(CLUSTER_DIR)/control-plane/kubeconfig/admin.yaml $(BIN)/fixedip-kubectl $(ARGS)
 
-# Before anything is compiled that takes minutes.
+# Checked before anything is compiled, which takes minutes.
 .PHONY: preflight
-preflight: $(PREFLIGHT) ## Tells what this machine lacks for one, if anything
+preflight: $(PREFLIGHT) ## Prints what this machine lacks for such a cluster
 	@$(PREFLIGHT) -nodes $(NODES)
 
 .PHONY: cluster-programs
@@ -135,19 +139,19 @@ $(BIN)/fixedip-kubelet $(BIN)/fixedip-kubectl: $(BIN)/fixedip-%: FORCE
 
 ##@ End to end
 
-# What is run: CILIUM says on which version.
+# The scenarios to run, and the version of Cilium (CILIUM).
 RUN      ?=
 E2E_DIR  ?= $(CURDIR)/.e2e
 # How often agents report the addresses that they use. It is Cilium's default.
 E2E_RATE ?= 15s
-# Whether what can be is run a second time, while our programs are killed.
+# Whether scenarios run a second time, while our programs are killed.
 E2E_KILLS ?= true
 
 LINES := 1.18 1.19 1.20
 comma := ,
 space := $(subst ,, )
 
-# Three nodes, and the one that takes the place of another.
+# Three nodes, and one that replaces another.
 e2e e2e-matrix: NODES := 4
 
 .PHONY: e2e
@@ -159,14 +163,14 @@ e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, RUN='r
 BESIDE ?= 1
 
 .PHONY: e2e-matrix
-e2e-matrix: preflight ## Runs them on all versions of Cilium, and writes docs/project/end-to-end.md (BESIDE=3: all at the same time)
+e2e-matrix: preflight ## Runs the scenarios on all versions of Cilium, and writes docs/project/end-to-end.md (BESIDE=3: all at the same time)
 	@for line in $(LINES); do $(MAKE) --no-print-directory cluster-programs CILIUM=$$line || exit; done
 	@$(MAKE) --no-print-directory images $(BIN)/e2e
 	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(LINES)) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/project/end-to-end.md
 
-# A version may have been run by itself: make e2e CILIUM=1.18.
+# A version can also be run alone: make e2e CILIUM=1.18.
 .PHONY: e2e-table
-e2e-table: $(BIN)/e2e ## Writes docs/project/end-to-end.md from the last whole run on each version
+e2e-table: $(BIN)/e2e ## Writes docs/project/end-to-end.md from the last complete run on each version
 	@$(BIN)/e2e -dir $(E2E_DIR) -cilium $(subst $(space),$(comma),$(LINES)) -last -table docs/project/end-to-end.md
 
 $(BIN)/e2e: FORCE
@@ -191,12 +195,12 @@ $(BIN)/barrier: FORCE
 .PHONY: test
 test: test-unit test-explore test-sim test-framework test-integration ## Runs all tests
 
-# go test compiles packages without tests too, and those of the cluster take minutes to.
+# Go test compiles packages without tests too; those of the cluster take minutes.
 TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
 
-# The programs come first because their building shows how it goes, and that of tests does not.
+# The programs are built first, because their build shows progress and that of tests does not.
 .PHONY: test-unit
-test-unit: $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests that need no cluster
+test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
 	CGO_ENABLED=1 go test -race $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests)
 	go test ./test/e2e/scenarios
 
@@ -212,7 +216,7 @@ explore: ## Explores deeper (STATES=10000000 for each scope; a million states ta
 	FIXEDIP_STATES=$(STATES) go test -v -count=1 -timeout 0 ./test/explore -run 'TestExplore$$'
 
 .PHONY: test-sim
-test-sim: ## Runs the product in a model of the cluster, for a minute, always the same, and holds its agent against Cilium's own
+test-sim: ## Runs the product in a model of the cluster for a minute with a fixed seed, and compares the model's agent with Cilium's allocator
 	CGO_ENABLED=1 go test -race -count=1 ./test/sim -rapid.nofailfile -rapid.seed=1
 	go test -count=1 ./test/sim/agent
 
@@ -225,7 +229,7 @@ sim: ## Runs the product in a model of the cluster (STEPS=1000000 SEED=1)
 	go test -v -count=1 -timeout 0 ./test/sim -run 'TestModel$$' -rapid.nofailfile -rapid.checks=$$(( ($(STEPS) + 299) / 300 )) -rapid.seed=$(SEED)
 
 .PHONY: sim-mutations
-sim-mutations: ## Breaks the product on purpose, and looks whether the model notices
+sim-mutations: ## Puts bugs into the product, one at a time, and checks that the model detects each
 	go run ./test/sim/mutate
 
 # How long each target is fuzzed, and which: all if empty. Their corpora are also part of make test.
@@ -233,38 +237,47 @@ FUZZTIME ?= 10s
 FUZZ     ?=
 
 .PHONY: fuzz
-fuzz: ## Fuzzes what reads what people write, each target for a while (FUZZTIME=1m FUZZ=FuzzParse)
+fuzz: ## Runs each fuzz target (FUZZTIME=1m FUZZ=FuzzParse)
 	@hack/fuzz.sh $(FUZZTIME) '$(FUZZ)'
 
 .PHONY: test-framework
-test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler of the test's own, on a real API server
+test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler, on a real API server
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) CGO_ENABLED=1 go test -race -count=1 -timeout 20m ./test/framework
 
-# Failing each write takes five minutes beside the other tests, and a soak is worth its time: make faults and make soak.
+# Failing every write takes five minutes, and a soak even longer: make faults and make soak run them in full.
 .PHONY: test-integration
-test-integration: $(CLUSTER:%=$(BIN)/%) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(PROGRAMS:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
+test-integration: $(CLUSTER:%=$(BIN)/%) build $(RACED:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration -skip '(TestEveryWriteFails|TestSoak)$$'
 
-FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%)
+FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(RACED:%=$(BIN)/race/%)
 
 FAULTS ?= all
 
 .PHONY: faults
-faults: $(FAULT_PROGRAMS) ## Has every write of both programs fail, in each of three ways (FAULTS=share: in one of them)
+faults: $(FAULT_PROGRAMS) ## Fails every write of both programs in each of three ways (FAULTS=share: in one of them)
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_FAULTS=$(FAULTS) go test -v -count=1 -timeout 0 ./test/integration -run 'TestEveryWriteFails$$'
 
-# How many; make test has ten.
+# The number of kills; make test has ten.
 KILLS ?= 500
 
 .PHONY: kills
 kills: $(FAULT_PROGRAMS) ## Kills programs and control plane at random while pods come and go (KILLS=50 SEED=1; a seed of 0 is drawn)
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_KILLS=$(KILLS) FIXEDIP_SEED=$(SEED) go test -v -count=1 -timeout 0 ./test/integration -run 'TestKilledAtRandom$$'
 
-# How long pods come and go.
+# How often an address becomes free for a waiting pod, and for how many seconds two schedulers run; make test has 60
+# and 10.
+WAKEUPS ?= 1000
+CHURN   ?= 120
+
+.PHONY: races
+races: $(FAULT_PROGRAMS) ## Repeats the tests that look for lost wake-ups and for claims of two schedulers (WAKEUPS=1000 CHURN=120)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_WAKEUPS=$(WAKEUPS) FIXEDIP_CHURN=$(CHURN) go test -v -count=1 -timeout 0 ./test/integration -run '(TestNoLostWakeUps|TestTwoActiveSchedulers)$$'
+
+# The duration of the churn.
 SOAK ?= 1h
 
 .PHONY: soak
-soak: $(FAULT_PROGRAMS) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler ## Has pods come and go, and looks whether our programs hold more and more (SOAK=3m SEED=1)
+soak: $(FAULT_PROGRAMS) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler ## Creates and deletes pods, and checks that memory and goroutines do not grow (SOAK=3m SEED=1)
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_SOAK=$(SOAK) FIXEDIP_SEED=$(SEED) go test -v -count=1 -timeout 0 ./test/integration -run 'TestSoak$$'
 
 ##@ Measurements
@@ -275,11 +288,11 @@ FIXEDIPS ?= 50000
 scale: NODES := 5000
 
 .PHONY: scale
-scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(BIN)/scale ## Measures our programs' memory at NODES, PODS and FIXEDIPS; takes 24 GiB, and minutes (PROFILES=folder: heap profiles)
+scale: $(BIN)/fixedip-controlplane $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler $(BIN)/scale ## Measures the memory of our programs at NODES, PODS and FIXEDIPS; needs 24 GiB and minutes (PROFILES=folder: heap profiles)
 	@$(BIN)/scale -bin $(BIN) -dir $(CURDIR)/.scale -nodes $(NODES) -pods $(PODS) -fixedips $(FIXEDIPS) $(if $(PROFILES),-profiles $(PROFILES))
 
 .PHONY: claims
-claims: $(CLUSTER:%=$(BIN)/%) $(PROGRAMS:%=$(BIN)/race/%) ## Measures claims a second, beside the guide's way
+claims: $(FAULT_PROGRAMS) ## Measures claims per second, compared with the guide's method
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CLAIM_ROUNDS=10 go test -v -count=1 ./test/integration -run 'TestCostOfAClaim$$'
 
 .PHONY: test-e2e
@@ -287,24 +300,28 @@ test-e2e: preflight ## Runs the tests on real nodes, as root (CILIUM=1.18 or 1.2
 	@$(MAKE) --no-print-directory cluster-programs
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CILIUM=$(CILIUM) go test -v -count=1 -timeout 60m ./test/e2e
 
-##@ Care
+##@ Maintenance
 
 .PHONY: generate
-generate: ## Makes deep copies and the CRD manifest anew
-	$(TOOL) controller-gen object paths=./ipam/api/... paths=./plugins/apis/...
+generate: ## Generates deep copies and the CRD manifest
+	$(TOOL) controller-gen object:headerFile=hack/boilerplate.go.txt paths=./ipam/api/... paths=./plugins/apis/...
 	$(TOOL) controller-gen crd paths=./ipam/api/... output:crd:dir=manifests/crd
 
 VULNDB ?= https://vuln.go.dev
 
 .PHONY: vulncheck
-vulncheck: ## Looks for known vulnerabilities in what our programs call (VULNDB=file:///folder: without the internet)
+vulncheck: ## Looks for known vulnerabilities in the code that our programs call (VULNDB=file:///folder: without the internet)
 	@hack/vulncheck.sh $(VULNDB)
 
+.PHONY: lint
+lint: ## Runs the linters of .golangci.yml
+	$(TOOL) golangci-lint run
+
 .PHONY: verify
-verify: generate ## Checks that generated code, go.mod, format and lint are as they should be
+verify: generate ## Checks generated code, go.mod, format and lint
 	go mod tidy
 	cd hack/tools && go mod tidy
-	gofmt -l -w cmd hack ipam plugins test
-	go vet ./...
-	$(TOOL) staticcheck ./...
+	$(TOOL) golangci-lint fmt
+	$(TOOL) golangci-lint run
+	@headless=$$(git grep -L SPDX-License-Identifier -- '*.sh' Makefile .ci/run); [ -z "$$headless" ] || { echo "no licence header: $$headless"; exit 1; }
 	git diff --exit-code

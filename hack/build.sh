@@ -1,4 +1,7 @@
 #!/usr/bin/env bash
+# Copyright The fixedip Authors
+# SPDX-License-Identifier: Apache-2.0
+
 # Builds one program and prints progress, because the first build takes minutes.
 #
 #   hack/build.sh OUTPUT PACKAGE [go build flag ...]

@@ -1,4 +1,7 @@
 #!/usr/bin/env bash
+# Copyright The fixedip Authors
+# SPDX-License-Identifier: Apache-2.0
+
 # Fuzzes each target for a while: hack/fuzz.sh DURATION [TARGET]
 #
 # go test -fuzz instruments every dependency of a target, so Kubernetes and Cilium would be compiled again. Here only our

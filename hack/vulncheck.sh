@@ -1,4 +1,7 @@
 #!/usr/bin/env bash
+# Copyright The fixedip Authors
+# SPDX-License-Identifier: Apache-2.0
+
 # Checks the code that our programs call for known vulnerabilities: hack/vulncheck.sh DATABASE
 #
 # Exit status 1: a finding without a row in SECURITY.md. Exit status 2: the database could not be read, so nothing is

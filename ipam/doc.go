@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ipam is the root of the packages that assign, record and release addresses. It has no code of
 // its own. Each part may import the parts above it only:
 //

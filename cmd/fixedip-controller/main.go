@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command fixedip-controller is the IPAM controller for Cilium's CRD mode: it assigns subnets, fills pools, maintains
 // FixedIPs and releases addresses. Several replicas may run; one of them is active.
 package main

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command fixedip-scheduler is a kube-scheduler with the FixedIP plugin and the plugins of
 // sigs.k8s.io/scheduler-plugins. It runs beside the default scheduler and places the pods that name it in schedulerName.
 package main

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command kubectl-fixedip is a read-only kubectl plugin. It shows fixed addresses and their pods, the free
 // addresses of nodes, and why a pod waits.
 package main

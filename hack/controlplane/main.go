@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command fixedip-controlplane is a whole Kubernetes control plane in one unprivileged process: etcd, the API server
 // and the controller manager, started from their packages. The demo, the integration tests and the cluster of real
 // nodes use it. Its state is in one folder, so that it can be killed and restarted.

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 import (
@@ -53,10 +56,10 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&o.crds, "crds", o.crds, "File or folder with CustomResourceDefinitions to create before the controllers start; may be given more than once.")
 	fs.DurationVar(&o.nodeMonitorGracePeriod, "node-monitor-grace-period", o.nodeMonitorGracePeriod, "How long a node may be silent before it counts as lost, as in kube-controller-manager.")
 	fs.IntVar(&o.podGCThreshold, "terminated-pod-gc-threshold", o.podGCThreshold, "How many ended pods may stay before the pod garbage collector removes some, as in kube-controller-manager.")
-	fs.StringSliceVar(&o.nodeCIDRs, "node-cidrs", o.nodeCIDRs, "CIDRs, one per family, from which Node.spec.podCIDRs are allocated, as by kube-controller-manager's --allocate-node-cidrs and --cluster-cidr; empty means that nobody does.")
+	fs.StringSliceVar(&o.nodeCIDRs, "node-cidrs", o.nodeCIDRs, "CIDRs, one per family, from which Node.spec.podCIDRs are allocated, as by kube-controller-manager's --allocate-node-cidrs and --cluster-cidr; empty: none are allocated.")
 	fs.IntSliceVar(&o.nodeCIDRMaskSizes, "node-cidr-mask-sizes", o.nodeCIDRMaskSizes, "Prefix length of a node's range, one for each of --node-cidrs.")
 	fs.StringVar(&o.auditLog, "audit-log", o.auditLog, "File to which the API server writes who asked it for what, one event of audit.k8s.io/v1 a line; empty means none.")
-	fs.BoolVar(&o.noControllers, "no-controllers", o.noControllers, "Start no controller manager: objects stay as they are written. Pods can be created only in namespaces whose service accounts somebody makes.")
+	fs.BoolVar(&o.noControllers, "no-controllers", o.noControllers, "Start no controller manager: objects stay as they are written. Pods can be created only in namespaces whose service accounts are created by hand.")
 	fs.DurationVar(&o.readyTimeout, "ready-timeout", o.readyTimeout, "How long the start may take: a warm one takes 4 s on two cores, one on an etcd with many objects minutes.")
 	fs.IntVar(&o.readyFD, "ready-fd", o.readyFD, "Inherited file descriptor that gets one line when the control plane is ready; -1 means none.")
 }

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command fixedip-kubectl is kubectl, unchanged, in the version of Kubernetes that this module is built with, for
 // machines that have none.
 package main

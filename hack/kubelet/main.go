@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command fixedip-kubelet is the kubelet of Kubernetes, unchanged, in the version that this module is built with.
 // The cluster of real nodes runs it.
 package main

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command pack builds the images of the Dockerfile without a container engine, from built programs: one archive for each
 // stage, named after it.
 //

@@ -1,4 +1,7 @@
 #!/usr/bin/env bash
+# Copyright The fixedip Authors
+# SPDX-License-Identifier: Apache-2.0
+
 # Builds the unmodified Cilium programs of a node into a folder for each version: the agent, the CNI plugin, the sources of
 # the eBPF programs that the agent compiles, and the CRDs.
 #

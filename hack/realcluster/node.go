@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package realcluster
 
 import (
@@ -23,6 +26,7 @@ import (
 // Part is a program of a node that can be killed and restarted.
 type Part string
 
+// The parts of a node.
 const (
 	Containerd Part = "containerd"
 	Kubelet    Part = "kubelet"

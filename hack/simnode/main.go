@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command fixedip-simnode is one simulated node: it plays the kubelet, and runs the CRD allocator of Cilium
 // (pkg/ipam) in place of the agent. Addresses are therefore allocated, refused, restored and reported by the code
 // that does it on a real node.

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package witness
 
 import (
@@ -39,7 +42,7 @@ func (e *events) pod(name, uid, node string, ips ...string) *corev1.Pod {
 	return p
 }
 
-// node creates a CiliumNode with the entries address, owner, address, owner, …
+// node creates a CiliumNode whose pool has these entries, given as an address and its owner in turn.
 func (e *events) node(name string, entries ...string) *ciliumv2.CiliumNode {
 	cn := &ciliumv2.CiliumNode{ObjectMeta: e.meta(name, name)}
 	cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{}

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package controller is the IPAM controller for Cilium's CRD mode: it gives nodes their subnets,
 // keeps their pools filled, and keeps the FixedIPs: the records of what the scheduler claims.
 //
@@ -32,9 +35,9 @@ const minFree = 2
 type SubnetSource string
 
 const (
-	// ClusterPool: they are cut from Config.ClusterPools.
+	// ClusterPool means that they are cut from Config.ClusterPools.
 	ClusterPool SubnetSource = "ClusterPool"
-	// FromNode: Kubernetes gives them, as Node.spec.podCIDRs.
+	// FromNode means that Kubernetes gives them, as Node.spec.podCIDRs.
 	FromNode SubnetSource = "Node"
 )
 

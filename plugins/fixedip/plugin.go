@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fixedip is the scheduler plugin FixedIP: it steers a pod to the node whose subnet owns
 // its reserved address, and has the address written into that node's pool before the pod is bound.
 //

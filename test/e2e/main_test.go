@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package e2e tests the product on real nodes: kubelets, containerd and unmodified Cilium agents, in namespaces of
 // this machine. It needs root; make test-e2e builds what it runs.
 package e2e

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package framework holds the plugin against the scheduler that it is made for: tables of rows, each
 // of which runs a scheduler made by scheduler.New in this process, with the plugin in its registry
 // and the rights that the manifests give it, on a real API server. Client-go's fakes would not do:

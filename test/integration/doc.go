@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package integration holds the tests that need a real API server, and those that need Cilium's own
 // allocator beside it. Our programs run in them as processes of their own, built with the race
 // detector, as the service accounts and with the rights that the manifests give them.

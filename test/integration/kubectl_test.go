@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package integration
 
 import (
@@ -45,7 +48,7 @@ func (e *env) kubectl(args ...string) (string, error) {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "race", "kubectl-fixedip"), append(args, "--kubeconfig="+e.Kubeconfig(cluster.Admin), "--as="+viewer, "--cache-dir="+e.t.TempDir())...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl-fixedip"), append(args, "--kubeconfig="+e.Kubeconfig(cluster.Admin), "--as="+viewer, "--cache-dir="+e.t.TempDir())...)
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return string(out) + string(exit.Stderr), err

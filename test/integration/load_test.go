@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package integration
 
 import (
@@ -61,8 +64,9 @@ func (e *env) setOwner(node, addr string, owner *string) {
 	e.must(e.api.Patch(within(e.t), cn, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// A pod waits for the only address, and the address comes free, again and again, at every moment of
-// the pod's way through the queue. Were one event lost, the pod would wait for five minutes.
+// TestNoLostWakeUps frees the only address that a pod waits for, again and again, at every moment of the pod's way
+// through the scheduling queue. If one event were lost, the pod would wait for five minutes. FIXEDIP_WAKEUPS has the
+// number of rounds.
 func TestNoLostWakeUps(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})
@@ -72,7 +76,7 @@ func TestNoLostWakeUps(t *testing.T) {
 	e.must(e.WaitNodeReady(within(t), "node-1"))
 	e.create(statefulSet("web", 1))
 
-	const rounds = 200
+	rounds := fromEnv(t, "FIXEDIP_WAKEUPS", 60)
 	var slowest time.Duration
 	uid := ""
 	for range rounds {
@@ -137,20 +141,9 @@ func TestBurstOnOneNode(t *testing.T) {
 	}
 }
 
-// churnTime is how long TestTwoActiveSchedulers goes on; FIXEDIP_CHURN overrides it.
-func churnTime(t *testing.T) time.Duration {
-	if s := os.Getenv("FIXEDIP_CHURN"); s != "" {
-		d, err := time.ParseDuration(s)
-		if err != nil {
-			t.Fatalf("FIXEDIP_CHURN: %v", err)
-		}
-		return d
-	}
-	return 20 * time.Second
-}
-
-// Two schedulers work at the same time, each believing to be alone, while pods come and go by name
-// and by number. The witness sees that no address is ever shared; in the end every pod has one.
+// TestTwoActiveSchedulers runs two schedulers, each without leader election, while pods are deleted by name and whole
+// workloads come and go. The witness checks that no address is ever shared; in the end every pod has one.
+// FIXEDIP_CHURN has the seconds of churn.
 func TestTwoActiveSchedulers(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -163,7 +156,8 @@ func TestTwoActiveSchedulers(t *testing.T) {
 	}
 	before := e.awaitRunning(nil, all...)
 	rounds := 0
-	for end := time.Now().Add(churnTime(t)); time.Now().Before(end); rounds++ {
+	churn := time.Duration(fromEnv(t, "FIXEDIP_CHURN", 10)) * time.Second
+	for end := time.Now().Add(churn); time.Now().Before(end); rounds++ {
 		for _, name := range all {
 			if rand.N(3) == 0 {
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

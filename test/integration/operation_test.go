@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package integration
 
 import (
@@ -68,8 +71,8 @@ func (r *replica) awaitServed(port int, path string, lines ...string) {
 	}
 }
 
-// The controller tells how full pools are and what is reserved, whether it leads or not, and which of
-// the replicas does. (G7, G17)
+// TestG17ControllerMetrics reads from the controller's metrics how full pools are, how many addresses are reserved
+// and which replica leads (G7, G17).
 func TestG17ControllerMetrics(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})

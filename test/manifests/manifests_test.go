@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package manifests tests the manifests as files, for errors that an API server does not report. test/integration
 // tests how the installation runs.
 package manifests

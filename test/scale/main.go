@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command scale measures the cost of our programs in a large cluster: on a real API server that has all objects of
 // such a cluster, without kubelets, agents and a controller manager, which would need real machines. It fails if the
 // controller takes more memory than promised.

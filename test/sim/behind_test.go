@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package sim
 
 import (
@@ -26,7 +29,7 @@ func TestKeptBehindTheAgent(t *testing.T) {
 	}
 	waited, restarted, told := 0, 0, 0
 	for seed := range uint64(120) {
-		//lint:ignore SA1019 the pauses between tries have a jitter of this source, which no run may share with another
+		//nolint:staticcheck // The pauses between tries have a jitter of this source, which no run may share with another.
 		oldrand.Seed(1)
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())

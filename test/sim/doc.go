@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package sim is a model of the whole: the product in a cluster in which everything that can go wrong does,
 // in every order, and every write is held against the invariants of the design.
 //

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 //go:debug randseednop=0
 
 package sim
@@ -107,7 +110,7 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	//lint:ignore SA1019 the pauses between tries have a jitter of this source, which no run may share with another
+	//nolint:staticcheck // The pauses between tries have a jitter of this source, which no run may share with another.
 	oldrand.Seed(1)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())

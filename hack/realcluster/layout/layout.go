@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package layout
 
 import (
@@ -14,6 +17,8 @@ var ciliumVersions = map[string]string{"1.18": "v1.18.6", "1.19": "v1.19.4", "1.
 // Routing is the routing mode between nodes.
 type Routing string
 
+// The kinds of routing.
+// The kinds of routing.
 const (
 	Tunnel Routing = "tunnel" // VXLAN
 	Native Routing = "native" // the nodes are on one link and have routes to one another's subnets
@@ -85,8 +90,10 @@ func (o Options) CiliumVersion() string { return ciliumVersions[o.Cilium] }
 // Has reports whether pods have addresses of the family.
 func (o Options) Has(family string) bool { return slices.Contains(o.Families, family) }
 
-// NodeNames returns the names of the first nodes, SpareNames those of the spare ones.
-func (o Options) NodeNames() []string  { return names(1, o.Nodes) }
+// NodeNames returns the names of the first nodes.
+func (o Options) NodeNames() []string { return names(1, o.Nodes) }
+
+// SpareNames returns the names of the spare nodes.
 func (o Options) SpareNames() []string { return names(o.Nodes+1, o.Spare) }
 
 func names(first, count int) []string {

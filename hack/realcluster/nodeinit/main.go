@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command fixedip-nodeinit is process 1 of a node that is a set of namespaces: it mounts the file systems of the
 // node, keeps the namespaces and reaps orphaned processes. When it exits, the kernel ends every process of the node
 // and removes its mounts and network. It is started in new namespaces and creates none.

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command testpod is what runs in the pods of the real cluster. It is a static binary, so that an image needs
 // nothing else.
 //

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package metrics
 
 import (
@@ -16,12 +19,12 @@ const namespace = "fixedip"
 type Cause string
 
 const (
-	// Deleted: the FixedIP of the address is being deleted.
+	// Deleted means that the FixedIP of the address is being deleted.
 	Deleted Cause = "fixedip-deleted"
-	// Beside: the FixedIP names another address or another node. Two claims were written, and the
+	// Beside means that the FixedIP names another address or another node. Two claims were written, and the
 	// bind decided between them.
 	Beside Cause = "superseded"
-	// Unrecorded: the pod and its workload were deleted before the claim had a FixedIP.
+	// Unrecorded means that the pod and its workload were deleted before the claim had a FixedIP.
 	Unrecorded Cause = "unrecorded"
 )
 

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package identity
 
 import (
@@ -13,11 +16,11 @@ import (
 
 // Annotations of a workload or its pod template that define when its addresses are released.
 const (
-	// AnnotationWhenDeleted: "Delete" (the default) or "Retain".
+	// AnnotationWhenDeleted is "Delete" (the default) or "Retain".
 	AnnotationWhenDeleted = "fixedip.io/when-deleted"
-	// AnnotationWhenScaled: "Retain" (the default) or "Delete".
+	// AnnotationWhenScaled is "Retain" (the default) or "Delete".
 	AnnotationWhenScaled = "fixedip.io/when-scaled"
-	// AnnotationTTL: a duration such as "30m" by which the release of an address is delayed.
+	// AnnotationTTL is a duration such as "30m" by which the release of an address is delayed.
 	AnnotationTTL = "fixedip.io/retention-ttl"
 )
 

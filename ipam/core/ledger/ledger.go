@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ledger is the index over the pools of all nodes, together with the claims that are
 // decided but not yet seen in a pool and with what FixedIPs keep: who holds which address on which
 // node, where an address is at home, how much room a node has, and which address the next claim

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package plan
 
 import (
@@ -30,7 +33,7 @@ const (
 	ConflictPods    = "pods"
 	ConflictRecords = "fixedips"
 	ConflictPools   = "pools"
-	// ConflictStranger: a pod runs with what is kept for another.
+	// ConflictStranger means that a pod runs with what is kept for another.
 	ConflictStranger = "stranger"
 )
 

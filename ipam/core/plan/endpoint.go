@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package plan
 
 import (
@@ -28,19 +31,19 @@ type Endpoint struct {
 type Ailment string
 
 const (
-	// Healthy: nothing.
+	// Healthy means that nothing is wrong.
 	Healthy Ailment = ""
-	// Stuck: it is being deleted, and finalizers hold it.
+	// Stuck means that it is being deleted, and finalizers hold it.
 	Stuck Ailment = "Stuck"
-	// Podless: there is no pod of its name.
+	// Podless means that there is no pod of its name.
 	Podless Ailment = "Podless"
-	// Stale: it speaks of a former pod of the name.
+	// Stale means that it speaks of a former pod of the name.
 	Stale Ailment = "Stale"
-	// MisOwned: it speaks of the pod that runs, and its owner reference of a former one.
+	// MisOwned means that it speaks of the pod that runs, and its owner reference of a former one.
 	MisOwned Ailment = "MisOwned"
-	// MisAddressed: it is the pod's and has other addresses.
+	// MisAddressed means that it is the pod's and has other addresses.
 	MisAddressed Ailment = "MisAddressed"
-	// Missing: the pod has none.
+	// Missing means that the pod has none.
 	Missing Ailment = "Missing"
 )
 

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package plan
 
 import (
@@ -62,7 +65,7 @@ type Patience struct {
 type VerifyStep int
 
 const (
-	// Pass: nothing, until the situation changes.
+	// Pass means that there is nothing to do until the situation changes.
 	Pass VerifyStep = iota
 	// AdoptAddress keeps the addresses that the pod runs with, in place of those that were claimed for it.
 	AdoptAddress
@@ -91,20 +94,20 @@ type Verdict struct {
 
 // Reasons of the condition Mismatch.
 const (
-	// ReasonAsReserved: what was wrong is right now.
+	// ReasonAsReserved means that what was wrong is right now.
 	ReasonAsReserved = "AsReserved"
-	// ReasonWrongAddress: the pod runs with another address, and the right one waits in the pool of its node, or
+	// ReasonWrongAddress means that the pod runs with another address, and the right one waits in the pool of its node, or
 	// of one to which its scheduler brings it.
 	ReasonWrongAddress = "WrongAddress"
-	// ReasonNoPoolEntry: the pod runs with another address, and the right one is in no pool to which a restart
+	// ReasonNoPoolEntry means that the pod runs with another address, and the right one is in no pool to which a restart
 	// would bring it.
 	ReasonNoPoolEntry = "NoPoolEntry"
-	// ReasonNoCiliumEndpoint: nothing is known of the pod on other nodes, and the agent does not
+	// ReasonNoCiliumEndpoint means that nothing is known of the pod on other nodes, and the agent does not
 	// mend that by itself.
 	ReasonNoCiliumEndpoint = "NoCiliumEndpoint"
-	// ReasonRestarting: the pod was evicted.
+	// ReasonRestarting means that the pod was evicted.
 	ReasonRestarting = "Restarting"
-	// ReasonRestartBlocked: the eviction was refused.
+	// ReasonRestartBlocked means that the eviction was refused.
 	ReasonRestartBlocked = "RestartBlocked"
 )
 

@@ -20,35 +20,35 @@ type Reason string
 
 // The reasons why an address is not available.
 const (
-	// SubnetNotFound: the address is in no subnet of the node, or of any node.
+	// SubnetNotFound means that the address is in no subnet of the node, or of any node.
 	SubnetNotFound Reason = "SubnetNotFound"
-	// SubnetOverlap: the address is in subnets of two nodes. Node and Who are the nodes.
+	// SubnetOverlap means that the address is in subnets of two nodes. Node and Who are the nodes.
 	SubnetOverlap Reason = "SubnetOverlap"
-	// SubnetEdge: the address is the first or last of its subnet, which no pod can have.
+	// SubnetEdge means that the address is the first or last of its subnet, which no pod can have.
 	SubnetEdge Reason = "SubnetEdge"
-	// DynamicEntry: any pod may be using the address.
+	// DynamicEntry means that any pod may be using the address.
 	DynamicEntry Reason = "DynamicEntry"
-	// OwnedByPod: the entry belongs to the pod Who.
+	// OwnedByPod means that the entry belongs to the pod Who.
 	OwnedByPod Reason = "OwnedByPod"
-	// OnOtherNode: the address belongs to the pod Who and is in the pool of another node.
+	// OnOtherNode means that the address belongs to the pod Who and is in the pool of another node.
 	OnOtherNode Reason = "OnOtherNode"
-	// Moving: the address of the pod itself is on its way to another node.
+	// Moving means that the address of the pod itself is on its way to another node.
 	Moving Reason = "Moving"
-	// ReservedByNode: the node uses the address itself, or the entry has an owner that fixedip does not know.
+	// ReservedByNode means that the node uses the address itself, or the entry has an owner that fixedip does not know.
 	ReservedByNode Reason = "ReservedByNode"
-	// CoolingDown: the address was released a short time ago.
+	// CoolingDown means that the address was released a short time ago.
 	CoolingDown Reason = "CoolingDown"
-	// InUseByPod: the agent reports that the pod Who uses the address, or the pod runs with it.
+	// InUseByPod means that the agent reports that the pod Who uses the address, or the pod runs with it.
 	InUseByPod Reason = "InUseByPod"
-	// Releasing: the controller takes the address out of the pool, and the agent has not confirmed it yet.
+	// Releasing means that the controller takes the address out of the pool, and the agent has not confirmed it yet.
 	Releasing Reason = "Releasing"
-	// ClaimInFlight: a scheduler has decided the address for the pod Who and is writing the claim.
+	// ClaimInFlight means that a scheduler has decided the address for the pod Who and is writing the claim.
 	ClaimInFlight Reason = "ClaimInFlight"
-	// ReservedByOtherFixedIP: the FixedIP Who reserves the address and comes first.
+	// ReservedByOtherFixedIP means that the FixedIP Who reserves the address and comes first.
 	ReservedByOtherFixedIP Reason = "ReservedByOtherFixedIP"
-	// AddressesOnDifferentNodes: another address of the same FixedIP has its home on the node Who.
+	// AddressesOnDifferentNodes means that another address of the same FixedIP has its home on the node Who.
 	AddressesOnDifferentNodes Reason = "AddressesOnDifferentNodes"
-	// OtherAddressAllocated: the pod has the address Who of the same family on the node already.
+	// OtherAddressAllocated means that the pod has the address Who of the same family on the node already.
 	OtherAddressAllocated Reason = "OtherAddressAllocated"
 )
 

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package pool
 
 import (
@@ -13,15 +16,15 @@ type Handshake uint8
 // The states, in the order in which an address goes through them. From Asked the agent may also
 // answer Refused, and either of them ends with the key dropped.
 const (
-	// NotAsked: there is no key.
+	// NotAsked means that there is no key.
 	NotAsked Handshake = iota
-	// Asked: the controller asks. The agent offers the address to nobody until it has answered.
+	// Asked means that the controller asks. The agent offers the address to nobody until it has answered.
 	Asked
-	// Agreed: the agent has not allocated the address and won't, as long as the key stands.
+	// Agreed means that the agent has not allocated the address and won't, as long as the key stands.
 	Agreed
-	// TakenOut: the controller says that the entry is gone. The agent drops the key.
+	// TakenOut means that the controller says that the entry is gone. The agent drops the key.
 	TakenOut
-	// Refused: the agent has allocated the address.
+	// Refused means that the agent has allocated the address.
 	Refused
 	// OtherState is one that is not known here. It is left alone.
 	OtherState

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package pool
 
 import (
@@ -8,9 +11,9 @@ import (
 )
 
 var (
-	// ErrUnfenced: the pod that had the addresses may still run with them.
+	// ErrUnfenced means that the pod that had the addresses may still run with them.
 	ErrUnfenced = errors.New("its old pod may still run")
-	// ErrUndecided: the home of the addresses does not say what the step of a move relies on.
+	// ErrUndecided means that the home of the addresses does not say what the step of a move relies on.
 	ErrUndecided = errors.New("the home of the address says otherwise")
 )
 
@@ -48,14 +51,14 @@ type Move struct {
 type Fence int
 
 const (
-	// Unfenced: the node is not ready. What its agent said last proves nothing.
+	// Unfenced means that the node is not ready. What its agent said last proves nothing.
 	Unfenced Fence = iota
-	// Unheard: the node is ready, and its agent has not had the time to say what it has. Its silence
+	// Unheard means that the node is ready, and its agent has not had the time to say what it has. Its silence
 	// proves nothing.
 	Unheard
-	// Reported: the node is ready, and what its agent does not list is not in use.
+	// Reported means that the node is ready, and what its agent does not list is not in use.
 	Reported
-	// Down: the node is gone, or somebody has sworn that nothing runs there.
+	// Down means that the node is gone, or somebody has sworn that nothing runs there.
 	Down
 )
 

@@ -94,7 +94,7 @@ type ActionType int
 
 // The actions. Each is at most one write.
 const (
-	// Nothing: wait until the state changes.
+	// Nothing means that wait until the state changes.
 	Nothing ActionType = iota
 	// CreateRecord creates the FixedIP of a claim.
 	CreateRecord

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package ciliumpool
 
 import (
@@ -10,6 +13,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
@@ -436,4 +440,37 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 		}
 	}
 	cancel()
+}
+
+// A request that comes while the batch before it is written is decided from what the watch shows by then: it may have
+// been made because of that.
+func TestWriterSeesWhatTheWatchShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t, ciliumNode())
+		shown := FromCiliumNode(ciliumNode())
+		ctx, cancel := context.WithCancel(t.Context())
+		w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return shown, true })
+		var seen pool.Handshake
+		second := make(chan error, 1)
+		api.fail = func(n int) (error, bool) {
+			if n > 1 {
+				return nil, false
+			}
+			go func() {
+				second <- w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) {
+					seen = n.Handshakes[addr("10.0.1.1")]
+					return nil, nil
+				}})
+			}()
+			time.Sleep(time.Millisecond)
+			shown.ResourceVersion, shown.Generation, shown.Handshakes = "1000", 9, map[netip.Addr]pool.Handshake{addr("10.0.1.1"): pool.Agreed}
+			return nil, false
+		}
+		err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0) }})
+		if err := errors.Join(err, <-second); err != nil || seen != pool.Agreed {
+			t.Errorf("%v; the second request saw handshake %v", err, seen)
+		}
+		cancel()
+		w.Wait()
+	})
 }

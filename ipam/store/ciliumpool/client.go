@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package ciliumpool
 
 import (
@@ -16,12 +19,12 @@ import (
 )
 
 var (
-	// ErrChanged: something that the write relied on has changed. Nothing was written; read the
+	// ErrChanged means that something that the write relied on has changed. Nothing was written; read the
 	// pool again and decide anew.
 	ErrChanged = errors.New("the pool has changed meanwhile")
-	// ErrGone: the node has no CiliumNode any more, or another one of the same name.
+	// ErrGone means that the node has no CiliumNode any more, or another one of the same name.
 	ErrGone = errors.New("the CiliumNode is gone")
-	// ErrRefused: the API server does not let the request pass, and would not when asked again.
+	// ErrRefused means that the API server does not let the request pass, and would not when asked again.
 	// Nothing was written.
 	ErrRefused = errors.New("the API server refuses it")
 )

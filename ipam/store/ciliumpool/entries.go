@@ -22,7 +22,7 @@ const (
 )
 
 // The resource of a marker is a list of fields, separated by ";": a word, or a key and a value. Unknown fields are ignored,
-// so that later versions may add some. The agent does not read resources (Cilium fact 2).
+// so that later versions may add some. The agent does not read resources (Cilium fact 1).
 const (
 	sinceField   = "since"
 	ownerField   = "owner"

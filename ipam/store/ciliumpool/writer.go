@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package ciliumpool
 
 import (
@@ -164,6 +167,10 @@ func (w *Writer) serve(node string) {
 		}
 		w.queues[node] = newQueue()
 		w.mu.Unlock()
+		if shown, ok := w.known(node); ok && known && n.OlderThan(shown) {
+			// The request may have been made because of what the watch shows.
+			n = shown
+		}
 		n, known = w.write(node, batch, n, known)
 	}
 }

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package workloads
 
 import (
@@ -38,7 +41,7 @@ func object(apiVersion, kind, name string, spec fields, change ...func(*unstruct
 	return o
 }
 
-// What is read of a workload has the same place in kinds of many authors.
+// Workload kinds of many projects have these fields in the same place.
 func TestDecode(t *testing.T) {
 	for name, c := range map[string]struct {
 		spec fields

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package config contains the internal version of FixedIPArgs, the plugin's arguments in a KubeSchedulerConfiguration.
 //
 // It has types and validation only.

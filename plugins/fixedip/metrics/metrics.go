@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package metrics
 
 import (
@@ -14,21 +17,21 @@ const namespace = "fixedip"
 type Result string
 
 const (
-	// Written: the claim was written into the pool of the node, and the watch has shown it.
+	// Written means that the claim was written into the pool of the node, and the watch has shown it.
 	Written Result = "written"
-	// Standing: the pool already had the entries of the pod, and nothing was written.
+	// Standing means that the pool already had the entries of the pod, and nothing was written.
 	Standing Result = "existing"
-	// Taken: another pod has the address.
+	// Taken means that another pod has the address.
 	Taken Result = "conflict"
-	// Gone: the CiliumNode does not exist.
+	// Gone means that the CiliumNode does not exist.
 	Gone Result = "node_gone"
-	// TimedOut: the claim was not confirmed within claimTimeout. It may have been written.
+	// TimedOut means that the claim was not confirmed within claimTimeout. It may have been written.
 	TimedOut Result = "timeout"
-	// Moved: the addresses were moved to the pool of the pod's new node, and the watch has shown it.
+	// Moved means that the addresses were moved to the pool of the pod's new node, and the watch has shown it.
 	Moved Result = "migrated"
-	// Unfenced: the previous pod with these addresses may still run.
+	// Unfenced means that the previous pod with these addresses may still run.
 	Unfenced Result = "old_pod_running"
-	// Failed: any other error. The claim may have been written.
+	// Failed means any other error. The claim may have been written.
 	Failed Result = "error"
 )
 
@@ -36,17 +39,17 @@ const (
 type Cause string
 
 const (
-	// Owner: the pod's reservation changed.
+	// Owner means that the pod's reservation changed.
 	Owner Cause = "owner"
-	// Node: the home node of the pod's address, or its pool, changed.
+	// Node means that the home node of the pod's address, or its pool, changed.
 	Node Cause = "node"
-	// Room: an address became free.
+	// Room means that an address became free.
 	Room Cause = "room"
-	// Annotation: the annotations of the pod or its workload changed.
+	// Annotation means that the annotations of the pod or its workload changed.
 	Annotation Cause = "annotation"
-	// Failover: the home node cannot take the pod, and other nodes are tried.
+	// Failover means that the home node cannot take the pod, and other nodes are tried.
 	Failover Cause = "failover"
-	// Missed: a relevant change arrived while the pod was being refused.
+	// Missed means that a relevant change arrived while the pod was being refused.
 	Missed Cause = "missed"
 )
 

@@ -144,8 +144,19 @@ func (s *site) patchSpec(ctx context.Context, ipam map[string]any) error {
 	return s.api.Patch(ctx, cn, client.RawPatch(types.MergePatchType, data))
 }
 
-// get reads the node from the API server.
+// get reads the node from the API server. On a busy machine the API server may not answer in time; then it is read
+// again.
 func (s *site) get(ctx context.Context) (pool.Node, error) {
+	for {
+		n, err := s.getOnce(ctx)
+		if err == nil || ctx.Err() != nil {
+			return n, err
+		}
+		pause(ctx, 200*time.Millisecond)
+	}
+}
+
+func (s *site) getOnce(ctx context.Context) (pool.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return s.pools.Get(ctx, s.name)
@@ -205,6 +216,17 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// add keeps a result and writes it to the file of results, if there is one.
+func (l *lab) add(r result) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.results = append(l.results, r)
+	if l.options.out == "" {
+		return nil
+	}
+	return appendResult(l.options, r)
+}
+
 // runDisturbance asks each node n times while it is disturbed.
 func (l *lab) runDisturbance(ctx context.Context, d disturbance, n int) error {
 	l.calm.Store(d.calm)
@@ -221,9 +243,10 @@ func (l *lab) runDisturbance(ctx context.Context, d disturbance, n int) error {
 					errs[i] = fmt.Errorf("node %s: %w", s.name, err)
 					return
 				}
-				l.mu.Lock()
-				l.results = append(l.results, r)
-				l.mu.Unlock()
+				if err := l.add(r); err != nil {
+					errs[i] = err
+					return
+				}
 			}
 		})
 	}

@@ -98,33 +98,26 @@ func run() error {
 			return fmt.Errorf("disturbance %s: %w", d.name, err)
 		}
 	}
-	if o.out != "" {
-		if err := appendResults(o, lab.results); err != nil {
-			return err
-		}
-	}
 	return report(lab.results)
 }
 
-// appendResults writes each barrier as a line of JSON.
-func appendResults(o options, results []result) error {
+// appendResult writes a barrier as a line of JSON.
+func appendResult(o options, r result) error {
+	line, err := json.Marshal(struct {
+		Cilium string
+		Rate   string
+		result
+	}{o.cilium, o.updateRate.String(), r})
+	if err != nil {
+		return fmt.Errorf("write a result: %w", err)
+	}
 	file, err := os.OpenFile(o.out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return fmt.Errorf("write the results: %w", err)
+		return fmt.Errorf("write a result: %w", err)
 	}
-	defer file.Close()
-	for _, r := range results {
-		line, err := json.Marshal(struct {
-			Cilium string
-			Rate   string
-			result
-		}{o.cilium, o.updateRate.String(), r})
-		if err == nil {
-			_, err = fmt.Fprintf(file, "%s\n", line)
-		}
-		if err != nil {
-			return fmt.Errorf("write the results: %w", err)
-		}
+	_, err = fmt.Fprintf(file, "%s\n", line)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("write a result: %w", err)
 	}
 	return nil
 }

@@ -14,10 +14,10 @@ import (
 // report prints a table and returns an error if an answer was wrong or missing.
 func report(results []result) error {
 	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nDISTURBANCE\tBARRIERS\tANSWERED\tP50\tP99\tMAX\tAFTER P50\tAFTER MAX\tWRITES\tCONFLICTS\tINCOMPLETE\tNO POOL\tCLEAR\tIN USE\tWRONG")
+	fmt.Fprintln(t, "\nDISTURBANCE\tBARRIERS\tANSWERED\tP50\tP99\tMAX\tAFTER P50\tAFTER MAX\tWRITES\tCONFLICTS\tINCOMPLETE\tNO POOL\tCLEAR\tIN USE\tUNKNOWN\tWRONG")
 	wrong, missing := 0, 0
 	for _, d := range append(slices.Clone(disturbances), disturbance{name: "all"}) {
-		var sum struct{ n, answered, writes, conflicts, incomplete, noPool, clear, inUse, wrong int }
+		var sum struct{ n, answered, writes, conflicts, incomplete, noPool, clear, inUse, unknown, wrong int }
 		var latencies, after []time.Duration
 		for _, r := range results {
 			if r.Disturbance != d.name && d.name != "all" {
@@ -28,6 +28,7 @@ func report(results []result) error {
 			sum.conflicts += r.Conflicts
 			sum.clear += r.Clear
 			sum.inUse += r.InUse
+			sum.unknown += r.Unknown
 			sum.wrong += len(r.Wrong)
 			sum.incomplete += number(r.Incomplete)
 			sum.noPool += number(r.NoPool)
@@ -41,9 +42,9 @@ func report(results []result) error {
 		if sum.n == 0 {
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%d\t%d\t%d\t%d\t%d\t%d\n", d.name, sum.n, sum.answered,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\t%.2f\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", d.name, sum.n, sum.answered,
 			quantile(latencies, 0.5), quantile(latencies, 0.99), quantile(latencies, 1), quantile(after, 0.5), quantile(after, 1),
-			float64(sum.writes)/float64(sum.n), sum.conflicts, sum.incomplete, sum.noPool, sum.clear, sum.inUse, sum.wrong)
+			float64(sum.writes)/float64(sum.n), sum.conflicts, sum.incomplete, sum.noPool, sum.clear, sum.inUse, sum.unknown, sum.wrong)
 		wrong, missing = sum.wrong, sum.n-sum.answered
 	}
 	if err := t.Flush(); err != nil {

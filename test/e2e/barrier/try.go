@@ -43,7 +43,9 @@ type result struct {
 	Last               string
 	Incomplete, NoPool bool
 	Clear, InUse       int
-	Wrong              []string
+	// Unknown are addresses that a pod may have that had not reported its address.
+	Unknown int
+	Wrong   []string
 }
 
 // attempt is a barrier that is under way.
@@ -202,6 +204,10 @@ func (a *attempt) await() {
 // check compares the answer with the containers of the node, at the answer and for some time after it.
 func (a *attempt) check(ctx context.Context) error {
 	pods, err := a.pods(ctx)
+	for err != nil && ctx.Err() == nil {
+		pause(ctx, 200*time.Millisecond)
+		pods, err = a.pods(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -215,7 +221,10 @@ func (a *attempt) check(ctx context.Context) error {
 		case agentview.InUse:
 			a.InUse++
 		default:
-			a.Wrong = append(a.Wrong, fmt.Sprintf("%s was withheld before the question, and the answer is: %s", addr, v.Why))
+			a.Unknown++
+			if a.evidence.Entries[addr].Kind == pool.Dynamic && !a.NoPool {
+				a.Wrong = append(a.Wrong, fmt.Sprintf("%s was withheld before the question, and the answer is: %s", addr, v.Why))
+			}
 		}
 	}
 	pause(ctx, hold)

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command e2e runs fixedip on clusters of real nodes: unmodified kubelets, containerd and Cilium, our programs installed
 // as users install them, and pods that answer HTTP through eBPF. It runs the scenarios of this folder and reports for each
 // whether its expectation held.

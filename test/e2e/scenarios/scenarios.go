@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 package main
 
 // need is what a scenario needs for itself. Others run at the same time, each in its own namespace, because most of

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package agent is what a Cilium agent does with addresses in CRD mode, without its goroutines, its clock and
 // its watch: a model for the simulation. Its test holds it against Cilium's own allocator.
 package agent

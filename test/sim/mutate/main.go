@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command mutate breaks the product on purpose, one line at a time, and looks whether the model notices.
 //
 //	go run ./test/sim/mutate [-checks N] [name ...]

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command preflight lists the missing prerequisites for a cluster of real nodes and exits with status 2, or prints nothing.
 //
 //	preflight [-nodes 2]

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Command realcluster starts and ends a cluster of real nodes on this machine, see package realcluster.
 //
 //	realcluster up     starts a cluster, replaces an earlier one, and returns when it is ready

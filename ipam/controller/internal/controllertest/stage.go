@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controllertest is a node with three pods of a StatefulSet, for tests of controllers: as the API server has it,
-// as the caches show it, and what happens in between.
+// Package controllertest provides tests of controllers with a node and three pods of a StatefulSet: as the API server has
+// them, as the caches show them, and what happens in between.
 package controllertest
 
 import (

@@ -1,3 +1,6 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
 // Package v1 contains FixedIPArgs of kubescheduler.config.k8s.io/v1, the version that users write.
 //
 // It has types, defaults and the conversion to the internal version only.
