@@ -126,7 +126,7 @@ func TestClaim(t *testing.T) {
 				{at: preBind, before: func(s *scene) {
 					s.resubnet("a")
 					s.seesRoom("a", false)
-				}, answer: "Unschedulable: the address decided for the pod was lost: 10.1.0.6 is in no subnet of node a any more, which has none; it is tried again"},
+				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 is not in the subnets of node a (none); it is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": noRoomOnA},
 					before: func(s *scene) { s.resubnet("a", "10.9.0.0/29") }},
@@ -137,7 +137,7 @@ func TestClaim(t *testing.T) {
 			steps: []step{
 				{at: preBind, before: func(s *scene) {
 					s.takes("web-0", "b", "10.2.0.3")
-				}, then: claimed("a", "10.1.0.6"), answer: "Unschedulable: the address decided for the pod was lost: NS/web-0 has 10.2.0.3 on node b as well; it is tried again"},
+				}, then: claimed("a", "10.1.0.6"), answer: "Unschedulable: the address decided for the pod was lost: pod NS/web-0 already has IP 10.2.0.3 on node b: the address is not available; it is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": cordoned("10.2.0.3", "b")}, before: func(s *scene) { s.cordon("b", false) }},
 				{at: bind, then: bound("web-0", "b")},

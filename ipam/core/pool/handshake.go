@@ -8,42 +8,42 @@ import (
 	"net/netip"
 )
 
-// Handshake is how far the controller and the agent are in taking an entry out of the pool of a
-// live agent: one key of status.ipam.release-ips. An agent may have given a free entry to a pod
-// without having said so yet; the handshake is the one way to learn that it has not and won't.
+// Handshake is the state of the release of an entry between the controller and the agent: one key of
+// status.ipam.release-ips. The agent may have given a free entry to a pod without having reported it yet; the handshake is
+// the only way to learn that it has not and will not (Cilium fact 8).
 type Handshake uint8
 
-// The states, in the order in which an address goes through them. From Asked the agent may also
-// answer Refused, and either of them ends with the key dropped.
+// The states, in the order in which an address goes through them. From Asked the agent may also answer Refused. Both ways
+// end with the key removed.
 const (
 	// NotAsked means that there is no key.
 	NotAsked Handshake = iota
-	// Asked means that the controller asks. The agent offers the address to nobody until it has answered.
+	// Asked means that the controller asks. The agent gives the address to no pod until it has answered.
 	Asked
-	// Agreed means that the agent has not allocated the address and won't, as long as the key stands.
+	// Agreed means that the agent has not allocated the address and does not, as long as the key exists.
 	Agreed
-	// TakenOut means that the controller says that the entry is gone. The agent drops the key.
+	// TakenOut means that the controller says that it removed the entry. The agent removes the key.
 	TakenOut
 	// Refused means that the agent has allocated the address.
 	Refused
-	// OtherState is one that is not known here. It is left alone.
+	// OtherState is a state that fixedip does not know. It is not changed.
 	OtherState
 )
 
-// Mark changes the handshake over one address, provided that it still is where the writer saw it.
+// Mark changes the handshake of one address, provided that it still has the state that the writer saw.
 type Mark struct {
 	Addr netip.Addr
-	// From is the state that there has to be now, To what it becomes; NotAsked is no key.
+	// From is the required state, To the new one; NotAsked is no key.
 	From, To Handshake
 }
 
-// Mark is the mark that moves an address from where the node has it now.
+// Mark returns the Mark that changes the state of an address from what it is now.
 func (n Node) Mark(a netip.Addr, to Handshake) Mark {
 	return Mark{Addr: a, From: n.Handshakes[a], To: to}
 }
 
-// IsReleasing tells whether the agent keeps the address back because of a handshake. It gives it to
-// nobody but the entry's owner, and does not restore it after a restart.
+// IsReleasing reports whether the agent withholds the address because of a handshake. It gives it to no pod but the
+// entry's owner, and does not restore it after a restart.
 func (n Node) IsReleasing(a netip.Addr) bool {
 	switch n.Handshakes[a] {
 	case NotAsked, Refused:
@@ -52,7 +52,7 @@ func (n Node) IsReleasing(a netip.Addr) bool {
 	return true
 }
 
-// AgentsTurn tells whether the agent has the next word in the handshake over an address.
+// AgentsTurn reports whether the handshake of an address waits for the agent.
 func (n Node) AgentsTurn(a netip.Addr) bool {
 	_, exists := n.Entries[a]
 	switch n.Handshakes[a] {
@@ -64,7 +64,7 @@ func (n Node) AgentsTurn(a netip.Addr) bool {
 	return false
 }
 
-// WithMarks is the node as it is after the marks, on a map of its own.
+// WithMarks returns the node as it is after the marks, with a map of its own.
 func (n Node) WithMarks(marks []Mark) Node {
 	states := maps.Clone(n.Handshakes)
 	if states == nil {

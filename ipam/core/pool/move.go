@@ -13,56 +13,55 @@ import (
 var (
 	// ErrUnfenced means that the pod that had the addresses may still run with them.
 	ErrUnfenced = errors.New("its old pod may still run")
-	// ErrUndecided means that the home of the addresses does not say what the step of a move relies on.
+	// ErrUndecided means that the home of the addresses does not have the entry that the step of a move relies on.
 	ErrUndecided = errors.New("the home of the address says otherwise")
 )
 
-// Move carries the addresses of one pod from the pool of one node to that of another. Its home
-// decides over an address wherever it lives, so a move is decided there, by one patch, and what
-// the other two pools say only follows it. The steps, each one write to one pool:
+// Move moves the addresses of one pod from the pool of one node to that of another. The home of an address decides over it,
+// wherever its entry is, so that one patch there decides the move; the other two pools follow. The steps, each one write to
+// one pool:
 //
-//	Announce  at To: nobody -> arriving. From here on whoever looks knows where it may go.
-//	Depart    at Home, where that is not From: away at From -> leaving it.
-//	Leave     at From, where that is not the home: the pod's -> released.
-//	Turn      at Home: the pod's, or leaving From, -> away at To; or the pod's, where To is home.
-//	Settle    at To: arriving -> the pod's, once Home was seen to say that it is there.
+//	Announce  at To: no entry -> MoveTarget. From here on every reader knows where the address may go.
+//	Depart    at Home, if that is not From: Moved to From -> leaving it.
+//	Leave     at From, if that is not the home: Owned -> Cooldown.
+//	Turn      at Home: Owned, or leaving From, -> Moved to To; or Owned, if To is the home.
+//	Settle    at To: MoveTarget -> Owned, after Home was seen to say that the address is there.
 //
-// No step offers an address that another pool may still offer. Settle gives it only where its pool is
-// the same as before the home was seen to say "away here". Depart ends that for From, and Leave changes
-// that pool, so that after both nobody can settle there; and Turn is made only where the home is the same
-// as before that Leave was looked after.
+// No step makes an address allocatable in a pool while it may be in another. Settle needs a pool that is unchanged since
+// before the home was seen to say "moved here". Depart ends that for From, and Leave changes that pool, so that after both
+// no writer can settle there; and Turn needs a home that is unchanged since before that Leave was confirmed.
 //
-// Each step is idempotent, and after a crash anywhere the next who moves the pod goes on from what the
-// pools say, to the same node or to another: an announcement binds nobody.
+// Each step is idempotent. After a crash anywhere the next writer that moves the pod continues from what the pools say, to
+// the same node or to another: a MoveTarget entry binds no pod.
 type Move struct {
-	// Owner is the pod as pool entries name it, and Entry the one that gives it an address.
+	// Owner is the pod as entries name it, and Entry the one that gives it an address.
 	Owner string
 	Entry Entry
 	// Addrs are at most one of each family, all with one home.
 	Addrs []netip.Addr
-	// Home is the node whose subnets have the addresses, From where they live now, To where they go.
-	// From and To are the same where a move that was interrupted after Turn is brought to its end.
+	// Home is the node whose subnets have the addresses, From the node whose pool has them now, To the one that gets them.
+	// From and To are the same if a move that was interrupted after Turn is completed.
 	Home, From, To string
 	// Fence is what is known of the pod that had the addresses on From.
 	Fence Fence
 }
 
-// Fence is what is known of a pod that had addresses on a node, and is gone from the API.
+// Fence is what is known of a pod that had addresses on a node, and was deleted at the API server.
 type Fence int
 
 const (
-	// Unfenced means that the node is not ready. What its agent said last proves nothing.
+	// Unfenced means that the node is not ready. The last report of its agent proves nothing.
 	Unfenced Fence = iota
-	// Unheard means that the node is ready, and its agent has not had the time to say what it has. Its silence
-	// proves nothing.
+	// Unheard means that the node is ready, and its agent has not had the time to report. That it does not report an address proves
+	// nothing.
 	Unheard
-	// Reported means that the node is ready, and what its agent does not list is not in use.
+	// Reported means that the node is ready, and an address that its agent does not report is not in use.
 	Reported
-	// Down means that the node is gone, or somebody has sworn that nothing runs there.
+	// Down means that the node was deleted, or tainted out-of-service: no pod runs there.
 	Down
 )
 
-// Keeps tells why an address of a node may still be in use there; nil: it is not.
+// Keeps returns why an address of a node may still be in use there; nil if it is not.
 func (f Fence) Keeps(n Node, a netip.Addr) error {
 	switch {
 	case f == Unfenced:
@@ -246,8 +245,8 @@ func (n Node) Carries(owner string, addrs []netip.Addr) *Blocker {
 	return nil
 }
 
-// Unmoved takes a Turn or a Leave back: the entries that stand as the edits made them become what
-// they were.
+// Unmoved returns the edits that undo a Turn or a Leave: entries that still are what the edits made them become what they
+// were.
 func (n Node) Unmoved(made []Edit) []Edit {
 	var undo []Edit
 	for _, e := range made {

@@ -12,41 +12,38 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// Node is the pool of one node at one version of its CiliumNode. It is a value: who changes a map
-// of it has made it first.
+// Node is the pool of one node at one version of its CiliumNode. It is a value: its maps are never changed, only replaced.
 type Node struct {
 	Name string
-	// UID is the CiliumNode's: a node that was deleted and made again is another one.
+	// UID is the CiliumNode's: a node that was deleted and created again is another one.
 	UID string
 	// ResourceVersion is the version of the CiliumNode that this was read from.
 	ResourceVersion string
 	// Generation changes with every write of the spec, and not when the agent reports its status.
 	Generation int64
-	// Subnets are spec.ipam.podCIDRs. The node decides who has the addresses in them.
+	// Subnets are spec.ipam.podCIDRs. This pool decides over the addresses in them: the node is their home.
 	Subnets []netip.Prefix
-	// PodCIDRs are the subnets as they are written: a write that relies on them has to name them so.
+	// PodCIDRs are the subnets as they are written: a patch that relies on them has to name them so.
 	PodCIDRs []string
-	// HasPool tells an empty pool from one that was never written: they are written to differently.
+	// HasPool is false if the pool was never written; a patch differs then.
 	HasPool bool
-	// Entries are spec.ipam.pool. Key: an address in canonical form. Value: who may have it.
+	// Entries are spec.ipam.pool.
 	Entries map[netip.Addr]Entry
-	// Used are the keys of status.ipam.used with their owners: what the agent had allocated when
-	// it last said so, which may be 15 s ago or more (ipam-cilium-node-update-rate).
+	// Used are the keys of status.ipam.used with their owners: what the agent had allocated when it last reported, which may
+	// be 15 s ago or more (Cilium fact 4).
 	Used map[netip.Addr]string
-	// HasUsed tells an empty map of them from none, as HasPool does for the pool.
+	// HasUsed is to Used what HasPool is to Entries.
 	HasUsed bool
-	// Handshakes are the keys of status.ipam.release-ips: entries on their way out of the pool. Key:
-	// an address. Value: how far it is; never NotAsked.
+	// Handshakes are the keys of status.ipam.release-ips: entries that are being released. The values are never NotAsked.
 	Handshakes map[netip.Addr]Handshake
-	// HasHandshakes tells an empty map of them from none, as HasPool does for the pool.
+	// HasHandshakes is to Handshakes what HasPool is to Entries.
 	HasHandshakes bool
 	// Probes are the probes that status.ipam.used lists, sorted: questions that the agent has not answered yet.
 	Probes []netip.Addr
-	// Tracked tells whether the API server keeps field tracking (managedFields) with the CiliumNode,
-	// which names each entry once more.
+	// Tracked is true if the CiliumNode has managedFields, which name each entry once more.
 	Tracked bool
-	// Malformed are keys of the pool and entries of podCIDRs that are not addresses or subnets.
-	// They are told and never touched.
+	// Malformed are keys of the pool and entries of podCIDRs that are not addresses or subnets. They are reported and never
+	// changed.
 	Malformed []string
 	// Resources are the resources of entries as they are written, of those that fixedip would write differently: the
 	// tests of a patch have to name them so.
@@ -72,17 +69,17 @@ func (n Node) SameSpec(other Node) bool {
 	return n.UID == other.UID && n.Generation == other.Generation && n.Generation != 0
 }
 
-// Home tells whether the address belongs to one of the node's subnets.
+// Home reports whether the address is in one of the node's subnets.
 func (n Node) Home(a netip.Addr) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
 }
 
-// HasFamily tells whether the node has a subnet of the family.
+// HasFamily reports whether the node has a subnet of the family.
 func (n Node) HasFamily(f address.Family) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return address.Of(s.Addr()) == f })
 }
 
-// InUse tells whether the agent said that it has allocated the address. Silence proves nothing.
+// InUse reports whether the agent reported the address as allocated. That it did not proves nothing (Cilium fact 4).
 func (n Node) InUse(a netip.Addr) bool {
 	_, ok := n.Used[a]
 	return ok
@@ -91,18 +88,18 @@ func (n Node) InUse(a netip.Addr) bool {
 // Edit changes one entry, provided that it still is what the writer saw.
 type Edit struct {
 	Addr netip.Addr
-	// From is what the entry has to be now; nil: there has to be none.
+	// From is the required entry; nil: there must be none.
 	From *Entry
-	// To is what it becomes; nil: it goes.
+	// To is the new entry; nil: the entry is removed.
 	To *Entry
-	// Agreed: the edit counts only while the agent agrees that the entry be taken out.
+	// Agreed requires that the agent agrees to the release of the entry.
 	Agreed bool
-	// Unlisted: the edit counts only while the agent does not list the address as used. It may report between
-	// the look at the pool and the write.
+	// Unlisted requires that the agent does not report the address as in use: it may report between the decision and the
+	// write.
 	Unlisted bool
 }
 
-// Set is the edit that puts an entry where the node has what it has now.
+// Set returns the edit that replaces what the node has for an address now.
 func (n Node) Set(a netip.Addr, to Entry) Edit {
 	edit := Edit{Addr: a, To: &to}
 	if now, ok := n.Entries[a]; ok {
@@ -111,8 +108,8 @@ func (n Node) Set(a netip.Addr, to Entry) Edit {
 	return edit
 }
 
-// Own is Set for the entry of an address that its pod runs with already, which it did not get by that entry. It says
-// that the address is the pod's since the given time.
+// Own is Set for the entry of an address that its pod runs with already, and did not get by that entry. The entry says since
+// when the address is the pod's.
 func (n Node) Own(a netip.Addr, to Entry, at time.Time) Edit {
 	if !n.Entries[a].OwnedBy(to.Owner) {
 		to.Since = at.Unix()
@@ -120,7 +117,7 @@ func (n Node) Own(a netip.Addr, to Entry, at time.Time) Edit {
 	return n.Set(a, to)
 }
 
-// Drop is the edit that removes the entry that the node has now. ok is false where it has none.
+// Drop returns the edit that removes the entry that the node has now. ok is false if there is none.
 func (n Node) Drop(a netip.Addr) (edit Edit, ok bool) {
 	now, ok := n.Entries[a]
 	return Edit{Addr: a, From: &now}, ok
@@ -136,7 +133,7 @@ func (n Node) HasEntry(owner string, f address.Family) (found netip.Addr, ok boo
 	return found, ok
 }
 
-// Owns are the addresses whose entries name the owner, sorted.
+// Owns returns the addresses whose entries give them to the owner, sorted.
 func (n Node) Owns(owner string) []netip.Addr {
 	var owned []netip.Addr
 	for a, e := range n.Entries {

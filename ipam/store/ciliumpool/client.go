@@ -19,18 +19,15 @@ import (
 )
 
 var (
-	// ErrChanged means that something that the write relied on has changed. Nothing was written; read the
-	// pool again and decide anew.
+	// ErrChanged means that something that the write relied on has changed. Nothing was written; read the pool and decide again.
 	ErrChanged = errors.New("the pool has changed meanwhile")
-	// ErrGone means that the node has no CiliumNode any more, or another one of the same name.
+	// ErrGone means that the CiliumNode was deleted, or was replaced by another one of the same name.
 	ErrGone = errors.New("the CiliumNode is gone")
-	// ErrRefused means that the API server does not let the request pass, and would not when asked again.
-	// Nothing was written.
-	ErrRefused = errors.New("the API server refuses it")
+	// ErrRefused means that the API server refuses the request, and would refuse it again. Nothing was written.
+	ErrRefused = errors.New("the API server refuses the request")
 )
 
-// Client is what Pools needs of the API server: reads that go there and not to a cache, and
-// patches.
+// Client is what Pools needs of the API server: reads that do not come from a cache, and patches.
 type Client interface {
 	Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error
 	Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error
@@ -40,33 +37,31 @@ type Client interface {
 // Pools reads and writes the pools of nodes at the API server.
 type Pools struct {
 	api Client
-	// untrack: field tracking goes with the next write.
+	// untrack makes every write remove managedFields.
 	untrack bool
 }
 
-// New makes Pools over a client that does not read from a cache.
+// New returns Pools over a client that does not read from a cache.
 func New(api Client) *Pools { return &Pools{api: api} }
 
-// Untrack makes every write to a pool strip the field tracking of its CiliumNode, where there is
-// any: it is as large as the rest and of use only to those who apply server-side. The API server
-// does not start it anew until somebody does. Call it before the first write.
+// Untrack makes every write remove the managedFields of its CiliumNode. They are as large as the rest and of use only to
+// server-side apply; the API server does not write them again until a client applies. Call it before the first write.
 func (p *Pools) Untrack() { p.untrack = true }
 
-// Get reads the pool of a node as it is now. ErrGone where there is none.
+// Get reads the pool of a node from the API server. It returns ErrGone if there is none.
 func (p *Pools) Get(ctx context.Context, name string) (pool.Node, error) {
 	var cn ciliumv2.CiliumNode
 	if err := p.api.Get(ctx, client.ObjectKey{Name: name}, &cn); err != nil {
 		if apierrors.IsNotFound(err) {
 			return pool.Node{}, fmt.Errorf("CiliumNode %s: %w", name, ErrGone)
 		}
-		return pool.Node{}, fmt.Errorf("read CiliumNode %s: %w", name, answered(err))
+		return pool.Node{}, fmt.Errorf("read CiliumNode %s: %w", name, classifyAPIError(err))
 	}
 	return FromCiliumNode(&cn), nil
 }
 
-// answered makes what the API server says ErrRefused where it is about the request, and not about
-// the moment.
-func answered(err error) error {
+// classifyAPIError returns an ErrRefused if the error is about the request and not temporary, and the error otherwise.
+func classifyAPIError(err error) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return err
@@ -83,29 +78,27 @@ func answered(err error) error {
 	return fmt.Errorf("%w: %w", ErrRefused, err)
 }
 
-// untrue tells whether a patch failed for one of its tests: that is 422 Invalid, as is an object that
-// validation or an admission policy turns down, but without the causes that these name.
-func untrue(err error) bool {
+// isPatchTestFailure reports whether a patch failed because of one of its tests. That is 422 Invalid, as for an object that
+// validation or an admission policy rejects, but without the causes that these name.
+func isPatchTestFailure(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsInvalid(err) && errors.As(err, &status) && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
 }
 
-// Edit applies all edits to the pool of a node in one write, or none of them. The result is the
-// pool after it. ErrChanged, ErrGone and ErrRefused say that nothing was written; after any other
-// error the write may have happened.
+// Edit applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write. After
+// ErrChanged, ErrGone and ErrRefused nothing was written; after any other error the write may have happened.
 func (p *Pools) Edit(ctx context.Context, n pool.Node, edits []pool.Edit) (pool.Node, error) {
 	return p.patch(ctx, n, nil, edits, false)
 }
 
-// EditWhole is Edit for edits that rely on the pool as a whole being what n says: it fails with
-// ErrChanged where anything in the spec of the CiliumNode was written since.
+// EditWhole is Edit for edits that rely on the whole pool being what n says: it returns ErrChanged if anything in the spec of
+// the CiliumNode was written since.
 func (p *Pools) EditWhole(ctx context.Context, n pool.Node, edits []pool.Edit) (pool.Node, error) {
 	return p.patch(ctx, n, nil, edits, true)
 }
 
-// Publish gives subnets to a node in addition to those that it has, together with the first entries
-// in them: whoever sees the subnets sees what is reserved there. It fails with ErrChanged where the
-// node's subnets are no longer those of n.
+// Publish adds subnets to a node, together with the first entries in them: every reader that sees the subnets sees what is
+// reserved there. It returns ErrChanged if the node's subnets are no longer those of n.
 func (p *Pools) Publish(ctx context.Context, n pool.Node, subnets []netip.Prefix, edits []pool.Edit) (pool.Node, error) {
 	podCIDRs := append([]string{}, n.PodCIDRs...)
 	for _, s := range subnets {
@@ -124,7 +117,7 @@ func (p *Pools) patch(ctx context.Context, n pool.Node, podCIDRs []string, edits
 	})
 }
 
-// send has a patch of n applied, and says what stands after it.
+// send applies a patch of n and returns the pool after it.
 func (p *Pools) send(ctx context.Context, n pool.Node, data []byte, apply func(context.Context, client.Object, client.Patch) error) (pool.Node, error) {
 	var cn ciliumv2.CiliumNode
 	cn.Name = n.Name
@@ -133,10 +126,10 @@ func (p *Pools) send(ctx context.Context, n pool.Node, data []byte, apply func(c
 		return FromCiliumNode(&cn), nil
 	case apierrors.IsNotFound(err):
 		return pool.Node{}, fmt.Errorf("CiliumNode %s: %w", n.Name, ErrGone)
-	case untrue(err), apierrors.IsConflict(err):
-		// A conflict is one that the API server met five times over while it applied the patch.
+	case isPatchTestFailure(err), apierrors.IsConflict(err):
+		// A conflict means that the API server met one five times while it applied the patch.
 		return pool.Node{}, fmt.Errorf("CiliumNode %s: %w: %w", n.Name, ErrChanged, err)
 	default:
-		return pool.Node{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, answered(err))
+		return pool.Node{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, classifyAPIError(err))
 	}
 }

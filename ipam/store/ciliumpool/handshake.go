@@ -50,9 +50,8 @@ func handshakes(keys map[string]ipamtypes.IPReleaseStatus) map[netip.Addr]pool.H
 	return states
 }
 
-// Mark applies all marks to the release handshakes of a node in one write, or none of them. The
-// handshakes are in the status, which is written apart from the pool. The result and the errors are
-// as for Edit.
+// Mark applies all marks to the release handshakes of a node in one write, or none of them. The handshakes are in the
+// status, which is written separately from the pool. It returns what Edit does.
 func (p *Pools) Mark(ctx context.Context, n pool.Node, marks []pool.Mark) (pool.Node, error) {
 	data, err := encodeMarks(n, marks)
 	if err != nil {
@@ -63,9 +62,8 @@ func (p *Pools) Mark(ctx context.Context, n pool.Node, marks []pool.Mark) (pool.
 	})
 }
 
-// encodeMarks makes the patch for the marks. It applies only to the CiliumNode that n was read
-// from, and only if every handshake is where the mark expects it and every entry that is asked for
-// is still a dynamic one.
+// encodeMarks returns the patch for the marks. It applies only to the CiliumNode that n was read from, and only if every
+// handshake has the state that its mark requires and every entry whose release is asked for is still a dynamic one.
 func encodeMarks(n pool.Node, marks []pool.Mark) ([]byte, error) {
 	ops := []operation{{"test", "/metadata/uid", n.UID}}
 	if !n.HasHandshakes {

@@ -14,9 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-// Follow keeps a ledger at what the watch of CiliumNodes shows, and tells of each change after the
-// ledger has it. The watch should carry the transform Trim. synced tells whether all CiliumNodes
-// that stood at the start are in the ledger.
+// Follow updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer should have the
+// transform Trim. synced reports whether all CiliumNodes that existed at the start are in the ledger.
 func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.Change)) (synced func() bool, err error) {
 	set := func(obj any) {
 		cn := obj.(*ciliumv2.CiliumNode)

@@ -5,20 +5,18 @@ package ciliumpool
 
 import "errors"
 
-// Observer is told what a Writer does: for metrics, which are no business of the store's. It is
-// called by the goroutines that write and must not keep them.
+// Observer counts what a Writer does, for metrics. The goroutines that write call it; it must not block.
 type Observer interface {
-	// Wrote: one patch was applied, and it fulfils so many requests.
+	// Wrote is called after a patch was applied, with the number of requests that it fulfils.
 	Wrote(requests int)
-	// Conflicted: a patch was refused, since what it relied on had changed meanwhile.
+	// Conflicted is called after a patch was refused because something that it relied on had changed.
 	Conflicted()
 }
 
-// Observe names who is told. Call it before the first Write.
+// Observe sets the Observer. Call it before the first Write.
 func (w *Writer) Observe(o Observer) { w.observer = o }
 
-// observe tells of the end of one patch. Where nobody knows whether it was applied, nobody is told
-// anything.
+// observe reports the end of one patch. A patch that may or may not have been applied is not counted.
 func (w *Writer) observe(requests int, err error) {
 	switch {
 	case w.observer == nil:

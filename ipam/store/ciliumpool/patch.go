@@ -30,10 +30,9 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// encode makes the patch for the edits. It applies only to the CiliumNode that n was read from, as
-// long as its subnets are the same, and only if every edited entry is what the edit expects; the
-// rest of the object may have changed, unless the edits rely on the whole pool. podCIDRs, where not
-// nil, are published in the same patch, and with untrack the field tracking goes with it.
+// encode returns the patch for the edits. It applies only to the CiliumNode that n was read from, if its subnets are
+// unchanged and every edited entry is what the edit requires; with whole, only if the whole spec is unchanged. podCIDRs, if
+// not nil, are published in the same patch, and with untrack it removes managedFields.
 func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bool) ([]byte, error) {
 	ops := []operation{
 		{"test", "/metadata/uid", n.UID},
@@ -43,8 +42,7 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
 	}
 	if !n.HasUsed && slices.ContainsFunc(edits, func(e pool.Edit) bool { return e.Unlisted }) {
-		// A test below a path that is not there fails whatever it is for. An agent that lists anything
-		// from here on makes another version.
+		// A test below a missing path fails whatever it requires. Any report of the agent makes another version.
 		ops = append(ops, operation{"test", versionPath, n.ResourceVersion})
 	}
 	if untrack {
@@ -108,7 +106,7 @@ func expect(path string, e *pool.Entry, resource string) []operation {
 	return ops
 }
 
-// nullable turns a list that was not there into the null that a test finds in its place.
+// nullable returns the value that a test has to require for a list: null if it is missing.
 func nullable(list []string) any {
 	if list == nil {
 		return nil

@@ -11,28 +11,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Pace spreads the writes of one Writer over time: every write to a CiliumNode goes to every agent,
-// and can cost its own agent one of the ten tries that it has for an update. Half of what a minute
-// allows may come at once, the other half is spread, so that no minute ever sees more than its
-// whole. Requests that wait gather meanwhile, and go together.
+// Pace limits the rate of the writes of one Writer to each node: every agent receives every write to a CiliumNode, and a
+// write can cost the node's own agent one of the ten tries of an update (Cilium fact 10). Half of the writes that a minute
+// allows may be made at once and the other half is spread, so that no minute ever has more than it allows. Requests that
+// wait are written together.
 //
-// Urgent requests don't wait, but count.
+// Urgent requests do not wait, but count.
 type Pace struct {
 	clock     clock.Clock
 	perMinute int
 
 	mu sync.Mutex
-	// nodes have what is left of each node's allowance. Key: the node. One whose allowance is whole
-	// need not be there.
+	// nodes have a limiter for each node that was written to recently.
 	nodes map[string]*rate.Limiter
 }
 
-// NewPace allows at most perMinute writes for each node in any minute. It has to be 2 at least.
+// NewPace returns a Pace of at most perMinute writes for each node in any minute. perMinute must be at least 2.
 func NewPace(c clock.Clock, perMinute int) *Pace {
 	return &Pace{clock: c, perMinute: perMinute, nodes: map[string]*rate.Limiter{}}
 }
 
-// Wait is how long the next write for the node has to wait; 0: it need not.
+// Wait returns how long the next write for the node has to wait.
 func (p *Pace) Wait(node string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,15 +59,15 @@ func (p *Pace) Spend(node string) {
 		l = rate.NewLimiter(rate.Limit(float64(spread)/time.Minute.Seconds()), p.perMinute-spread)
 		p.nodes[node] = l
 	}
-	// A reservation can go below zero, unlike a wait that is given up.
+	// A reservation may go below zero, unlike a wait.
 	l.ReserveN(p.clock.Now(), 1)
 }
 
-// Pace spreads the writes. Call it before the first Write.
+// Pace sets the rate limit of the writes. Call it before the first Write.
 func (w *Writer) Pace(p *Pace) { w.pace = p }
 
-// Delay is how long a request for the node would wait for its turn; 0: it would not. Who can come
-// again later need not hold a worker meanwhile.
+// Delay returns how long a request for the node would wait because of the rate limit. A controller can requeue instead of
+// blocking a worker.
 func (w *Writer) Delay(node string) time.Duration {
 	if w.pace == nil {
 		return 0
@@ -76,8 +75,8 @@ func (w *Writer) Delay(node string) time.Duration {
 	return w.pace.Wait(node)
 }
 
-// dwell returns when the next write for the node may be made: in its time, when an urgent request
-// has come, or at the end. waited tells whether that was later than at once.
+// dwell returns when the next write for the node may be made: after its delay, when an urgent request arrives, or when the
+// context ends. waited reports whether it blocked.
 func (w *Writer) dwell(node string) (waited bool) {
 	for {
 		d := w.Delay(node)

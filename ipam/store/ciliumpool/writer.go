@@ -19,59 +19,52 @@ import (
 )
 
 const (
-	// writeTries bounds the writes for one batch. A lost race costs one try, and so does an API
-	// server that can't be reached.
+	// writeTries bounds the writes for one batch. A conflict costs one try, and so does an API server that can't be reached.
 	writeTries = 6
 	// writeTimeout bounds one try: a read and a patch.
 	writeTimeout = 10 * time.Second
 )
 
-// Request is a wish for the pool of one node. Decide makes the edits that fulfil it from the pool
-// as it is: none where it is fulfilled already, an error where it can't be. It may be asked several
-// times, and has to answer from its argument alone.
+// Request is a change of the pool of one node. Decide returns the edits that fulfil it, from the current pool: none if it is
+// fulfilled already, an error if it can't be. It may be called several times, and must decide from its argument alone.
 type Request struct {
 	Node   string
 	Decide func(n pool.Node) ([]pool.Edit, error)
-	// Live asks that the decision be made from the pool as the API server has it, never from what
-	// a watch has shown.
+	// Live has the decision made from the pool at the API server, never from the cache.
 	Live bool
-	// Whole asks that nothing be written unless the pool as a whole is what the decision was made
-	// from, and not the edited entries alone.
+	// Whole requires that the whole spec is what the decision was made from, not only the edited entries.
 	Whole bool
-	// Marks makes the marks of the release handshake that go with the request, from the pool after
-	// its edits; nil: none. It is held to the same as Decide.
+	// Marks returns the changes of release handshakes that belong to the request, from the pool after its edits. It may be
+	// nil. The rules for Decide apply.
 	Marks func(n pool.Node) []pool.Mark
-	// Untrack asks for a write where nothing else is to be written, for the sake of the field tracking
-	// (see Pools.Untrack).
+	// Untrack makes a write even without edits if the CiliumNode has managedFields (see Pools.Untrack).
 	Untrack bool
-	// Urgent asks not to be kept waiting by the pace.
+	// Urgent requests do not wait for the rate limit.
 	Urgent bool
 }
 
-// Writer writes requests into pools. Requests for one node that wait together go together in one
-// patch, and at most one patch a node is under way: the API server retries conflicting patches
-// itself, so that a burst of single ones makes each of them slow, and every agent is told of every
-// write. A request that can't be fulfilled does not take the others of its patch with it.
+// Writer writes requests into pools. Requests for one node that wait at the same time are written in one patch, and at most
+// one patch of a node is in flight: the API server retries conflicting patches itself, so that a burst of them makes each
+// one slow, and every agent receives every write. A request that can't be fulfilled does not fail the others of its patch.
 type Writer struct {
 	ctx   context.Context
 	pools *Pools
-	// known is the pool of a node as a watch last showed it: it saves a read.
+	// known returns the pool of a node from the cache: it saves a read.
 	known func(node string) (pool.Node, bool)
 	// retry is the pause between tries.
 	retry wait.Backoff
-	// observer is told of every patch; nil: nobody is.
+	// observer counts every patch; nil: there is none.
 	observer Observer
-	// pace spreads the writes for each node; nil: they are not spread.
+	// pace limits the rate of writes to each node; nil: there is no limit.
 	pace *Pace
 	// onWrite is called with the answer of every patch; nil: it is not.
 	onWrite func(pool.Node)
 
 	mu sync.Mutex
-	// queues hold the requests that wait for the patch of their node. Key: the node. A key exists
-	// exactly while a goroutine serves that node.
+	// queues have the requests that wait for the patch of their node. Key: the node. A key exists exactly while a goroutine
+	// serves that node.
 	queues map[string]*queue
-	// written are the pools that our own writes left and that known does not show yet. Key: the node.
-	// They are few: one leaves when the watch has caught up with it, or has lost the node.
+	// written are the pools after our own writes that the cache does not have yet. Key: the node.
 	written map[string]pool.Node
 	served  sync.WaitGroup
 }
@@ -79,7 +72,7 @@ type Writer struct {
 // queue is guarded by the Writer's mu.
 type queue struct {
 	waiting []*queued
-	// urgent is closed when one of those that wait is urgent.
+	// urgent is closed when an urgent request waits.
 	urgent chan struct{}
 }
 
@@ -94,11 +87,11 @@ func (q *queue) add(r *queued) {
 
 type queued struct {
 	Request
-	// done gets the answer, once. It has room for it: nobody may be waiting any more.
+	// done gets the answer, once. It is buffered, since the caller may have stopped waiting.
 	done chan error
 }
 
-// NewWriter makes a Writer that works until ctx ends.
+// NewWriter returns a Writer that works until ctx ends.
 func NewWriter(ctx context.Context, pools *Pools, known func(node string) (pool.Node, bool)) *Writer {
 	return &Writer{
 		ctx:    ctx,
@@ -121,9 +114,8 @@ func (w *Writer) wrote(n pool.Node) {
 	}
 }
 
-// Write returns when the request is fulfilled. An error of Decide comes back as it is; it, ErrGone
-// and ErrRefused say that nothing was written for this request; after any other error it may have
-// been, or may still be.
+// Write returns when the request is fulfilled. An error of Decide is returned as it is. After it, ErrGone and ErrRefused
+// nothing was written for this request; after any other error it may have been written, or may still be.
 func (w *Writer) Write(ctx context.Context, r Request) error {
 	q := &queued{Request: r, done: make(chan error, 1)}
 	w.mu.Lock()
@@ -145,11 +137,11 @@ func (w *Writer) Write(ctx context.Context, r Request) error {
 	}
 }
 
-// Wait returns when no write is under way. Call it after the context of NewWriter has ended.
+// Wait returns when no write is in flight. Call it after the context of NewWriter has ended.
 func (w *Writer) Wait() { w.served.Wait() }
 
-// serve writes the requests for one node, batch by batch, until none waits. Each batch starts from
-// the pool that the last one left, which the watch may not have shown yet.
+// serve writes the requests for one node, batch by batch, until none waits. Each batch starts from the pool after the last
+// one, which the cache may not have yet.
 func (w *Writer) serve(node string) {
 	n, known := w.latest(node)
 	for {
@@ -175,8 +167,7 @@ func (w *Writer) serve(node string) {
 	}
 }
 
-// latest is the newest that is known of a node's pool: what the watch shows, or what our own last
-// write left, if that is newer.
+// latest returns the newest known version of a node's pool: that of the cache, or that after our own last write.
 func (w *Writer) latest(node string) (pool.Node, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,8 +177,7 @@ func (w *Writer) latest(node string) (pool.Node, bool) {
 	return w.known(node)
 }
 
-// keep notes the pool that the last batch left, and forgets those that the watch shows by now.
-// Called under mu.
+// keep stores the pool after the last batch, and drops those that the cache has by now. Called under mu.
 func (w *Writer) keep(n pool.Node, known bool) {
 	if known {
 		w.written[n.Name] = n
@@ -195,14 +185,13 @@ func (w *Writer) keep(n pool.Node, known bool) {
 	maps.DeleteFunc(w.written, func(_ string, last pool.Node) bool { return !w.ahead(last) })
 }
 
-// ahead tells whether the watch shows an older spec of the same CiliumNode.
+// ahead reports whether the cache has an older spec of the same CiliumNode.
 func (w *Writer) ahead(last pool.Node) bool {
 	shown, ok := w.known(last.Name)
 	return ok && shown.UID == last.UID && shown.Generation < last.Generation
 }
 
-// write brings one batch to an end: every request of it gets its answer. The result is the pool
-// after it, if that is known.
+// write writes one batch until every request has its answer. It returns the pool after it, if that is known.
 func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (pool.Node, bool) {
 	logger := klog.FromContext(w.ctx).WithValues("node", node)
 	retry := w.retry
@@ -224,8 +213,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (p
 			answer(batch, err)
 			return pool.Node{}, false
 		}
-		// Whatever went wrong, the next try has to know what is there now: the test that failed,
-		// or the write that happened though its answer was lost.
+		// The next try needs the current pool: a test has failed, or the write was applied and its answer lost.
 		known = false
 		logger.V(2).Info("Pool not written, will be tried again", "try", try+1, "requests", len(batch), "err", err)
 	}
@@ -233,8 +221,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (p
 	return pool.Node{}, false
 }
 
-// try makes one attempt. It returns the requests that it does not answer itself, and the pool after
-// it.
+// try makes one attempt. It returns the requests that are not answered yet, and the pool after it.
 func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*queued, pool.Node, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
@@ -271,7 +258,7 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 	return open, after, err
 }
 
-// markAll gathers the marks of all requests, each from the node with those of the others in place.
+// markAll returns the marks of all requests, each decided from the node with those of the others applied.
 func markAll(n pool.Node, open []*queued) (marks []pool.Mark) {
 	for _, q := range open {
 		if q.Marks == nil {
@@ -284,8 +271,8 @@ func markAll(n pool.Node, open []*queued) (marks []pool.Mark) {
 	return marks
 }
 
-// decide asks each request in turn, each with the edits of those before it in place, and answers
-// those that are fulfilled or can't be. One that may have more to write than edits stays open.
+// decide calls Decide of each request in turn, with the edits of those before it applied, and answers those that are
+// fulfilled or can't be. A request with marks or Untrack stays open.
 func decide(n pool.Node, batch []*queued) (open []*queued, edits []pool.Edit) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
@@ -306,7 +293,7 @@ func answer(batch []*queued, err error) {
 	}
 }
 
-// pause waits for d or the end of ctx, and tells whether it was d.
+// pause waits for d or the end of ctx, and reports whether it was d.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
