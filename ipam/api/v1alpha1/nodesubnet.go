@@ -61,6 +61,11 @@ type NodeSubnetSpec struct {
 	// write, so that a controller that gives the subnet to another node can't overlook it.
 	// +optional
 	CiliumNodeUID types.UID `json:"ciliumNodeUID,omitempty"`
+	// resumed counts how often a controller took over a claim that was not assigned yet. A controller that made the
+	// claim can't withdraw it any more then.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Resumed int32 `json:"resumed,omitempty"`
 	// previousNodeName is the node that the current node inherited the subnet from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253

@@ -13,6 +13,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -100,9 +101,12 @@ func (a *Assigner) Assign(ctx context.Context, n pool.Node, node *corev1.Node) (
 		return Assignment{}, err
 	}
 	given := Assignment{Origin: subnetplan.Returned}
-	claims := unpublished(list, n)
 	if a.FromNode {
 		return a.assignBrought(ctx, n, node, list)
+	}
+	claims, err := a.resume(ctx, n, h, unpublished(list, n))
+	if err != nil {
+		return Assignment{}, err
 	}
 	if len(claims) > 0 {
 		given.From = n.Name
@@ -123,6 +127,46 @@ func (a *Assigner) Assign(ctx context.Context, n pool.Node, node *corev1.Node) (
 		return given, err
 	}
 	return a.publish(ctx, n, node, claims, given, had)
+}
+
+// resume returns the claims of a node that are to be published. One that was never assigned is the remains of a
+// controller that stopped, or another controller is about to publish it: it is taken over if the node lacks its family,
+// and is deleted otherwise. Its maker can't publish it then, since the CiliumNode has got another subnet.
+func (a *Assigner) resume(ctx context.Context, n pool.Node, h subnetplan.Holder, claims []v1alpha1.NodeSubnet) ([]v1alpha1.NodeSubnet, error) {
+	var found []v1alpha1.NodeSubnet
+	for i := range claims {
+		if established(&claims[i]) {
+			found = append(found, claims[i])
+		}
+	}
+	for i := range claims {
+		ns := &claims[i]
+		s, _ := subnetplan.FromNodeSubnet(ns)
+		f := address.Of(s.CIDR.Addr())
+		ofFamily := func(c netip.Prefix) bool { return address.Of(c.Addr()) == f }
+		switch {
+		case established(ns):
+		case n.HasFamily(f):
+			if err := a.Store.Delete(ctx, ns); err != nil {
+				return nil, err
+			}
+		case slices.ContainsFunc(cidrs(found), ofFamily):
+			// One of the two is published first, and then the other one is deleted.
+		default:
+			taken, err := a.Store.Resume(ctx, ns, h)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, *taken)
+		}
+	}
+	return found, nil
+}
+
+// established reports whether a NodeSubnet is more than a claim in the making: its node has had the subnet or has
+// inherited it, or FixedIPs reserve addresses there.
+func established(ns *v1alpha1.NodeSubnet) bool {
+	return ns.Spec.PreviousNodeName != "" || ns.Spec.CiliumNodeUID == "" || meta.FindStatusCondition(ns.Status.Conditions, v1alpha1.ConditionAssigned) != nil
 }
 
 // inherit adds the subnets of an orphan that the node inherits. One that has no subnets may inherit any; one that has

@@ -33,10 +33,11 @@ type Subnet struct {
 	Constraints *v1alpha1.NodeConstraints
 }
 
-// FromNodeSubnet returns the subnet of a NodeSubnet. ok is false if its name is not a subnet: the API server refuses
-// such an object.
+// FromNodeSubnet returns the subnet of a NodeSubnet. ok is false if it has no valid CIDR: the API server refuses such
+// an object.
 func FromNodeSubnet(ns *v1alpha1.NodeSubnet) (s Subnet, ok bool) {
-	cidr, err := address.ParseSubnetName(ns.Name)
+	// The API server refuses an object whose name does not say the same.
+	cidr, err := address.ParseSubnet(ns.Spec.CIDR)
 	if err != nil {
 		return Subnet{}, false
 	}

@@ -159,6 +159,13 @@ func (s *Store) Assign(ctx context.Context, ns *v1alpha1.NodeSubnet, h subnetpla
 	return ns, nil
 }
 
+// Resume takes over a claim for its node that was not assigned yet, so that the controller that made it can't withdraw it.
+func (s *Store) Resume(ctx context.Context, ns *v1alpha1.NodeSubnet, h subnetplan.Holder) (*v1alpha1.NodeSubnet, error) {
+	ns = ns.DeepCopy()
+	ns.Spec.Resumed++
+	return s.Assign(ctx, ns, h)
+}
+
 // UpdateStatus writes the status of a NodeSubnet.
 func (s *Store) UpdateStatus(ctx context.Context, ns *v1alpha1.NodeSubnet, status v1alpha1.NodeSubnetStatus) error {
 	ns = ns.DeepCopy()
