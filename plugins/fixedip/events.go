@@ -14,10 +14,13 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
-// EventsToRegister names the one event of the framework's that the plugin needs: a pod whose owner
-// node was missing. CiliumNodes and FixedIPs are watched by the plugin itself, which wakes pods
-// from there (see waiting): one view of the world for hints and decisions.
+// EventsToRegister names the one event of the framework that the plugin needs: the node of a pod's address is created.
+// All else comes from the plugin's own cache. The scheduler calls this when its profiles are complete, so that the order
+// of their plugins is checked here.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
+	if err := checkOrder(p.handle); err != nil {
+		return nil, err
+	}
 	return []fwk.ClusterEventWithHint{{
 		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add},
 		QueueingHintFn: p.nodeAdded,
@@ -29,16 +32,10 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 	if err != nil {
 		return fwk.Queue, err
 	}
-	id, fixed, _, err := p.identityOf(pod)
-	if err != nil || !fixed {
-		// The annotation is at fault, or the owner not seen, which no node mends.
-		return fwk.QueueSkip, nil
-	}
-	r, err := p.world.reservationOf(context.Background(), id)
-	if err != nil || r.node != node.Name && p.homeward(id, r) != node.Name && (r.node != "" || !p.reaches(pod, id, node.Name) && !p.slotOn(id, node.Name)) {
+	if !p.binder.MayUse(pod, node.Name) {
 		return fwk.QueueSkip, nil
 	}
 	metrics.Woken(metrics.Node)
-	logger.V(5).Info("The node whose subnets have the pod's address is there", "pod", klog.KObj(pod), "node", node.Name)
+	logger.V(5).Info("The node of the pod's address was created", "pod", klog.KObj(pod), "node", node.Name)
 	return fwk.Queue, nil
 }

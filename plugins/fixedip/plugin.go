@@ -1,29 +1,6 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fixedip is the scheduler plugin FixedIP: it steers a pod to the node whose subnet owns
-// its reserved address, and has the address written into that node's pool before the pod is bound.
-//
-// It is glue between the scheduler framework and the core (ipam/core) and store (ipam/store). It
-// decides nothing about addresses itself, and the one thing that it writes to the API is a claim,
-// in PreBind. What it knows it can learn again from the API: a scheduler may die at any point.
-//
-// The algorithm, in the order of a scheduling cycle:
-//
-//	PreFilter  finds the pod's reservation, in the pools (the arbiter) or in its FixedIP, and
-//	           narrows the cycle to the node that owns it; or finds which addresses the pod asks
-//	           for, and narrows to the nodes whose subnets have them. A pod whose name is not
-//	           lasting takes over a slot of its workload: see slots.go.
-//	Filter     decides: the owner node alone, or any node with room where nothing is reserved.
-//	PostFilter where the owner node can't take the pod: has the next cycle look at all nodes, if the
-//	           pod's failover policy says so and its predecessor surely does not run any more; or
-//	           explains why it waits.
-//	Score      fills the subnets evenly.
-//	Reserve    decides the address, in the ledger, in memory.
-//	PreBind    writes the claim and waits until the plugin's own watch shows it: the agent's watch
-//	           is then close behind, and finds the entry when the pod's sandbox is made. For a pod that
-//	           migrates it moves the address (see pool.Move).
-//	Unreserve, PostBind  forget the decision. The entry, where it was written, stands.
 package fixedip
 
 import (
@@ -31,24 +8,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/plugins/apis/config"
+	"fixedip.io/fixedip/plugins/fixedip/binder"
+	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/plugins/fixedip/inuse"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
 // Name is the name of the plugin in a KubeSchedulerConfiguration.
@@ -67,44 +45,33 @@ var (
 	_ io.Closer                   = &Plugin{}
 )
 
-// Plugin is the plugin of one profile. Profiles share the world.
+// Plugin is the plugin of one profile.
 type Plugin struct {
-	handle       framework.Handle
-	world        *world
-	waiting      *waiting
-	silence      *silence
-	kinds        identity.Kinds
-	nodes        corelisters.NodeLister
-	pods         corelisters.PodLister
-	families     []address.Family
-	claimTimeout time.Duration
-	// failover is for pods whose workload says nothing, movable whether an address may live on another
-	// node than its home.
-	failover v1alpha1.Failover
-	movable  bool
-	// strict chooses the nodes on which every pod has an address of its own.
-	strict labels.Selector
+	handle framework.Handle
+	binder binder.Interface
+	queue  *requeue.Queue
+	// wait returns when nothing of the profiles runs in the background.
+	wait func()
 }
 
-// Name is the name of the plugin.
+// Name returns the name of the plugin.
 func (p *Plugin) Name() string { return Name }
 
-// Close returns when nothing of the plugin's is under way in the background. The framework calls it when the
-// context of the scheduler has ended.
+// Close returns when nothing of the plugin runs in the background. The framework calls it when the context of the
+// scheduler has ended.
 func (p *Plugin) Close() error {
-	p.world.live.wait()
+	p.queue.Wait()
+	p.wait()
 	return nil
 }
 
-// Factory makes the plugin's constructor. The framework calls it once for each profile; all of
-// them see one world, since they claim from the same pools.
-func Factory() frameworkruntime.PluginFactory { return FactoryOver(cache.New) }
+// Factory returns the constructor of the plugin. The framework calls it once for each profile.
+func Factory() frameworkruntime.PluginFactory { return FactoryOver(ctrlcache.New) }
 
-// FactoryOver is Factory where something else than watches of the API server shows CiliumNodes and
-// FixedIPs.
-func FactoryOver(newCache cache.NewCacheFunc) frameworkruntime.PluginFactory {
+// FactoryOver is Factory for a given way of watching CiliumNodes and FixedIPs.
+func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory {
 	var mu sync.Mutex
-	var shared *world
+	var first *profiles
 	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
 		args, ok := obj.(*config.FixedIPArgs)
 		if !ok {
@@ -113,68 +80,135 @@ func FactoryOver(newCache cache.NewCacheFunc) frameworkruntime.PluginFactory {
 		if err := config.ValidateFixedIPArgs(field.NewPath("pluginConfig").Key(Name).Child("args"), args).ToAggregate(); err != nil {
 			return nil, err
 		}
+		ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(Name))
 		mu.Lock()
 		defer mu.Unlock()
-		if shared == nil {
-			w, err := newWorld(ctx, h.KubeConfig(), args, newCache)
+		if first == nil {
+			made, err := newProfiles(ctx, h, args, newCache)
 			if err != nil {
 				return nil, err
 			}
-			if err := w.followWorkloads(ctx, h.SharedInformerFactory()); err != nil {
-				return nil, err
-			}
-			if err := w.followHolders(h.SharedInformerFactory().Core().V1().Pods().Informer()); err != nil {
-				return nil, err
-			}
-			w.joinSync(h.SharedInformerFactory())
-			metrics.Register(w)
-			shared = w
+			first = made
 		}
-		if !slices.Equal(shared.kinds.All(), identity.NewKinds(args.Workloads...).All()) {
-			return nil, errors.New("workloads: other than those of another profile; write the same in each")
+		if err := first.sameArgs(args); err != nil {
+			return nil, err
 		}
-		return newPlugin(ctx, args, h, shared)
+		return newPlugin(ctx, first, args, h)
 	}
 }
 
-func newPlugin(ctx context.Context, args *config.FixedIPArgs, h framework.Handle, w *world) (*Plugin, error) {
-	p := &Plugin{
-		handle:       h,
-		world:        w,
-		kinds:        w.kinds,
-		claimTimeout: args.ClaimTimeout.Duration,
-		failover:     v1alpha1.Failover(args.Failover),
-		movable:      args.MovableAddresses,
-		waiting: newWaiting(func(pods map[string]*corev1.Pod) {
-			h.Activate(loggerFrom(ctx), pods)
-		}),
+// profiles is what all profiles share.
+type profiles struct {
+	*binder.Shared
+	judge *inuse.Judge
+	args  *config.FixedIPArgs
+}
+
+func newProfiles(ctx context.Context, h framework.Handle, args *config.FixedIPArgs, newCache ctrlcache.NewCacheFunc) (*profiles, error) {
+	informers := h.SharedInformerFactory()
+	c, err := cache.Start(ctx, h.KubeConfig(), args, newCache)
+	if err != nil {
+		return nil, err
 	}
-	for _, name := range args.IPFamilies {
-		f, err := address.ParseFamily(name)
-		if err != nil {
-			return nil, fmt.Errorf("ipFamilies: %w", err)
+	if err := c.FollowWorkloads(ctx, informers); err != nil {
+		return nil, err
+	}
+	judge, err := inuse.New(ctx, c, h.ClientSet(), informers, args.AgentSilence.Duration)
+	if err != nil {
+		return nil, err
+	}
+	c.Join(informers)
+	metrics.Register(c)
+	return &profiles{
+		Shared: &binder.Shared{Cache: c, InUse: judge, Client: h.ClientSet(), Nodes: informers.Core().V1().Nodes().Lister(), Pods: informers.Core().V1().Pods().Lister()},
+		judge:  judge, args: args,
+	}, nil
+}
+
+// sameArgs returns an error if the arguments of another profile differ in what the profiles share.
+func (s *profiles) sameArgs(args *config.FixedIPArgs) error {
+	var differ []string
+	for name, same := range map[string]bool{
+		"claimQPS":           args.ClaimQPS == s.args.ClaimQPS,
+		"claimBurst":         args.ClaimBurst == s.args.ClaimBurst,
+		"agentReportTimeout": args.AgentSilence == s.args.AgentSilence,
+		"workloads":          slices.Equal(identity.NewKinds(args.Workloads...).All(), identity.NewKinds(s.args.Workloads...).All()),
+	} {
+		if !same {
+			differ = append(differ, name)
 		}
-		p.families = append(p.families, f)
 	}
-	var err error
-	if p.strict, err = parseStrict(args.StrictNodes); err != nil {
+	if len(differ) == 0 {
+		return nil
+	}
+	slices.Sort(differ)
+	return fmt.Errorf("FixedIPArgs of two profiles differ in %v, which the profiles share; write the same values in each", differ)
+}
+
+func newPlugin(ctx context.Context, shared *profiles, args *config.FixedIPArgs, h framework.Handle) (*Plugin, error) {
+	b, err := binder.New(shared.Shared, args, snapshot{h}, h.SharedInformerFactory())
+	if err != nil {
 		return nil, err
 	}
-	w.subscribe(p.waiting)
-	pods := h.SharedInformerFactory().Core().V1().Pods()
-	p.pods = pods.Lister()
-	w.departures.begin(time.Now(), args.AgentSilence.Duration)
-	p.silence = newSilence(args.AgentSilence.Duration, p.pods)
-	if err := p.waiting.follow(pods.Informer()); err != nil {
+	q, err := requeue.New(ctx, h.SharedInformerFactory().Core().V1().Pods().Informer(), b.Domain(), func(pods map[string]*corev1.Pod) {
+		h.Activate(klog.FromContext(ctx), pods)
+	})
+	if err != nil {
 		return nil, err
 	}
-	if err := p.silence.follow(pods.Informer()); err != nil {
-		return nil, fmt.Errorf("watch pods: %w", err)
+	shared.Cache.Subscribe(q.Notify)
+	return &Plugin{handle: h, binder: b, queue: q, wait: shared.judge.Wait}, nil
+}
+
+// snapshot is the binder's view of the nodes and pods of a scheduling cycle.
+type snapshot struct{ handle framework.Handle }
+
+// Node returns a node of the snapshot; nil if there is none of the name.
+func (s snapshot) Node(name string) *corev1.Node {
+	info, err := s.handle.SnapshotSharedLister().NodeInfos().Get(name)
+	if err != nil {
+		return nil
 	}
-	nodes := h.SharedInformerFactory().Core().V1().Nodes()
-	p.nodes = nodes.Lister()
-	if err := p.waiting.followNodes(nodes.Informer()); err != nil {
-		return nil, err
+	return info.Node()
+}
+
+// PodsOn yields the pods of a node of the snapshot.
+func (s snapshot) PodsOn(name string) iter.Seq[*corev1.Pod] {
+	return func(yield func(*corev1.Pod) bool) {
+		info, err := s.handle.SnapshotSharedLister().NodeInfos().Get(name)
+		if err != nil {
+			return
+		}
+		for _, p := range info.GetPods() {
+			if !yield(p.GetPod()) {
+				return
+			}
+		}
 	}
-	return p, nil
+}
+
+// checkOrder returns an error unless the profile calls PostFilter of DefaultPreemption first: its success ends the calls
+// of PostFilter, and pods that were preempted for a pod have to be given the time to terminate before the pod leaves its
+// node.
+func checkOrder(h framework.Handle) error {
+	f, ok := h.(framework.Framework)
+	if !ok {
+		return nil
+	}
+	enabled := f.ListPlugins().PostFilter.Enabled
+	at := func(name string) int {
+		for i, p := range enabled {
+			if p.Name == name {
+				return i
+			}
+		}
+		return -1
+	}
+	switch own := at(Name); {
+	case own < 0:
+		return errors.New("plugin FixedIP is not enabled at postFilter; enable it at multiPoint")
+	case own < at("DefaultPreemption"):
+		return errors.New("plugin FixedIP comes before DefaultPreemption at postFilter; enable FixedIP at multiPoint, or after DefaultPreemption at postFilter")
+	}
+	return nil
 }

@@ -5,7 +5,7 @@ package framework
 
 import "testing"
 
-// afterLoss are the steps of a pod whose claim was lost or failed, and then succeeds.
+// afterLoss are the steps of a pod whose claim is lost or fails, and then succeeds.
 func afterLoss(node string, addrs ...string) []step {
 	return []step{
 		{at: unreserve},
@@ -17,10 +17,10 @@ func afterLoss(node string, addrs ...string) []step {
 	}
 }
 
-// The world changes between the decision for an address and its claim.
+// The cluster changes between the decision for an address and its claim.
 func TestClaim(t *testing.T) {
 	play(t, map[string]row{
-		"an address that somebody took is given up for another": {
+		"another address is claimed if another pod has taken the first": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -29,7 +29,7 @@ func TestClaim(t *testing.T) {
 				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a belongs to pod NS/other-0; it is tried again"},
 			}, afterLoss("a", "10.1.0.5")...),
 		},
-		"an address that somebody took unseen is given up for another": {
+		"another address is claimed if another pod has taken the first and the watch does not show it": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -42,7 +42,7 @@ func TestClaim(t *testing.T) {
 				}},
 			}, afterLoss("a", "10.1.0.5")[1:]...),
 		},
-		"of two families neither is claimed when one is lost": {
+		"of two families none is claimed if one is lost": {
 			families: []string{"IPv4", "IPv6"},
 			world:    dualNode,
 			steps: append([]step{
@@ -52,7 +52,7 @@ func TestClaim(t *testing.T) {
 				}, answer: "Unschedulable: the address decided for the pod was lost: IP fd00:1::7 on node a belongs to pod NS/other-0; it is tried again"},
 			}, afterLoss("a", "10.1.0.6", "fd00:1::6")...),
 		},
-		"of two families neither is claimed when that is lost which a record leaves out": {
+		"of two families none is claimed if the one that the FixedIP lacks is lost": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				s.record("web-0", "web", "a", "10.1.0.3")
@@ -65,7 +65,7 @@ func TestClaim(t *testing.T) {
 				}, answer: "Unschedulable: the address decided for the pod was lost: IP fd00:1::7 on node a belongs to pod NS/other-0; it is tried again"},
 			}, afterLoss("a", "10.1.0.3", "fd00:1::6")...),
 		},
-		"an address that only a record has waits for who took it": {
+		"a pod waits while another pod has the address that only a FixedIP has": {
 			world: func(s *scene) {
 				s.record("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)
@@ -82,7 +82,7 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.frees("a", "10.1.0.3") }},
 			}, afterLoss("a", "10.1.0.3")[1:]...),
 		},
-		"a CiliumNode that went takes the claim with it": {
+		"a deleted CiliumNode has no claim any more": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -94,7 +94,7 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
 			}, afterLoss("a", "10.1.0.6")[1:]...),
 		},
-		"a CiliumNode that went unseen takes the claim with it": {
+		"a deleted CiliumNode has no claim any more, also if the watch does not show that": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -109,7 +109,7 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.ciliumNode("a", "10.1.0.0/29") }},
 			}, afterLoss("a", "10.1.0.6")[1:]...),
 		},
-		"a CiliumNode that was made anew gets the claim": {
+		"a CiliumNode that was created again gets the claim": {
 			world: oneNode,
 			steps: []step{
 				{at: preBind, before: func(s *scene) {
@@ -120,7 +120,7 @@ func TestClaim(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"a subnet that the node lost takes the claim with it": {
+		"an address is lost with the subnet of its node": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) {
@@ -132,11 +132,12 @@ func TestClaim(t *testing.T) {
 					before: func(s *scene) { s.resubnet("a", "10.9.0.0/29") }},
 			}, afterLoss("a", "10.9.0.6")[1:]...),
 		},
-		"an entry on another node that is shown with the claim is followed there": {
+		"an entry on another node that appears before the claim is followed there": {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, before: func(s *scene) {
 					s.takes("web-0", "b", "10.2.0.3")
+					s.seesAt("web-0", "b", true)
 				}, then: claimed("a", "10.1.0.6"), answer: "Unschedulable: the address decided for the pod was lost: pod NS/web-0 already has IP 10.2.0.3 on node b: the address is not available; it is tried again"},
 				{at: unreserve},
 				{rest: map[string]string{"web-0": cordoned("10.2.0.3", "b")}, before: func(s *scene) { s.cordon("b", false) }},

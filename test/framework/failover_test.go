@@ -26,26 +26,26 @@ func failingOver(policy string) func(*scene) {
 	}
 }
 
-// swap cordons a, lets pods to b, and has web-0 made anew.
+// swap cordons a, uncordons b, and deletes web-0.
 func swap(s *scene) {
 	s.cordon("b", false)
 	s.cordon("a", true)
 	s.removes("web-0")
 }
 
-// away is what stands at a when web-0 has gone to b.
+// away is what a has when web-0 has migrated to b.
 func away(s *scene, want *stored) {
 	want.entry("a", "10.1.0.6", "fixedip.io/moved", "node=b;pod="+s.ns+"/web-0")
 }
 
-// movedToB is what a move of web-0 from its home a to b stores.
+// movedToB is what a migration of web-0 from its home a to b stores.
 func movedToB(s *scene, want *stored) {
 	away(s, want)
 	want.entry("b", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 	want.Writes += 3
 }
 
-// livingOnB is a world in which the address of web-0, whose failover is another, was moved to b from its home a.
+// livingOnB is a cluster in which the address of web-0 was migrated from its home a to b, with another failover policy than now.
 func livingOnB(policy string) func(*scene) {
 	return func(s *scene) {
 		s.node("c", "10.3.0.0/29")
@@ -59,20 +59,20 @@ func livingOnB(policy string) func(*scene) {
 	}
 }
 
-// backAtHome is what the return of web-0 to a stores, whose CiliumNode b is gone.
+// backAtHome is what the return of web-0 to a stores, when CiliumNode b is deleted.
 func backAtHome(s *scene, want *stored) {
 	want.entry("a", "10.1.0.6", s.ns+"/web-0", s.ns+"/StatefulSet/web")
 	want.Writes += 2
 }
 
-// deleteNode deletes a Node, and what its agent has of it.
+// deleteNode deletes a Node and its CiliumNode.
 func (s *scene) deleteNode(name string) {
 	s.t.Helper()
 	s.must(s.api.Delete(within(s.t), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	s.deleteCiliumNode(name)
 }
 
-// bothAtHome is a world of two nodes with both families of which web-0 can only be placed on a.
+// bothAtHome is a cluster of two nodes with both families, of which web-0 can only be placed on a.
 func bothAtHome(s *scene) {
 	s.node("b", "10.2.0.0/29", "fd00:2::/125")
 	s.cordon("b", true)
@@ -95,7 +95,7 @@ func (s *scene) ready(node string, status corev1.ConditionStatus) {
 	s.must(s.api.Status().Patch(within(s.t), n, client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q}]}}`, status))))
 }
 
-// told fails the row unless the message of web-0 has a text in it, and goes on.
+// told fails the row unless the message of web-0 contains a text, and then calls the function.
 func told(text string, then func(*scene)) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -180,7 +180,7 @@ func TestFailover(t *testing.T) {
 			world:              failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a has not listed 10.1.0.6 since this pod was made, and may take until ", func(*scene) {})},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a has not listed 10.1.0.6 since this pod was created, and may take until ", func(*scene) {})},
 				step{at: preBind, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
@@ -213,8 +213,8 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		// The agent has listed the address of a pod before the last one. The watch of CiliumNodes is behind, and shows that
-		// when the last one is gone, which runs on and has not been listed yet.
+		// The watch of CiliumNodes is behind: it shows the listing of an earlier pod when the last pod is gone, which still runs
+		// and has not been listed yet.
 		"Migrate: not because of a listing that is an old one": {
 			movable:            true,
 			agentReportTimeout: time.Hour,
@@ -234,7 +234,7 @@ func TestFailover(t *testing.T) {
 					s.seesAt("web-8", "a", true)
 					s.patch(&corev1.Pod{}, "web-0", `{"metadata":{"annotations":{"try":"again"}}}`)
 				}},
-				step{rest: map[string]string{"web-0": "Unschedulable: *the agent on node a has not listed 10.1.0.6 since this pod was made, and may take until *"}, before: func(s *scene) {
+				step{rest: map[string]string{"web-0": "Unschedulable: *the agent on node a has not listed 10.1.0.6 since this pod was created, and may take until *"}, before: func(s *scene) {
 					s.reads = s.line.read("a")
 					s.uses("a", "10.1.0.6", "web-0")
 				}},

@@ -21,27 +21,26 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// point is where the scheduler calls a plugin.
+// point is an extension point.
 type point string
 
 const (
 	preFilter point = "PreFilter"
-	// filter is the first Filter of a cycle; the others of it run after that, many at once, and are
-	// not stopped.
+	// filter is the first Filter of a cycle. The others run after it, in parallel, and are not stopped.
 	filter    point = "Filter"
 	reserve   point = "Reserve"
 	unreserve point = "Unreserve"
 	preFlight point = "PreBindPreFlight"
 	preBind   point = "PreBind"
 	postBind  point = "PostBind"
-	// These are not the plugin's but those of the saboteur, which comes after it.
+	// The following points are the saboteur's, which comes after the plugin.
 	permit       point = "Permit"
 	laterPreBind point = "later PreBind"
 	bind         point = "Bind"
 )
 
-// call is a plugin about to be called. It goes on when the row says how, and the cycle goes on
-// when the row has looked at what it did.
+// call is a call of the plugin that is stopped. It continues when the row says how, and the cycle continues when the row
+// has compared what it did.
 type call struct {
 	point  point
 	pod    *corev1.Pod
@@ -50,18 +49,18 @@ type call struct {
 	looked chan struct{}
 }
 
-// sabotage is what the saboteur does at its point. The zero value: what it should.
+// sabotage is what the saboteur does at its point. The zero value: it does what it should.
 type sabotage struct {
 	// fails is the message it fails with.
 	fails string
-	// done: the bind happens, and is reported as failed.
+	// done: the bind succeeds, and is reported as failed.
 	done bool
 }
 
 // gate stops every cycle of a scheduler at every extension point until the row lets it pass.
 type gate struct {
 	calls chan *call
-	// opened ends when the row is over: whoever comes passes.
+	// opened ends when the row is over: then all calls pass.
 	opened context.Context
 }
 
@@ -86,7 +85,7 @@ func (g *gate) pass(p point, pod *corev1.Pod, do func(sabotage) *fwk.Status) *fw
 	return status
 }
 
-// watched is the plugin with the gate before each of its points.
+// watched is the plugin with the gate before each of its extension points.
 type watched struct {
 	*fixedip.Plugin
 	gate *gate
@@ -101,7 +100,7 @@ var (
 	_ framework.EnqueueExtensions = &watched{}
 )
 
-// watchedFactory makes the plugin as the program does, and hands it to made.
+// watchedFactory makes the plugin as the program does, and passes it to made.
 func watchedFactory(g *gate, made func(*fixedip.Plugin)) frameworkruntime.PluginFactory {
 	factory := fixedip.Factory()
 	return func(ctx context.Context, args runtime.Object, h framework.Handle) (framework.Plugin, error) {
@@ -163,8 +162,7 @@ func (w *watched) PostBind(ctx context.Context, state fwk.CycleState, pod *corev
 
 const saboteurName = "Saboteur"
 
-// saboteur comes after the plugin in the profile and binds in place of the default binder. It
-// fails where the row says so.
+// saboteur comes after the plugin in the profile, and binds in place of the default binder. It fails if the row says so.
 type saboteur struct {
 	gate   *gate
 	handle framework.Handle

@@ -12,29 +12,31 @@ import (
 	"sync"
 )
 
-// fate is what becomes of a request on the line.
+// fate is what happens to a request.
 type fate int
 
 const (
-	// unsent: the connection breaks before the API server has the request.
+	// unsent: the connection breaks before the API server gets the request.
 	unsent fate = iota + 1
-	// unanswered: the connection breaks after the API server has done what was asked.
+	// unanswered: the connection breaks after the API server has done it.
 	unanswered
 )
 
 var errLine = errors.New("the connection is broken")
 
-// line is the scheduler's connection to the API server. It counts what the scheduler writes to
-// CiliumNodes and how often it reads one, loses such writes, and can hold their watch back.
+// line is the scheduler's connection to the API server. It counts writes and reads of CiliumNodes, loses writes, and can
+// hold back their watch.
 type line struct {
 	mu sync.Mutex
-	// writes are the patches of CiliumNodes that the API server has done.
+	// writes counts the patches of CiliumNodes that the API server has done.
 	writes int
-	// fates are those of the next patches of CiliumNodes, in their order; then all go well.
+	// fates are those of the next patches of CiliumNodes. When they are used up, all patches succeed.
 	fates []fate
-	// reads is how often the API server has said what a CiliumNode is. Key: its name.
+	// reads counts the reads of each CiliumNode. Key: its name.
 	reads map[string]int
-	// held is closed when the watch of CiliumNodes may show its news again; nil while it may.
+	// unreadable: no CiliumNode can be read.
+	unreadable bool
+	// held is closed when the watch of CiliumNodes may deliver events again; nil: it may.
 	held chan struct{}
 }
 
@@ -44,14 +46,14 @@ func (l *line) lose(fates ...fate) {
 	l.fates = append(l.fates, fates...)
 }
 
-// hold keeps back all news of CiliumNodes.
+// hold keeps back all events of CiliumNodes.
 func (l *line) hold() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held = make(chan struct{})
 }
 
-// release lets the news of CiliumNodes through again. It may be called when they are not held.
+// release delivers the events of CiliumNodes again. It may be called if they are not held.
 func (l *line) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +63,14 @@ func (l *line) release() {
 	}
 }
 
-// read is how often the API server has said what a CiliumNode is.
+// breakReads makes every read of a CiliumNode fail.
+func (l *line) breakReads() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unreadable = true
+}
+
+// read returns how often a CiliumNode was read.
 func (l *line) read(node string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +83,7 @@ func (l *line) written() int {
 	return l.writes
 }
 
-// over puts the line over a transport, as rest.Config has it.
+// over wraps a transport, as rest.Config wants it.
 func (l *line) over(next http.RoundTripper) http.RoundTripper { return &end{line: l, next: next} }
 
 type end struct {
@@ -88,6 +97,12 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 		return e.next.RoundTrip(r)
 	}
 	if r.Method != http.MethodPatch {
+		l.mu.Lock()
+		broken := l.unreadable && r.Method == http.MethodGet && r.URL.Query().Get("watch") == ""
+		l.mu.Unlock()
+		if broken {
+			return nil, errLine
+		}
 		resp, err := e.next.RoundTrip(r)
 		if err == nil && r.URL.Query().Get("watch") != "" {
 			resp.Body = &news{ReadCloser: resp.Body, line: l, done: r.Context().Done()}
@@ -129,7 +144,7 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// news is the answer to a watch.
+// news is the body of a watch.
 type news struct {
 	io.ReadCloser
 	line *line

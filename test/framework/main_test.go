@@ -1,13 +1,12 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package framework holds the plugin against the scheduler that it is made for: tables of rows, each
-// of which runs a scheduler made by scheduler.New in this process, with the plugin in its registry
-// and the rights that the manifests give it, on a real API server. Client-go's fakes would not do:
-// they accept stale writes.
+// Package framework tests the plugin with the scheduler that it is made for. Each row of its tables runs a scheduler
+// that scheduler.New made in this process, with the plugin in its registry and the rights of the manifests, on a real
+// API server. The fake clients of client-go would not do: they accept stale writes.
 //
-// A row is a script. It changes the world before an extension point runs, and every stored object
-// is compared after it. There is no controller and no agent here, and no clock is measured.
+// A row is a script. It changes the cluster before an extension point runs, and compares every stored object after it.
+// There is no controller and no agent, and no row measures time.
 package framework
 
 import (
@@ -29,11 +28,10 @@ import (
 	"fixedip.io/fixedip/test/suite"
 )
 
-// patience is how long a step may take on a slow machine before the test says what is missing. It
-// is no measure of anything.
+// patience is how long a step may take on a slow machine before the test says what is missing.
 const patience = 60 * time.Second
 
-// Who the tests are at the API server, and who the schedulers of the rows are.
+// admin is the client configuration of the tests, and schedulerUser that of the schedulers of the rows.
 var admin, schedulerUser *rest.Config
 
 func TestMain(m *testing.M) {
@@ -48,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run runs all tests on one control plane, and sees that they leave no goroutine behind.
+// run runs all tests on one control plane, and checks that they leave no goroutine.
 func run(m *testing.M) (code int, err error) {
 	bin, err := suite.Programs("test-framework")
 	if err != nil {
@@ -83,7 +81,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	code = m.Run()
 	c.Stop()
-	// Connections are the transport's, which all rows share.
+	// The connections belong to the transport, which all rows share.
 	if err := goleak.Find(before,
 		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
@@ -93,7 +91,7 @@ func run(m *testing.M) (code int, err error) {
 	return code, nil
 }
 
-// within is a context for one step of a row.
+// within returns a context for one step of a row.
 func within(t *testing.T) context.Context {
 	t.Helper()
 	return suite.Within(t, patience)

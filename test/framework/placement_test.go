@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// oneNode is a world of one node with six addresses and a StatefulSet of one pod.
+// oneNode is a cluster of one node with six addresses and a StatefulSet of one pod.
 func oneNode(s *scene) {
 	s.node("a", "10.1.0.0/29")
 	s.statefulSet("web")
@@ -26,8 +26,7 @@ func dualNode(s *scene) {
 	s.statefulSet("web")
 }
 
-// twoNodes has a second node that the first pod does not go to: it is cordoned until the row says
-// otherwise.
+// twoNodes has a second node, which is cordoned until the row uncordons it.
 func twoNodes(s *scene) {
 	s.node("b", "10.2.0.0/29")
 	s.cordon("b", true)
@@ -60,15 +59,15 @@ func placed(then ...step) []step {
 }
 
 // supplanted is why web-0 waits while node a has another address for it than its FixedIP.
-const supplanted = "the pool of node a has 10.1.0.5 for its name, which is not what its FixedIP names and is being taken back; it is placed when that is done"
+const supplanted = "the pool of node a has IP 10.1.0.5 for its name, which its FixedIP does not name and which is being released; the pod is placed when that is done"
 
 // occupied is why web-0 waits while another pod has its address.
-const occupied = "its address 10.1.0.6 on node a is still in use by NS/filler, which had it from an agent that was behind; it is placed when that pod is gone"
+const occupied = "IP 10.1.0.6 on node a is still in use by NS/filler, to which an agent assigned it before it had seen the reservation; the pod is placed when that pod is gone"
 
 // unheard is why web-0 waits while the agent may not know that its address is its own.
-const unheard = "the agent of node a has not reported since 10.1.0.6, which was for anybody, was given to this name, and may not know it; the pod is placed when it has, and at "
+const unheard = "waiting for the Cilium agent on node a to acknowledge IP 10.1.0.6 (at most until "
 
-// becomesItsOwn gives web-0 what was for anybody, and has it go at once.
+// becomesItsOwn gives a dynamic address to web-0, and deletes the pod at once.
 func becomesItsOwn(s *scene) {
 	s.frees("a", "10.1.0.6")
 	s.offers("a", "10.1.0.6")
@@ -78,8 +77,7 @@ func becomesItsOwn(s *scene) {
 	s.removes("web-0")
 }
 
-// has tells the API server which address a pod runs with, and waits until the watch of the scheduler, if that runs, shows
-// it.
+// has sets the address of a running pod, and waits until the watch of the scheduler, if that runs, shows it.
 func (s *scene) has(pod, addr string) {
 	s.t.Helper()
 	s.must(s.api.Status().Patch(within(s.t), s.pod(pod), client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%q}]}}`, addr, addr))))
@@ -96,7 +94,7 @@ func (s *scene) pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}}
 }
 
-// calls fails the row if a point was called for web-0 another number of times.
+// calls fails the row unless each point was called this many times for web-0.
 func calls(times int, points ...point) func(*scene) {
 	return func(s *scene) {
 		s.t.Helper()
@@ -152,7 +150,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"an address that only a record has is claimed as it is": {
+		"an address that only a FixedIP has is claimed": {
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29")
 				s.record("web-0", "web", "a", "10.1.0.3")
@@ -165,7 +163,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"an address that a FixedIP keeps for another is passed over": {
+		"an address that a FixedIP reserves for another pod is not claimed": {
 			world: func(s *scene) {
 				s.record("other-0", "other", "", "10.1.0.6")
 				oneNode(s)
@@ -176,7 +174,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"the family that a record leaves out is claimed with it, in one write": {
+		"an address of the family that a FixedIP lacks is claimed in the same write": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29", "fd00:2::/125")
@@ -190,7 +188,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"the family that the pool leaves out is claimed where the other is": {
+		"an address of the family that the pool lacks is claimed on the node of the other": {
 			families: []string{"IPv4", "IPv6"},
 			world: func(s *scene) {
 				s.node("b", "10.2.0.0/29", "fd00:2::/125")
@@ -204,7 +202,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"what its pool has in place of its FixedIP's address is waited out": {
+		"a pod waits while its pool has another address than its FixedIP": {
 			world: func(s *scene) {
 				s.record("web-0", "web", "a", "10.1.0.3")
 				oneNode(s)
@@ -220,7 +218,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"what another pod has of its node is waited out": {
+		"a pod waits while another pod on its node uses its address": {
 			world: twoNodes,
 			steps: placed(
 				step{before: func(s *scene) {
@@ -236,7 +234,7 @@ func TestPlacement(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on a"}, before: calls(3, preFilter)},
 			),
 		},
-		"what another pod has is waited out until that has ended": {
+		"a pod waits until another pod that uses its address has ended": {
 			world: twoNodes,
 			steps: placed(
 				step{before: func(s *scene) {
@@ -253,7 +251,7 @@ func TestPlacement(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on a"}},
 			),
 		},
-		"what the agent lists as another's is waited out": {
+		"a pod waits while the agent lists another pod for its address": {
 			world: twoNodes,
 			steps: placed(
 				step{before: func(s *scene) {
@@ -262,14 +260,14 @@ func TestPlacement(t *testing.T) {
 					s.seesAt("other-0", "a", true)
 					s.removes("web-0")
 				}},
-				step{at: preFilter, answer: "UnschedulableAndUnresolvable: the agent of node a lists its address 10.1.0.6 as used by NS/other-0; it is placed when that has ended"},
+				step{at: preFilter, answer: "UnschedulableAndUnresolvable: the agent of node a lists IP 10.1.0.6 as used by NS/other-0; the pod is placed when that has ended"},
 				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				step{at: preFilter},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
 			),
 		},
-		"what was for anybody is not had before the agent has reported": {
+		"a pod waits until the agent has acknowledged an address that was dynamic": {
 			agentReportTimeout: time.Hour,
 			world:              twoNodes,
 			steps: placed(
@@ -281,7 +279,7 @@ func TestPlacement(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on a"}, before: calls(3, preFilter)},
 			),
 		},
-		"or has had the time to": {
+		"a pod waits no longer than the agent may take to acknowledge": {
 			agentReportTimeout: 5 * time.Second,
 			world:              twoNodes,
 			steps: placed(
@@ -293,7 +291,7 @@ func TestPlacement(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on a"}, before: calls(3, preFilter)},
 			),
 		},
-		"but not under Reassign": {
+		"Reassign: a pod whose pool has another address than its FixedIP does not wait": {
 			failover: "Reassign",
 			world: func(s *scene) {
 				s.record("web-0", "web", "a", "10.1.0.3")
@@ -321,7 +319,7 @@ func TestPlacement(t *testing.T) {
 		},
 		"a restart in place skips PreBind": {
 			preFlight: true,
-			// The scheduler has seen the FixedIP long before the pod is made again.
+			// The scheduler has seen the FixedIP long before the pod is created again.
 			world: func(s *scene) {
 				s.statefulSet("web")
 				s.record("web-0", "web", "a", "10.1.0.6")
@@ -339,7 +337,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: calls(1, preBind)},
 			},
 		},
-		"a restart in place is asked of the API server while no FixedIP names the address, and writes nothing": {
+		"a restart in place reads the pool and writes nothing while no FixedIP names the address": {
 			preFlight: true,
 			world:     oneNode,
 			steps: []step{
@@ -369,7 +367,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: calls(0, filter, unreserve)},
 			},
 		},
-		"a pod that opted out goes elsewhere while another has what is kept for its name": {
+		"a pod that opted out goes to another node while another pod uses the address of its name": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.node("b", "10.2.0.0/29")
@@ -388,7 +386,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on b"}},
 			},
 		},
-		"a pod whose annotation can't be read waits until it is mended": {
+		"a pod with an invalid annotation waits until that is corrected": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.statefulSet("web", annotated("fixedip.io/enabled", "maybe"))
@@ -402,7 +400,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"a pod whose annotation is mended while it is being refused is tried again": {
+		"a pod whose annotation is corrected while it is being refused is tried again": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.statefulSet("web", annotated("fixedip.io/enabled", "maybe"))
@@ -415,7 +413,7 @@ func TestPlacement(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"PreBindPreFlight does not skip a pod that opted out, for whose name something may be kept": {
+		"PreBindPreFlight does not skip a pod that opted out and whose name may have an address": {
 			preFlight: true,
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")

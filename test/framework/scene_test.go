@@ -33,40 +33,40 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// stored is everything of a row's world that the plugin may write or cause.
+// stored is everything that the plugin may write or cause.
 type stored struct {
 	// Pools are spec.ipam of the CiliumNodes. Key: the node.
 	Pools map[string]ipamtypes.IPAMSpec
 	// Records are the FixedIPs. Key: the name.
 	Records map[string]v1alpha1.FixedIPSpec
-	// Bound are the nodes of the pods that were placed by the row's scheduler. Key: the pod.
+	// Bound are the nodes of the pods that the row's scheduler placed. Key: the pod.
 	Bound map[string]string
 	// Writes is how often the scheduler wrote to a CiliumNode.
 	Writes int
 }
 
-// entry says that an entry stands in a pool.
+// entry sets a pool entry.
 func (s *stored) entry(node, addr, owner, resource string) {
 	s.Pools[node].Pool[addr] = ipamtypes.AllocationIP{Owner: owner, Resource: resource}
 }
 
-// scene is the world of one row, and what should be stored of it.
+// scene is the cluster of one row, and what should be stored in it.
 type scene struct {
 	t      *testing.T
 	api    client.WithWatch
 	ns     string
 	line   *line
 	plugin *fixedip.Plugin
-	// cached are the pods as the scheduler's own watch shows them.
+	// cached are the pods as the scheduler's watch shows them.
 	cached corelisters.PodLister
 	want   stored
-	// prober owns the pods that ask the plugin how the world looks to a new one. It has none itself.
+	// prober is the owner of pods that ask the plugin what it knows. It has no pods itself.
 	prober *appsv1.StatefulSet
-	// flockUID is that of the workload whose pods have slots, where the row has one.
+	// flockUID is the UID of the workload whose pods have slots, if the row has one.
 	flockUID types.UID
-	// failing is what a point of a pod fails with until further notice. Key: pod and point.
+	// failing is the message with which a point of a pod fails. Key: pod and point.
 	failing map[string]string
-	// reads is how often the plugin had asked the API server about a node when the row last counted that.
+	// reads is how often the plugin had read a node from the API server when the row last counted that.
 	reads int
 	// passed counts the calls of each point of each pod. Key: pod and point.
 	passed map[string]int
@@ -95,7 +95,7 @@ func newScene(t *testing.T, ns string) *scene {
 		passed:  map[string]int{},
 	}
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
-	// The controller that makes it may be faster or slower than we.
+	// The controller that creates it may be faster or slower.
 	s.must(client.IgnoreAlreadyExists(api.Create(within(t), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "default"}})))
 	t.Cleanup(s.clear)
 	s.prober = &appsv1.StatefulSet{
@@ -110,7 +110,7 @@ func newScene(t *testing.T, ns string) *scene {
 	return s
 }
 
-// clear leaves nothing to the next row that it could see.
+// clear deletes everything that the next row could see.
 func (s *scene) clear() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -140,7 +140,7 @@ func (s *scene) create(o client.Object) {
 	s.must(s.api.Create(within(s.t), o))
 }
 
-// patch changes an object of the row's.
+// patch changes an object.
 func (s *scene) patch(o client.Object, name, data string) {
 	s.t.Helper()
 	o.SetName(name)
@@ -152,7 +152,7 @@ func (s *scene) patch(o client.Object, name, data string) {
 	s.must(s.api.Patch(within(s.t), o, client.RawPatch(types.MergePatchType, []byte(data))))
 }
 
-// node makes a node that is ready, with one CPU, and its CiliumNode with the given subnets.
+// node creates a ready node with one CPU, and its CiliumNode with the given subnets.
 func (s *scene) node(name string, subnets ...string) {
 	s.t.Helper()
 	n := &corev1.Node{
@@ -164,12 +164,12 @@ func (s *scene) node(name string, subnets ...string) {
 		},
 	}
 	s.create(n)
-	// Admission taints every new node; the controller that sees that it is ready would do the same.
+	// Admission taints every new node. A controller would remove the taint.
 	s.patch(&corev1.Node{}, name, `{"spec":{"taints":null}}`)
 	s.ciliumNode(name, subnets...)
 }
 
-// ciliumNode makes a CiliumNode with an empty pool.
+// ciliumNode creates a CiliumNode with an empty pool.
 func (s *scene) ciliumNode(name string, subnets ...string) {
 	s.t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -193,7 +193,7 @@ func (s *scene) resubnet(name string, subnets ...string) {
 	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: s.want.Pools[name].Pool}
 }
 
-// takes writes an entry by hand. The owner is a pod of the row's namespace.
+// takes writes an entry as a person would. The owner is a pod of the row's namespace.
 func (s *scene) takes(owner, node, addr string) {
 	s.t.Helper()
 	owner = s.ns + "/" + owner
@@ -201,14 +201,14 @@ func (s *scene) takes(owner, node, addr string) {
 	s.want.entry(node, addr, owner, "")
 }
 
-// frees removes an entry by hand.
+// frees removes an entry.
 func (s *scene) frees(node, addr string) {
 	s.t.Helper()
 	s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:null}}}}`, addr))
 	delete(s.want.Pools[node].Pool, addr)
 }
 
-// offers writes an entry for anybody by hand.
+// offers writes a dynamic entry.
 func (s *scene) offers(node, addr string) {
 	s.t.Helper()
 	s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{}}}}}`, addr))
@@ -220,8 +220,7 @@ func (s *scene) cordon(node string, yes bool) {
 	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))
 }
 
-// statefulSet makes a StatefulSet whose pods are for the row's scheduler and end at once when they
-// are deleted.
+// statefulSet creates a StatefulSet whose pods are for the row's scheduler, and end at once when they are deleted.
 func (s *scene) statefulSet(name string, change ...func(*corev1.PodTemplateSpec)) {
 	s.t.Helper()
 	labels := map[string]string{"app": name}
@@ -248,19 +247,19 @@ func (s *scene) podSpec() corev1.PodSpec {
 	}
 }
 
-// annotated is a change of a StatefulSet's template.
+// annotated returns a change of a StatefulSet's template.
 func annotated(key, value string) func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) { t.Annotations = map[string]string{key: value} }
 }
 
-// removes deletes a pod; its StatefulSet makes another.
+// removes deletes a pod. Its StatefulSet creates the next one.
 func (s *scene) removes(pod string) {
 	s.t.Helper()
 	s.must(s.api.Delete(within(s.t), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: pod}}, client.GracePeriodSeconds(0)))
 	delete(s.want.Bound, pod)
 }
 
-// mends makes a pod's annotation readable, and waits until the scheduler's watch shows it.
+// mends makes a pod's annotation valid, and waits until the scheduler's watch shows it.
 func (s *scene) mends(pod string) {
 	s.t.Helper()
 	s.patch(&corev1.Pod{}, pod, `{"metadata":{"annotations":{"fixedip.io/enabled":"true"}}}`)
@@ -270,12 +269,12 @@ func (s *scene) mends(pod string) {
 	})
 }
 
-// record makes the FixedIP of a pod of a StatefulSet, with the controller's finalizer.
+// record creates the FixedIP of a StatefulSet pod, with the controller's finalizer.
 func (s *scene) record(pod, workload, node string, ips ...string) {
 	s.t.Helper()
 	spec := v1alpha1.FixedIPSpec{
 		IPs: ips, NodeName: node, PodName: pod, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
-		// What the API server fills in.
+		// The defaults of the CRD.
 		Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
 	}
 	var of appsv1.StatefulSet
@@ -293,7 +292,7 @@ func (s *scene) record(pod, workload, node string, ips ...string) {
 	})
 }
 
-// retains has a FixedIP stay when its workload goes, or opts out.
+// retains makes a FixedIP stay when its workload is deleted or opts out.
 func (s *scene) retains(pod string) {
 	s.t.Helper()
 	s.patch(&v1alpha1.FixedIP{}, pod, `{"spec":{"reclaim":{"whenDeleted":"Retain"}}}`)
@@ -302,7 +301,7 @@ func (s *scene) retains(pod string) {
 	s.want.Records[pod] = spec
 }
 
-// unrecord deletes a FixedIP, finalizer and all.
+// unrecord deletes a FixedIP and its finalizer.
 func (s *scene) unrecord(pod string) {
 	s.t.Helper()
 	s.patch(&v1alpha1.FixedIP{}, pod, `{"metadata":{"finalizers":null}}`)
@@ -310,7 +309,7 @@ func (s *scene) unrecord(pod string) {
 	delete(s.want.Records, pod)
 }
 
-// until waits until the plugin's own watch has brought it to see something.
+// until waits until the plugin's cache shows something.
 func (s *scene) until(what string, seen func() bool) {
 	s.t.Helper()
 	err := wait.PollUntilContextCancel(within(s.t), 5*time.Millisecond, true, func(context.Context) (bool, error) { return seen(), nil })
@@ -319,8 +318,8 @@ func (s *scene) until(what string, seen func() bool) {
 	}
 }
 
-// seesAt waits until the plugin sees the address of a pod of a StatefulSet on a node, or no longer
-// does. It asks the plugin's queueing hint for nodes, which looks and does nothing.
+// seesAt waits until the plugin sees the address of a StatefulSet pod on a node, or sees it no more. It calls the queueing
+// hint of the plugin, which has no side effect.
 func (s *scene) seesAt(pod, node string, there bool) {
 	s.t.Helper()
 	events, err := s.plugin.EventsToRegister(s.t.Context())
@@ -338,7 +337,7 @@ func (s *scene) seesAt(pod, node string, there bool) {
 	})
 }
 
-// seesRoom waits until the plugin sees that a node has room for a new pod, or none.
+// seesRoom waits until the plugin sees that a node has room for a new pod, or has none.
 func (s *scene) seesRoom(node string, room bool) {
 	s.t.Helper()
 	info := framework.NewNodeInfo()
@@ -352,7 +351,7 @@ func (s *scene) seesRoom(node string, room bool) {
 	})
 }
 
-// probe is a pod that is in no queue: by its name one of a StatefulSet of the row, or a new one.
+// probe returns a pod that is in no queue. By its name it is a pod of a StatefulSet of the row, or a new one.
 func (s *scene) probe(name string) *corev1.Pod {
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}
 	if strings.HasPrefix(name, s.prober.Name+"-") {
@@ -388,7 +387,7 @@ func (s *scene) stored() stored {
 	return got
 }
 
-// compare holds what is stored against what should be.
+// compare fails the row if what is stored differs from what should be.
 func (s *scene) compare(when string) {
 	s.t.Helper()
 	if diff := cmp.Diff(s.want, s.stored(), cmpopts.EquateEmpty()); diff != "" {
@@ -396,12 +395,12 @@ func (s *scene) compare(when string) {
 	}
 }
 
-// asked tells whether the plugin has asked the API server about a node since the row last counted that.
+// asked reports whether the plugin has read a node from the API server since the row last counted that.
 func asked(node string) func(*scene) bool {
 	return func(s *scene) bool { return s.line.read(node) > s.reads }
 }
 
-// uses has the agent of a node say that an address is in use there, by a pod of the row; "": by none.
+// uses makes the agent of a node report that a pod of the row uses an address; "": no pod does.
 func (s *scene) uses(node, addr, pod string) {
 	s.t.Helper()
 	owner := "null"

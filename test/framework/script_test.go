@@ -43,49 +43,47 @@ import (
 
 // row is one test.
 type row struct {
-	// families are the scheduler's; nil: IPv4.
+	// families are the scheduler's ipFamilies; nil: IPv4.
 	families []string
 	// claimTimeout is the scheduler's; 0: longer than the row.
 	claimTimeout time.Duration
-	// failover is the scheduler's, for workloads that say nothing; "": Wait. movable: addresses may live
-	// on other nodes than their home.
+	// failover and movable are the scheduler's failover policy, Wait if empty, and its allowAddressMigration.
 	failover string
 	movable  bool
-	// agentReportTimeout is the scheduler's; 0: agents tell at once.
+	// agentReportTimeout is the scheduler's; 0: agents report at once.
 	agentReportTimeout time.Duration
-	// preFlight: the scheduler asks PreBindPreFlight before it binds. In Kubernetes v1.34 that is
-	// behind a feature gate.
+	// preFlight: the scheduler calls PreBindPreFlight, which is behind a feature gate in Kubernetes v1.34.
 	preFlight bool
-	// world is what there is when the scheduler starts.
+	// world creates the cluster before the scheduler starts.
 	world func(*scene)
 	steps []step
 }
 
-// step is one of three: a call of a plugin (at), a rest of the scheduler (rest), or a change of the
-// world between the two.
+// step is a call of an extension point (at), a wait until the scheduler has nothing to do (rest), or a change of the
+// cluster between two of those.
 //
-// The steps of a row come in their order. A call that the next step does not name goes on, and has
-// to leave everything as it is.
+// The steps of a row happen in their order. A call that the next step does not name passes, and must not change anything
+// that is stored.
 type step struct {
-	// at is the point that is called, for the pod web-0 unless pod says another.
+	// at is the extension point that is called, for the pod web-0 unless pod names another.
 	at  point
 	pod string
-	// before changes the world: before the point runs, or after the scheduler rests.
+	// before changes the cluster: before the point runs, or after the rest.
 	before func(*scene)
-	// sabotage is for the saboteur's points.
+	// sabotage is for the points of the saboteur.
 	sabotage
-	// answer is the plugin's status, "Success" if empty; see show. A * stands for anything.
+	// answer is the plugin's status, "Success" if empty; see show. A * stands for any text.
 	answer string
 	// then is what the point stores.
 	then func(s *scene, want *stored)
 
-	// rest waits until these are the pods for the row's scheduler, and what it said of each: see
-	// standing. Nothing may be stored meanwhile. With when it waits until that is true, too.
+	// rest waits until these are the row's pods and what the scheduler says about each: see standing. Nothing may be stored
+	// meanwhile. If when is set, it has to be true as well.
 	rest map[string]string
 	when func(*scene) bool
 }
 
-// show writes a status as the tables have it: its code and its message.
+// show formats a status as the tables have it: its code and its message.
 func show(s *fwk.Status) string {
 	if s.Message() == "" {
 		return s.Code().String()
@@ -93,7 +91,7 @@ func show(s *fwk.Status) string {
 	return s.Code().String() + ": " + s.Message()
 }
 
-// standing is what the scheduler said of a pod.
+// standing returns what the scheduler says about a pod.
 func standing(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		switch {
@@ -107,8 +105,7 @@ func standing(p *corev1.Pod) string {
 	return ""
 }
 
-// play runs the rows one after the other, each in a namespace of its own, with a scheduler and
-// nodes of its own.
+// play runs the rows one after the other, each in its own namespace with its own scheduler and nodes.
 func play(t *testing.T, rows map[string]row) {
 	for name, r := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -123,18 +120,18 @@ func play(t *testing.T, rows map[string]row) {
 	}
 }
 
-// player plays one row.
+// player runs one row.
 type player struct {
 	*scene
 	gate  *gate
 	steps []step
-	// pods are those for the row's scheduler, as a watch shows them. Key: the name.
+	// pods are the pods for the row's scheduler, as a watch shows them. Key: the name.
 	pods map[string]*corev1.Pod
-	// log is what was called, for people.
+	// log lists the calls, for failures.
 	log []string
 }
 
-// start starts the scheduler of a row, which ends with the test.
+// start starts the scheduler of a row. It stops with the test.
 func (p *player) start(r row) <-chan watch.Event {
 	p.t.Helper()
 	pods, err := p.api.Watch(p.t.Context(), &corev1.PodList{}, client.InNamespace(p.ns))
@@ -154,7 +151,7 @@ func (p *player) start(r row) <-chan watch.Event {
 	dynamicInformers := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClients, 0, metav1.NamespaceAll, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.EventsV1()})
 	cfg = rest.CopyConfig(cfg)
-	// As the program has it.
+	// As the program does.
 	cfg.ContentType, cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf", ""
 	sched, err := scheduler.New(ctx, clients, informers, dynamicInformers, profile.NewRecorderFactory(broadcaster),
 		scheduler.WithKubeConfig(cfg),
@@ -185,7 +182,7 @@ func (p *player) start(r row) <-chan watch.Event {
 		informers.Shutdown()
 		dynamicInformers.Shutdown()
 	})
-	// A refusal because the plugin's own watches are not there yet is no part of a row.
+	// A pod that is refused because the plugin's cache is not complete is no part of a row.
 	p.until("what there is", func() bool {
 		_, status := p.plugin.PreFilter(ctx, framework.NewCycleState(), p.probe("probe-0"), nil)
 		return status.IsSuccess()
@@ -197,7 +194,7 @@ func (p *player) start(r row) <-chan watch.Event {
 	return pods.ResultChan()
 }
 
-// profile is the default one with the plugin and the saboteur in it.
+// profile returns the default profile with the plugin and the saboteur.
 func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 	p.t.Helper()
 	c, err := latest.Default()
@@ -228,9 +225,8 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 	return prof
 }
 
-// ownedQueue keeps the scheduler from reading what it has given to the queue, which may change it
-// at that moment, and from changing what the queue, which has just handed it out, still reads:
-// kubernetes/kubernetes#139340, a data race of v1.34 that every pod that can't be placed may set off.
+// ownedQueue copies pods on their way into and out of the scheduling queue: kubernetes/kubernetes#139340, a data race of
+// v1.34 with every pod that cannot be placed.
 type ownedQueue struct{ internalqueue.SchedulingQueue }
 
 func (q *ownedQueue) Pop(logger klog.Logger) (*framework.QueuedPodInfo, error) {
@@ -245,7 +241,7 @@ func (q *ownedQueue) AddUnschedulableIfNotPresent(logger klog.Logger, pod *frame
 	return q.SchedulingQueue.AddUnschedulableIfNotPresent(logger, pod.DeepCopy(), cycle)
 }
 
-// play goes through the steps. The pods' events come from the watch.
+// play runs the steps. The events are those of the pods.
 func (p *player) play(events <-chan watch.Event) {
 	ctx := within(p.t)
 	defer func() {
@@ -266,7 +262,7 @@ func (p *player) play(events <-chan watch.Event) {
 		}
 		var again <-chan time.Time
 		if p.steps[0].when != nil {
-			// What it is true of comes with no call and no event.
+			// No call and no event comes when it becomes true.
 			again = time.After(5 * time.Millisecond)
 		}
 		select {
@@ -298,7 +294,7 @@ func (s step) of() string {
 	return s.pod
 }
 
-// call lets one call happen and compares what is stored after it.
+// call lets one call pass, and compares what is stored after it.
 func (p *player) call(c *call) {
 	p.t.Helper()
 	k := key(c.pod.Name, c.point)
@@ -333,8 +329,7 @@ func (p *player) call(c *call) {
 	close(c.looked)
 }
 
-// says tells whether a text of the scheduler's is as a table has it: NS for the row's namespace, and
-// a * for anything.
+// says reports whether a text is as a table has it: NS for the row's namespace, and a * for any text.
 func (p *player) says(got, want string) bool {
 	parts := strings.Split(strings.ReplaceAll(want, "NS/", p.ns+"/"), "*")
 	last := len(parts) - 1
@@ -372,8 +367,7 @@ func (p *player) standings() map[string]string {
 	return out
 }
 
-// rested tells whether the pods are as the next step wants them, and sees then that what is stored
-// is too.
+// rested reports whether the pods are as the next step wants them, and then compares what is stored.
 func (p *player) rested() bool {
 	p.t.Helper()
 	if want := p.steps[0].rest; want != nil {

@@ -19,7 +19,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 )
 
-// flock makes the workload web, whose pods have slots.
+// flock creates the workload web, whose pods have slots.
 func (s *scene) flock() {
 	s.t.Helper()
 	f := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Flock", "metadata": map[string]any{"namespace": s.ns, "name": "web"}}}
@@ -28,7 +28,7 @@ func (s *scene) flock() {
 	s.t.Cleanup(func() { s.must(s.api.Delete(context.Background(), f)) })
 }
 
-// joins makes a pod of the flock.
+// joins creates a pod of the flock.
 func (s *scene) joins(name string) {
 	s.t.Helper()
 	s.create(&corev1.Pod{
@@ -58,8 +58,7 @@ func flocked(then ...step) []step {
 	}, then...)
 }
 
-// slotCordoned is what the scheduler says of a pod whose slot is on a cordoned node, where there is
-// another.
+// slotCordoned is what the scheduler says about a pod whose slot is on a cordoned node of two.
 const slotCordoned = "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable*"
 
 func TestSlots(t *testing.T) {
@@ -198,7 +197,7 @@ func TestSlots(t *testing.T) {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) { s.removes("web-x"); s.joins("web-y") }},
-				// What another scheduler claims for a pod that this one does not know.
+				// Another scheduler claims the slot for a pod that this one does not know.
 				step{at: preBind, pod: "web-y", before: func(s *scene) {
 					s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-w"}, Spec: func() corev1.PodSpec { p := s.podSpec(); p.SchedulerName = "another"; return p }()})
 					s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-w", s.ns+"/Flock.example.com/web"))

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// strictNode is a strict node, and a pod without a fixed address for it.
+// strictNode creates a strict node, and a pod without a fixed address.
 func strictNode(change ...func(*corev1.Pod)) func(*scene) {
 	return func(s *scene) {
 		s.node("a", "10.1.0.0/29")
@@ -32,7 +32,7 @@ func claimedForNow(addr string) func(*scene, *stored) {
 	}
 }
 
-// On a strict node pods without fixed addresses are claimed one, too.
+// On a strict node, pods without a fixed address get a claim, too.
 func TestStrict(t *testing.T) {
 	rest := []step{
 		{at: bind, then: bound("web-0", "a")},
@@ -49,13 +49,13 @@ func TestStrict(t *testing.T) {
 				{at: preBind, then: claimedForNow("10.1.0.1")},
 			}, rest...),
 		},
-		"another was faster: the next will do": {
+		"if another pod has taken the address, the next one is claimed": {
 			world: strictNode(),
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) { s.takes("other-0", "a", "10.1.0.1") }, then: claimedForNow("10.1.0.2")},
 			}, rest...),
 		},
-		"a full node is waited for": {
+		"a pod waits for room on a full node": {
 			world: func(s *scene) {
 				strictNode()(s)
 				for i := 1; i <= 6; i++ {
@@ -69,7 +69,7 @@ func TestStrict(t *testing.T) {
 				{at: preBind, then: claimedForNow("10.1.0.3")},
 			}, rest...),
 		},
-		"a pod of the host's network needs none": {
+		"a pod of the host's network needs no claim": {
 			world: strictNode(func(pod *corev1.Pod) { pod.Spec.HostNetwork = true }),
 			steps: append([]step{{at: preFilter, answer: "Skip"}, {at: preBind}}, rest...),
 		},

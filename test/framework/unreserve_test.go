@@ -5,13 +5,11 @@ package framework
 
 import (
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A cycle is given up after Reserve: before, during and after PreBind, and when the bind fails or
-// seems to.
+// A cycle ends after Reserve: before, during and after PreBind, and when the bind fails or seems to.
 func TestUnreserve(t *testing.T) {
 	play(t, map[string]row{
 		"before PreBind: nothing is stored and the address is free": {
@@ -30,7 +28,7 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"db-0": "on a", "web-0": "Unschedulable: 0/1 nodes are available: 1 not yet."}, before: func(s *scene) {
 					calls(0, preBind)(s)
 					delete(s.failing, key("web-0", permit))
-					// Something for the scheduler to try the pod again for.
+					// An event for which the scheduler tries the pod again.
 					s.patch(&corev1.Node{}, "a", `{"metadata":{"labels":{"changed":"yes"}}}`)
 				}},
 				{at: preBind, then: claimed("a", "10.1.0.5")},
@@ -54,31 +52,40 @@ func TestUnreserve(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: calls(0, unreserve)},
 			},
 		},
-		"during PreBind: a claim that can't be sent is given up for the next cycle": {
+		"during PreBind: a claim that cannot be sent is made by the next cycle": {
 			world: oneNode,
 			steps: append([]step{
 				{at: preBind, before: func(s *scene) { s.line.lose(unsent, unsent, unsent, unsent, unsent, unsent) },
 					answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: not written after 6 tries: patch CiliumNode a: *"},
 			}, afterLoss("a", "10.1.0.6")...),
 		},
-		"during PreBind: a claim that the watch does not show stands for the next cycle": {
-			claimTimeout: 500 * time.Millisecond,
-			world:        oneNode,
+		"during PreBind: a claim counts before the watch shows it": {
+			world: oneNode,
 			steps: []step{
-				{at: preBind, before: func(s *scene) { s.line.hold() }, then: claimed("a", "10.1.0.6"),
-					answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: the claim is written, but the watch of CiliumNode a has not shown it: not done within claimTimeout 500ms"},
+				{at: preBind, before: func(s *scene) { s.line.hold() }, then: claimed("a", "10.1.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}, before: calls(0, unreserve)},
+			},
+		},
+		// Finding S2.
+		"after PreBind: with a stalled watch and another node, the pod returns to the node of its claim without a write": {
+			world: twoNodes,
+			steps: []step{
+				{at: preBind, before: func(s *scene) { s.line.hold() }, then: claimed("a", "10.1.0.6")},
+				{at: laterPreBind, before: func(s *scene) { s.cordon("b", false) }, sabotage: sabotage{fails: "the disk is on fire"}},
 				{at: unreserve},
-				{at: preBind, answer: "Error: claim address 10.1.0.6 of node a for pod NS/web-0: the claim is written, but the watch of CiliumNode a has not shown it: not done within claimTimeout 500ms"},
-				{at: unreserve, before: func(s *scene) {
-					s.line.release()
-					s.seesAt("web-0", "a", true)
-				}},
+				{at: reserve},
 				{at: preBind},
+				{at: laterPreBind, sabotage: sabotage{fails: "the disk is still on fire"}},
+				{at: unreserve},
+				{at: reserve},
+				{at: preBind},
+				{at: laterPreBind},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
-		"after PreBind: the entry stands and the next cycle writes no second": {
+		"after PreBind: the entry stands and the next cycle writes no second one": {
 			world: twoNodes,
 			steps: []step{
 				{at: preBind, then: claimed("a", "10.1.0.6")},

@@ -17,21 +17,20 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// unhelpful is what other plugins add to the scheduler's words about a pod where there is one node and
-// preemption can't help there.
+// unhelpful is what other plugins add to the scheduler's message about a pod, with one node on which preemption does not
+// help.
 const unhelpful = " no new claims to deallocate, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
 
-// noRoomOnA is what the scheduler says of a pod where the only node has no address left.
+// noRoomOnA is what the scheduler says about a pod if the only node has no free address.
 const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets." + unhelpful
 
-// cordoned is what the scheduler says of a pod with an address on a node that is cordoned, where
-// there is another.
+// cordoned returns what the scheduler says about a pod with an address on a cordoned node of two.
 func cordoned(addr, node string) string {
 	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +
 		" no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling., its address " + addr + " belongs to node " + node + ", which is cordoned; uncordon it, or set failover to Reassign, which gives the pod another address"
 }
 
-// needing is a change of a pod's CPU.
+// needing returns a change of a pod's CPU.
 func needing(cpu string) func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) {
 		t.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse(cpu)}
@@ -49,7 +48,7 @@ func gone(pod string) func(*scene) {
 	}
 }
 
-// priority makes a PriorityClass above that of a filler, and is the change of a template that has it.
+// priority creates a PriorityClass above that of a filler, and returns the change of a template that sets it.
 func (s *scene) priority() func(*corev1.PodTemplateSpec) {
 	s.t.Helper()
 	high := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: s.ns}, Value: 1000}
@@ -58,8 +57,7 @@ func (s *scene) priority() func(*corev1.PodTemplateSpec) {
 	return func(t *corev1.PodTemplateSpec) { t.Spec.PriorityClassName = high.Name }
 }
 
-// filler makes a pod that takes most of a node, and that can be preempted. Finalizers keep it there
-// for as long as the row wants.
+// filler creates a pod that takes most of a node and can be preempted. Finalizers keep it for as long as the row wants.
 func (s *scene) filler(node string, finalizers ...string) {
 	s.t.Helper()
 	filler := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "filler", Finalizers: finalizers}, Spec: s.podSpec()}
@@ -68,7 +66,7 @@ func (s *scene) filler(node string, finalizers ...string) {
 	s.create(filler)
 }
 
-// nominated fails the row if a preemption has not made room for the pod on a node.
+// nominated fails the row unless preemption has made room for the pod on a node.
 func (s *scene) nominated(pod, node string) {
 	s.t.Helper()
 	var p corev1.Pod
@@ -141,7 +139,7 @@ func TestWaiting(t *testing.T) {
 				s.takes("other-0", "a", "10.1.0.1")
 				s.takes("other-1", "a", "10.1.0.2")
 				s.node("b", "10.2.0.0/29")
-				// The victim is on its way out until the row lets it go.
+				// The victim terminates until the row lets it go.
 				s.filler("b", "row.test/stays")
 				s.statefulSet("web", needing("600m"), high)
 			},
@@ -151,13 +149,13 @@ func TestWaiting(t *testing.T) {
 						s.nominated("web-0", "b")
 						s.patch(&corev1.Pod{}, "filler", `{"metadata":{"finalizers":null}}`)
 					}},
-				// The pod comes to own an address elsewhere.
+				// The pod gets an address elsewhere.
 				{at: preFilter, before: func(s *scene) {
 					s.takes("web-0", "a", "10.1.0.2")
 					s.seesAt("web-0", "a", true)
 					s.nominated("web-0", "b")
 				}},
-				// Node b, which the other plugins let pass, comes first.
+				// Node b, which other plugins accept, is tried first.
 				{at: filter},
 				{at: reserve},
 				{at: preBind},
@@ -165,7 +163,7 @@ func TestWaiting(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}, before: gone("filler")},
 			},
 		},
-		"a pod waits for an address that a FixedIP keeps until that is gone": {
+		"a pod waits for an address that a FixedIP reserves until the FixedIP is deleted": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/30")
 				s.takes("other-1", "a", "10.1.0.1")

@@ -91,7 +91,7 @@ func TestMigrate(t *testing.T) {
 	before := e.awaitRunning(nil, "web-0", "waits-0", "wrong-0")
 	home, address := before["web-0"].Node, before["web-0"].Address
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Migrate })
-	e.awaitEvent("wrong", "InvalidAnnotation", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign; its pods wait or move as before`)
+	e.awaitEvent("wrong", "InvalidAnnotation", `annotation fixedip.io/failover is "Move"; write Wait, Migrate or Reassign; its pods keep their failover policy`)
 
 	step := func(from map[string]witness.Row, to string) map[string]witness.Row {
 		t.Helper()
@@ -103,7 +103,7 @@ func TestMigrate(t *testing.T) {
 	}
 	others := slices.DeleteFunc(slices.Clone(threeNodes), func(n string) bool { return n == home })
 	second := step(before, others[0])
-	e.awaitEvent("web-0", "Moved", fmt.Sprintf("Address [%s] moved from node %s to node %s", address, home, others[0]))
+	e.awaitEvent("web-0", "Moved", fmt.Sprintf("IP [%s] moved from node %s to node %s", address, home, others[0]))
 	if got, want := e.owners(threeNodes, address), map[string]string{home: "fixedip.io/moved", others[0]: "default/web-0"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the pools say %v, want %v", got, want)
 	}
@@ -237,7 +237,7 @@ func TestReassign(t *testing.T) {
 		}
 		return false
 	})
-	e.awaitEvent("web-0", "Reassigned", fmt.Sprintf("It has other addresses on node %s; address [%s], which was on node %s, goes back", other, r.Address, r.Node))
+	e.awaitEvent("web-0", "Reassigned", fmt.Sprintf("The pod has other addresses on node %s; IP [%s], which was on node %s, is released", other, r.Address, r.Node))
 	e.await("wait for the old address to be free", func([]witness.Row) bool { return len(e.owners([]string{"node-1", "node-2"}, r.Address)) == 0 })
 }
 

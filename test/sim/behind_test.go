@@ -56,7 +56,7 @@ func TestKeptBehindTheAgent(t *testing.T) {
 			if err != nil {
 				t.Errorf("seed %d: %v\n%s", seed, err, story)
 			}
-			waited += strings.Count(story, "has not reported since")
+			waited += strings.Count(story, "waiting for the Cilium agent")
 			restarted += strings.Count(story, "it was evicted to start again with its own")
 			told += strings.Count(story, "** a person deletes")
 			cancel()

@@ -91,9 +91,15 @@ func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked
 		}
 	}
 	slices.SortFunc(c.Addrs, netip.Addr.Compare)
-	l.claims[uid] = c
-	n.assume(uid, c.Addrs)
+	l.take(n, uid, c)
 	return c, nil
+}
+
+// take records a claim that has been decided on a node.
+func (l *Ledger) take(n *node, uid types.UID, c Claim) {
+	l.claims[uid] = c
+	l.claimants[c.Owner] = append(l.claimants[c.Owner], uid)
+	n.assume(uid, c.Addrs)
 }
 
 // Claimed is the claim in flight of a pod.
@@ -108,8 +114,8 @@ func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 func (l *Ledger) ClaimedElsewhere(uid types.UID, owner, nodeName string) (node string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for other, c := range l.claims {
-		if other != uid && c.Owner == owner && c.Node != nodeName {
+	for _, other := range l.claimants[owner] {
+		if c := l.claims[other]; other != uid && c.Node != nodeName {
 			return c.Node, true
 		}
 	}
@@ -143,15 +149,21 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 		return "", false
 	}
 	delete(l.claims, uid)
+	others := slices.DeleteFunc(l.claimants[c.Owner], func(other types.UID) bool { return other == uid })
+	if len(others) == 0 {
+		delete(l.claimants, c.Owner)
+	} else {
+		l.claimants[c.Owner] = others
+	}
 	n, known := l.node(c.Node)
 	if !known {
 		return c.Node, false
 	}
 	before := n.rooms()
 	n.forget(uid)
-	for other, o := range l.claims {
-		// A pod and the next of its name may both have decided for what the pool gives to the name.
-		if o.Node == c.Node && o.Owner == c.Owner {
+	for _, other := range others {
+		// A pod and the next pod of its name may both have a claim for what the pool gives to the name.
+		if o := l.claims[other]; o.Node == c.Node {
 			n.assume(other, o.Addrs)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/google/btree"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
@@ -56,6 +57,8 @@ type Ledger struct {
 	// subnets are the subnets of all nodes. Key: a subnet. Value: the nodes that list it; more than
 	// one is a mistake that makes the subnet disputed.
 	subnets map[netip.Prefix][]string
+	// ordered are the keys of subnets by their first address.
+	ordered *btree.BTreeG[netip.Prefix]
 	// lengths are those that subnets have or had. Key: the bits of a prefix.
 	lengths map[int]bool
 	// workloads are the pods that hold addresses for each workload. Key: the resource of entries. Value:
@@ -69,6 +72,8 @@ type Ledger struct {
 	// addresses of a claim are in the assumed map of its node, under the same UID or, where the pool
 	// gives them to the name, under that of another pod of the name.
 	claims map[types.UID]Claim
+	// claimants are the pods with a claim for each owner. Invariant: a UID is in it exactly while claims has it.
+	claimants map[string][]types.UID
 	// kept is what FixedIPs keep. It is nobody else's, entry or not, as far as this ledger decides;
 	// where an entry stands, that comes first. The nodes look into it too.
 	kept *kept
@@ -85,7 +90,14 @@ func New() *Ledger {
 		strays:    map[netip.Addr][]string{},
 		workloads: map[string]map[string]int{},
 		claims:    map[types.UID]Claim{},
-		kept:      newKept(),
+		claimants: map[string][]types.UID{},
+		ordered: btree.NewG(32, func(x, y netip.Prefix) bool {
+			if c := x.Addr().Compare(y.Addr()); c != 0 {
+				return c < 0
+			}
+			return x.Bits() < y.Bits()
+		}),
+		kept: newKept(),
 	}
 }
 
@@ -133,21 +145,22 @@ func (l *Ledger) setNode(p pool.Node) Change {
 		}
 		l.nodes.Store(p.Name, n)
 	}
-	before, roomBefore := n.pool, n.rooms()
+	before, unheardBefore, roomBefore := n.pool, n.unheard, n.rooms()
 	change := Change{Appeared: !known, Status: !sameStatus(before, p)}
 	if known && before.SameSpec(p) {
 		n.set(p, change.Status)
-		change.Grew = n.grewSince(roomBefore)
-		return change
+	} else {
+		change.Moved, change.Owners, change.Workloads = diff(before, p)
+		change.Entries = !maps.Equal(before.Entries, p.Entries)
+		change.Subnets = subnetChanges(before.Subnets, p.Subnets)
+		l.unindexOwners(p.Name, before)
+		l.indexOwners(p)
+		l.moveStrays(before, p)
+		n.set(p, true)
+		l.moveSubnets(p.Name, before.Subnets, p.Subnets)
 	}
-	change.Moved, change.Owners, change.Workloads = diff(before, p)
-	l.unindexOwners(p.Name, before)
-	l.indexOwners(p)
-	l.moveStrays(before, p)
-	n.set(p, true)
-	l.moveSubnets(p.Name, before.Subnets, p.Subnets)
-	change.Grew = n.grewSince(roomBefore)
-	change.Entries = !maps.Equal(before.Entries, p.Entries)
+	change.Grew, change.Freed = n.grewSince(roomBefore), n.freedSince(roomBefore)
+	change.Fixed, change.Reported = reports(before, p, unheardBefore, n.unheard)
 	return change
 }
 
@@ -161,7 +174,8 @@ func (l *Ledger) RemoveNode(name string) Change {
 	}
 	var change Change
 	change.Moved, change.Owners, change.Workloads = diff(n.pool, pool.Node{Name: name})
-	change.Entries, change.Status = len(n.pool.Entries) > 0, true
+	change.Entries, change.Status, change.Fixed = len(n.pool.Entries) > 0, true, true
+	change.Subnets = n.pool.Subnets
 	l.unindexOwners(name, n.pool)
 	l.moveStrays(n.pool, pool.Node{Name: name})
 	l.nodes.Delete(name)

@@ -88,7 +88,6 @@ func (l *Ledger) AssumeMoved(uid types.UID, owner, nodeName string, addrs []neti
 		}
 	}
 	c := Claim{Owner: owner, Node: nodeName, Addrs: slices.Clone(addrs)}
-	l.claims[uid] = c
-	n.assume(uid, c.Addrs)
+	l.take(n, uid, c)
 	return c, nil
 }

@@ -101,13 +101,13 @@ func TestNodeChange(t *testing.T) {
 		room int64
 	}{
 		{"the node appears", func() ledger.Change { return l.SetNode(version("a", "1", 1, nil)) },
-			ledger.Change{Appeared: true, Grew: true, Moved: true}, 14},
+			ledger.Change{Appeared: true, Grew: true, Freed: 14, Moved: true, Subnets: version("", "", 0, nil).Subnets}, 14},
 		{"a report without news", func() ledger.Change { return l.SetNode(version("a", "2", 1, nil)) },
 			ledger.Change{}, 14},
 		{"an address comes into use", func() ledger.Change { return l.SetNode(used(version("a", "3", 1, nil), other)) },
-			ledger.Change{Status: true}, 13},
+			ledger.Change{Status: true, Fixed: true}, 13},
 		{"it goes out of use", func() ledger.Change { return l.SetNode(used(version("a", "4", 1, nil))) },
-			ledger.Change{Status: true, Grew: true}, 14},
+			ledger.Change{Status: true, Fixed: true, Grew: true, Freed: 1}, 14},
 		{"our own write", func() ledger.Change { return l.ObserveWrite(version("a", "6", 2, owned)) },
 			ledger.Change{Entries: true, Owners: []string{"db/mysql-0"}, Workloads: []string{"db/StatefulSet/mysql"}}, 13},
 		{"an older event", func() ledger.Change { return l.SetNode(used(version("a", "5", 1, nil), other)) },
@@ -117,10 +117,19 @@ func TestNodeChange(t *testing.T) {
 		{"a dynamic entry comes", func() ledger.Change {
 			return l.SetNode(version("a", "7", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}))
 		}, ledger.Change{Entries: true}, 12},
+		{"a dynamic address comes into use", func() ledger.Change {
+			return l.SetNode(used(version("a", "8", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}), other))
+		}, ledger.Change{Status: true}, 12},
+		{"a fixed address comes into use", func() ledger.Change {
+			return l.SetNode(used(version("a", "9", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}), other, addr))
+		}, ledger.Change{Status: true, Fixed: true, Reported: []string{"db/StatefulSet/mysql"}}, 12},
 	} {
 		got := step.do()
 		if len(got.Owners) == 0 {
 			got.Owners, got.Workloads = nil, nil
+		}
+		if len(got.Reported) == 0 {
+			got.Reported = nil
 		}
 		if !reflect.DeepEqual(got, step.want) {
 			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)

@@ -36,15 +36,16 @@ func (l *Ledger) Reach(asked request.Addresses) []string {
 	families := asked.Families()
 	// Key: a node. Value: the families in which it has addresses that are asked for.
 	reached := map[string]map[address.Family]bool{}
-	for subnet, names := range l.subnets {
-		if len(asked.Within(subnet)) == 0 {
-			continue
-		}
-		for _, name := range names {
-			if reached[name] == nil {
-				reached[name] = map[address.Family]bool{}
+	for _, f := range families {
+		for _, r := range asked.Ranges(f) {
+			for _, subnet := range l.within(r) {
+				for _, name := range l.subnets[subnet] {
+					if reached[name] == nil {
+						reached[name] = map[address.Family]bool{}
+					}
+					reached[name][f] = true
+				}
 			}
-			reached[name][address.Of(subnet.Addr())] = true
 		}
 	}
 	var out []string
@@ -55,6 +56,24 @@ func (l *Ledger) Reach(asked request.Addresses) []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// within returns the subnets that have an address of a range: those with its first address, and those that begin in it.
+func (l *Ledger) within(r netipx.IPRange) []netip.Prefix {
+	found := l.around(r.From())
+	l.ordered.AscendGreaterOrEqual(netip.PrefixFrom(r.From(), 0), func(s netip.Prefix) bool {
+		if r.To().Less(s.Addr()) || s.Addr().BitLen() != r.From().BitLen() {
+			return false
+		}
+		if s.Addr() != r.From() {
+			found = append(found, s)
+		}
+		return true
+	})
+	return slices.DeleteFunc(found, func(s netip.Prefix) bool {
+		first, last := address.Ends(s)
+		return r.To().Less(first) || last.Less(r.From())
+	})
 }
 
 // pickFrom takes the next address of a family in the order of pick, from among those that are

@@ -4,6 +4,8 @@
 package ledger_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -145,4 +147,52 @@ func drawAsked(t *rapid.T) request.Addresses {
 		asked, _ = request.Parse(elements[0])
 	}
 	return asked
+}
+
+// Reach finds the same nodes through its index as a look at all subnets does.
+func TestReachIsComplete(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 0))
+	l := ledger.New()
+	var nodes []pool.Node
+	for i := range 200 {
+		bits := []int{24, 26, 29, 30, 31, 32}[random.IntN(6)]
+		v4 := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), byte(random.IntN(256))}), bits).Masked()
+		n := pool.Node{Name: fmt.Sprintf("node-%03d", i), Subnets: []netip.Prefix{v4}}
+		if i%2 == 0 {
+			n.Subnets = append(n.Subnets, netip.MustParsePrefix(fmt.Sprintf("fd00:0:0:%x::/64", i+1)))
+		}
+		nodes = append(nodes, n)
+		l.SetNode(n)
+	}
+	for _, n := range nodes[:50] {
+		l.RemoveNode(n.Name)
+	}
+	nodes = nodes[50:]
+	for range 500 {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(random.IntN(210)), byte(random.IntN(256))})
+		b := netip.AddrFrom4([4]byte{10, 0, byte(random.IntN(210)), byte(random.IntN(256))})
+		if b.Less(a) {
+			a, b = b, a
+		}
+		text := []string{a.String(), a.String() + "-" + b.String(), fmt.Sprintf("%s,fd00:0:0:%x::7", a, 1+random.IntN(210))}[random.IntN(3)]
+		requested, err := request.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		for _, n := range nodes {
+			families := map[address.Family]bool{}
+			for _, s := range n.Subnets {
+				if len(requested.Within(s)) > 0 {
+					families[address.Of(s.Addr())] = true
+				}
+			}
+			if len(families) == len(requested.Families()) {
+				want = append(want, n.Name)
+			}
+		}
+		if got := l.Reach(requested); !slices.Equal(got, want) {
+			t.Fatalf("%s: %v, want %v", text, got, want)
+		}
+	}
 }

@@ -75,12 +75,14 @@ func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
 		names := slices.DeleteFunc(l.subnets[s], func(n string) bool { return n == name })
 		if len(names) == 0 {
 			delete(l.subnets, s)
+			l.ordered.Delete(s)
 		} else {
 			l.subnets[s] = names
 		}
 	}
 	for _, s := range after {
 		l.subnets[s] = append(l.subnets[s], name)
+		l.ordered.ReplaceOrInsert(s)
 		l.lengths[s.Bits()] = true
 	}
 	concerned := map[string]bool{name: true}
@@ -125,16 +127,24 @@ type Change struct {
 	Appeared bool
 	// Grew is true if a claim can choose from more addresses of some family than before.
 	Grew bool
+	// Freed is how many addresses became free for a claim, in the family in which more did.
+	Freed int
 	// Moved is true if the node's subnets changed.
 	Moved bool
+	// Subnets are those that came or went.
+	Subnets []netip.Prefix
 	// Entries is true if an entry was added, removed or changed.
 	Entries bool
 	// Status is true if the addresses in use, the release handshakes or the probes changed.
 	Status bool
+	// Fixed is true if that concerns an address that is not dynamic, or if the agent has acknowledged an entry.
+	Fixed bool
 	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
 	Owners []string
 	// Workloads are those that the entries of these pods name, sorted.
 	Workloads []string
+	// Reported are the workloads with an address whose use changed, or that the agent has acknowledged, sorted.
+	Reported []string
 }
 
 // Any reports whether anything changed that a decision can depend on.

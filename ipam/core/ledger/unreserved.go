@@ -40,8 +40,7 @@ func (l *Ledger) AssumeOrdinary(uid types.UID, owner, nodeName string, families 
 		}
 		c.Addrs = append(c.Addrs, a)
 	}
-	l.claims[uid] = c
-	n.assume(uid, c.Addrs)
+	l.take(n, uid, c)
 	return c, nil
 }
 

@@ -57,7 +57,7 @@ type Writer struct {
 	observer Observer
 	// pace limits the rate of writes to each node; nil: there is no limit.
 	pace *Pace
-	// onWrite is called with the answer of every patch; nil: it is not.
+	// onWrite is called with the answer of every patch and read; nil: it is not.
 	onWrite func(pool.Node)
 
 	mu sync.Mutex
@@ -104,8 +104,9 @@ func NewWriter(ctx context.Context, pools *Pools, known func(node string) (pool.
 	}
 }
 
-// OnWrite sets a function that is called with the pool as the API server returned it for each patch, before the
-// requests of that patch are answered: for Ledger.ObserveWrite. Call OnWrite before the first Write.
+// OnWrite sets a function that is called with the pool as the API server returned it for each patch and each read,
+// before the requests of that patch are answered: for Ledger.ObserveWrite. A read shows a write whose answer was lost.
+// Call OnWrite before the first Write.
 func (w *Writer) OnWrite(f func(n pool.Node)) { w.onWrite = f }
 
 func (w *Writer) wrote(n pool.Node) {
@@ -200,7 +201,8 @@ func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (p
 	}
 	var err error
 	for try := range writeTries {
-		if try > 0 && !pause(w.ctx, retry.Step()) {
+		// The first conflict is most likely one other write, and is over.
+		if again := try > 1 || try == 1 && !errors.Is(err, ErrChanged); again && !pause(w.ctx, retry.Step()) {
 			err = context.Cause(w.ctx)
 			break
 		}
@@ -210,8 +212,15 @@ func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (p
 			return after, err == nil
 		}
 		if errors.Is(err, ErrRefused) {
-			answer(batch, err)
-			return pool.Node{}, false
+			if len(batch) == 1 {
+				answer(batch, err)
+				return pool.Node{}, false
+			}
+			// One of the requests may be at fault. Each goes alone, so that the others do not fail with it.
+			for _, q := range batch {
+				after, known = w.write(node, []*queued{q}, pool.Node{}, false)
+			}
+			return after, known
 		}
 		// The next try needs the current pool: a test has failed, or the write was applied and its answer lost.
 		known = false
@@ -230,6 +239,7 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 		if n, err = w.pools.Get(ctx, node); err != nil {
 			return batch, n, err
 		}
+		w.wrote(n)
 	}
 	open, edits := decide(n, batch)
 	if len(edits) > 0 || slices.ContainsFunc(open, func(q *queued) bool { return q.Untrack && n.Tracked }) {

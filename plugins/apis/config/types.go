@@ -22,20 +22,24 @@ type FixedIPArgs struct {
 
 	// IPFamilies are the families in which every pod with a fixed address has one: IPv4, IPv6 or both.
 	IPFamilies []string
-	// ClaimTimeout limits the time from the choice of an address until its entry is in the pool.
+	// ClaimTimeout bounds the time in which a claim is written.
 	ClaimTimeout metav1.Duration
-	// ClaimQPS and ClaimBurst limit the requests of the plugin to the API server.
+	// ClaimQPS is how many requests per second the plugin may send to the API server, ClaimBurst how many at once. All
+	// profiles have the same.
 	ClaimQPS   float32
 	ClaimBurst int32
-	// Failover is the default failover policy: Wait, Migrate or Reassign.
+	// Failover is the policy for pods whose node cannot take them, if their workload sets none: Wait, Migrate or Reassign.
 	Failover string
-	// MovableAddresses is true if the routing of the cluster carries single addresses, so that addresses may migrate.
+	// MovableAddresses tells that an address may be on another node than the one whose subnet it is in: the cluster's
+	// routing carries single addresses.
 	MovableAddresses bool
-	// AgentSilence is the time within which the agent of a ready node reports an address that it gave to a pod.
+	// AgentSilence is how long the agent of a ready node may take to report an address that it has assigned to a pod. All
+	// profiles have the same.
 	AgentSilence metav1.Duration
-	// StrictNodes is a label selector for strict nodes; empty selects none.
+	// StrictNodes is a label selector. On the nodes that it selects, every pod that the plugin's scheduler places gets an
+	// address of its own, fixed or not; empty: there are no such nodes.
 	StrictNodes string
-	// Workloads are further kinds of workloads whose pods may have fixed addresses; an element for StatefulSets replaces
-	// their default. All profiles have the same.
+	// Workloads are the kinds of workloads, besides StatefulSets or instead of their defaults, whose pods may have fixed
+	// addresses. All profiles have the same.
 	Workloads []identity.Kind
 }

@@ -17,21 +17,21 @@ const namespace = "fixedip"
 type Result string
 
 const (
-	// Written means that the claim was written into the pool of the node, and the watch has shown it.
+	// Written: the claim was written into the pool of the node.
 	Written Result = "written"
-	// Standing means that the pool already had the entries of the pod, and nothing was written.
+	// Standing: the pool already had the entries of the pod, and nothing was written.
 	Standing Result = "existing"
-	// Taken means that another pod has the address.
+	// Taken: another pod has the address.
 	Taken Result = "conflict"
-	// Gone means that the CiliumNode does not exist.
+	// Gone: the CiliumNode does not exist.
 	Gone Result = "node_gone"
-	// TimedOut means that the claim was not confirmed within claimTimeout. It may have been written.
+	// TimedOut: the claim was not written within claimTimeout. It may have been written.
 	TimedOut Result = "timeout"
-	// Moved means that the addresses were moved to the pool of the pod's new node, and the watch has shown it.
+	// Moved: the addresses were moved to the pool of the pod's new node.
 	Moved Result = "migrated"
-	// Unfenced means that the previous pod with these addresses may still run.
+	// Unfenced: the previous pod with these addresses may still run.
 	Unfenced Result = "old_pod_running"
-	// Failed means any other error. The claim may have been written.
+	// Failed: any other error. The claim may have been written.
 	Failed Result = "error"
 )
 
@@ -39,17 +39,23 @@ const (
 type Cause string
 
 const (
-	// Owner means that the pod's reservation changed.
+	// Owner: the pod's reservation changed.
 	Owner Cause = "owner"
-	// Node means that the home node of the pod's address, or its pool, changed.
+	// Node: the home node of the pod's address, or its pool, changed.
 	Node Cause = "node"
-	// Room means that an address became free.
+	// Room: an address became free.
 	Room Cause = "room"
-	// Annotation means that the annotations of the pod or its workload changed.
+	// Slot: a slot of the pod's workload became free.
+	Slot Cause = "slot"
+	// Workload: the pod's workload became known, or its annotations changed.
+	Workload Cause = "workload"
+	// Annotation: the annotations of the pod changed.
 	Annotation Cause = "annotation"
-	// Failover means that the home node cannot take the pod, and other nodes are tried.
+	// Failover: the home node cannot take the pod, and other nodes are tried.
 	Failover Cause = "failover"
-	// Missed means that a relevant change arrived while the pod was being refused.
+	// Time: the time came at which the pod may be placed.
+	Time Cause = "time"
+	// Missed: a relevant change arrived while the pod was being refused.
 	Missed Cause = "missed"
 )
 
@@ -63,7 +69,7 @@ var (
 	claimDuration = k8smetrics.NewHistogram(&k8smetrics.HistogramOpts{
 		Namespace:      namespace,
 		Name:           "claim_duration_seconds",
-		Help:           "Duration of written claims, from PreBind until the scheduler has seen its entry.",
+		Help:           "Duration of written claims, from PreBind until the API server has answered.",
 		Buckets:        k8smetrics.ExponentialBuckets(0.001, 2, 15),
 		StabilityLevel: k8smetrics.ALPHA,
 	})
@@ -95,7 +101,7 @@ var (
 	wakeups = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
 		Name:           "requeues_total",
-		Help:           "Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).",
+		Help:           "Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), annotation, failover (other nodes are tried), time (at which the pod may be placed), missed (a change while the pod was being refused).",
 		StabilityLevel: k8smetrics.ALPHA,
 	}, []string{"reason"})
 )

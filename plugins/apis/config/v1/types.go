@@ -19,34 +19,38 @@ type FixedIPArgs struct {
 	metav1.TypeMeta `json:",inline"`
 
 	// ipFamilies are the families in which every pod with a fixed address has one: IPv4, IPv6 or both. They have to be
-	// the families of Cilium. Default: [IPv4].
+	// those that the cluster's Cilium agents assign. Default: [IPv4].
 	IPFamilies []string `json:"ipFamilies,omitempty"`
-	// claimTimeout limits the time from the choice of an address until the scheduler sees its entry in the pool. A pod
-	// whose claim takes longer is retried. Default: 10s.
+	// claimTimeout bounds the time in which the scheduler writes a claim into the pool of a CiliumNode. A pod whose claim
+	// takes longer is tried again. Default: 10s.
 	ClaimTimeout *metav1.Duration `json:"claimTimeout,omitempty"`
-	// claimQPS limits the requests per second of the plugin to the API server. Default: 100.
+	// claimQPS is how many requests per second the plugin may send to the API server. Every profile has to have the same
+	// value. Default: 100.
 	ClaimQPS *float32 `json:"claimQPS,omitempty"`
-	// claimBurst is the number of requests that may exceed claimQPS at once. Default: 200.
+	// claimBurst is how many requests the plugin may send at once. Every profile has to have the same value. Default: 200.
 	ClaimBurst *int32 `json:"claimBurst,omitempty"`
-	// failover is the default policy for pods whose node cannot take them: Wait, Migrate (to another node with the same
-	// addresses) or Reassign (to another node with other addresses). The controller's --failover has to be the same.
-	// Default: Wait.
+	// failover is the policy for pods whose node cannot take them, if their workload sets none: Wait, Migrate (to another
+	// node, with their addresses) or Reassign (to another node, with other addresses). It has to be the same as the
+	// controller's flag of that name. Default: Wait.
 	Failover string `json:"failover,omitempty"`
-	// allowAddressMigration allows addresses to move to a node outside their subnet. Set it to true if Cilium runs in
-	// tunnel mode or addresses are advertised one by one. With native routing by podCIDR such an address could not be
-	// reached. Default: false, so no address migrates.
+	// allowAddressMigration tells that an address may be on another node than the one whose subnet it is in. Set it to
+	// true if Cilium runs in tunnel mode, or if addresses are advertised one by one. With native routing by subnets an
+	// address that migrated could not be reached. Default: false, and then nothing migrates.
 	MovableAddresses *bool `json:"allowAddressMigration,omitempty"`
-	// agentReportTimeout is the time within which the agent of a ready node reports an address that it gave to a pod.
-	// Until then a force-deleted pod may still run, so its address is given neither to another node nor to the next pod
-	// of its workload. After an adoption the next pod with the name waits for a report at most twice as long. It has to
-	// be longer than --ipam-cilium-node-update-rate of the agents, and than the time until an unreachable node becomes
-	// NotReady. Default: 1m.
+	// agentReportTimeout is how long the agent of a ready node may take to report an address that it has assigned to a
+	// pod. Until then a pod that was deleted by force may still run, and its address goes to no other node, and to no
+	// other pod of its workload. The next pod of a name waits at most twice as long for an agent that has not
+	// acknowledged that an address belongs to that name. It has to be longer than the agents'
+	// --ipam-cilium-node-update-rate, and than the time after which a silent node becomes not ready. Every profile has to
+	// have the same value. Default: 1m.
 	AgentSilence *metav1.Duration `json:"agentReportTimeout,omitempty"`
-	// strictNodes is a label selector for strict nodes, on which every pod gets an owned entry. Empty selects none. The
-	// controller's --strict-nodes has to be the same. Default: fixedip.io/strict=true.
+	// strictNodes is a label selector. On the nodes that it selects, every pod that this scheduler places gets an address
+	// of its own, fixed or not; empty: there are no such nodes. It has to be the same as the controller's --strict-nodes.
+	// Default: fixedip.io/strict=true.
 	StrictNodes *string `json:"strictNodes,omitempty"`
-	// workloads are further kinds of workloads whose pods may have fixed addresses. StatefulSets are always included; an
-	// element for them replaces their default. All profiles and the controller (--workload-kind) have to have the same.
+	// workloads are more kinds of workloads whose pods may have fixed addresses. StatefulSets are always among them; an
+	// element for StatefulSets says otherwise when their pods have fixed addresses. Every profile has to have the same
+	// value, and so has the controller (--workload-kind).
 	Workloads []WorkloadKind `json:"workloads,omitempty"`
 }
 

@@ -1,0 +1,158 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/plugins/fixedip/cache"
+)
+
+// migrateTries bounds how often a step of a migration is decided again because others write to the same pool.
+const migrateTries = 8
+
+// errPoolChanged: the pool was written to since it was read.
+var errPoolChanged = errors.New("the pool has changed since it was looked at")
+
+// migrate makes the steps of pool.Move that remain. What each of them takes away is decided at the API server, where the
+// pod is read once more: another scheduler, which writes nothing for that, may have bound it to its old node.
+func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim ledger.Claim) error {
+	if b.Cache.Ledger.Stands(claim) {
+		return nil
+	}
+	home, err := b.Cache.Ledger.HomeOf(claim.Owner, claim.Addrs)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, pool.ErrUndecided)
+	}
+	m := pool.Move{Owner: claim.Owner, Entry: p.id.Entry(), Addrs: claim.Addrs, Home: home, From: p.reservation.node, To: claim.Node}
+	s := p.subject()
+	s.Node, s.Addrs = m.From, m.Addrs
+	if m.Fence, err = b.InUse.Fence(ctx, s); err != nil {
+		return err
+	}
+	if m.To != m.Home {
+		if err := b.write(ctx, m.To, m.Announce); err != nil {
+			return fmt.Errorf("announce %s on node %s: %w", address.Join(m.Addrs), m.To, err)
+		}
+	}
+	switch m.From {
+	case m.Home:
+		err = b.takeAway(ctx, pod, m.From, m.Home, m.Turn)
+	case m.To:
+		// A migration that was about to go on from there stays.
+		err = b.write(ctx, m.Home, m.Turn)
+	default:
+		err = b.goOn(ctx, pod, m)
+	}
+	if err != nil {
+		return fmt.Errorf("have %s, at home on node %s, on node %s instead of %s: %w", address.Join(m.Addrs), m.Home, m.To, m.From, err)
+	}
+	if m.To != m.Home {
+		if err := b.settle(ctx, m); err != nil {
+			return fmt.Errorf("settle %s on node %s: %w", address.Join(m.Addrs), m.To, err)
+		}
+	}
+	klog.FromContext(ctx).V(2).Info("Address moved", "pod", klog.KObj(pod), "from", m.From, "to", m.To, "home", m.Home, "ips", m.Addrs)
+	return nil
+}
+
+// goOn makes the steps Depart, Leave and Turn, for addresses that leave a node that is not their home.
+func (b *Binder) goOn(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
+	at := time.Now()
+	for range migrateTries {
+		if err := b.write(ctx, m.Home, m.Depart); err != nil {
+			return err
+		}
+		home, err := b.Cache.Pools.Read(ctx, m.Home)
+		if err != nil {
+			return err
+		}
+		err = b.takeAway(ctx, pod, m.From, m.From, func(n pool.Node) ([]pool.Edit, error) { return m.Leave(n, at) })
+		if err != nil && !errors.Is(err, cache.ErrNodeGone) {
+			return err
+		}
+		if err := b.writeUnchanged(ctx, home, m.Turn); !errors.Is(err, errPoolChanged) {
+			return err
+		}
+	}
+	return fmt.Errorf("CiliumNode %s is written to all the time: %w", m.Home, errPoolChanged)
+}
+
+// takeAway makes the edits of a step that takes addresses away, in the pool of a node, and then reads the pod. If a pod
+// of its name was bound to the node that it is to leave, that pod gets the entries back. No other pod can have got the
+// addresses in between.
+func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, decide func(pool.Node) ([]pool.Edit, error)) error {
+	var made []pool.Edit
+	err := b.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) {
+		edits, err := decide(n)
+		if len(edits) > 0 {
+			// After a write whose answer was lost, there is nothing left to take away.
+			made = edits
+		}
+		return edits, err
+	})
+	if err != nil {
+		return err
+	}
+	now, err := b.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("read pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	case now.Spec.NodeName == from:
+		if err := b.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) { return n.Unmoved(made), nil }); err != nil {
+			return fmt.Errorf("give pod %s/%s, which was bound to node %s meanwhile, its address back: %w", pod.Namespace, pod.Name, from, err)
+		}
+		return fmt.Errorf("pod %s/%s was bound to node %s meanwhile, and has its address back: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
+	case now.UID != pod.UID || now.Spec.NodeName != "":
+		return fmt.Errorf("pod %s/%s is another, or bound to node %q, by now: %w", pod.Namespace, pod.Name, now.Spec.NodeName, pool.ErrTaken)
+	}
+	return nil
+}
+
+// write makes edits that are decided from the pool as the API server has it.
+func (b *Binder) write(ctx context.Context, node string, decide func(pool.Node) ([]pool.Edit, error)) error {
+	return b.Cache.Pools.Write(ctx, cache.Change{Node: node, Live: true, Decide: decide})
+}
+
+// writeUnchanged is write for a pool that has to be unchanged as a whole since it was read; else errPoolChanged.
+func (b *Binder) writeUnchanged(ctx context.Context, seen pool.Node, decide func(pool.Node) ([]pool.Edit, error)) error {
+	return b.Cache.Pools.Write(ctx, cache.Change{Node: seen.Name, Live: true, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		if n.UID != seen.UID || n.Generation != seen.Generation {
+			return nil, errPoolChanged
+		}
+		return decide(n)
+	}})
+}
+
+// settle gives the addresses to the pod where they have gone. The pool there is read first, then the home, and the write
+// happens only if the pool still is the same: a migration that goes on marks it before it turns the home.
+func (b *Binder) settle(ctx context.Context, m pool.Move) error {
+	for range migrateTries {
+		there, err := b.Cache.Pools.Read(ctx, m.To)
+		if err != nil {
+			return err
+		}
+		home, err := b.Cache.Pools.Read(ctx, m.Home)
+		if err != nil {
+			return err
+		}
+		if err := m.Turned(home); err != nil {
+			return err
+		}
+		if err := b.writeUnchanged(ctx, there, m.Settle); !errors.Is(err, errPoolChanged) {
+			return err
+		}
+	}
+	return fmt.Errorf("CiliumNode %s is written to all the time: %w", m.To, errPoolChanged)
+}

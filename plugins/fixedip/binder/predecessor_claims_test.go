@@ -1,0 +1,56 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package binder
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
+)
+
+func namedPod(name string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(name)}}
+}
+
+// A pod was deleted while its address was being moved to another node. The next pod of its name would have counted on the
+// entry that was being taken away: it waits until the claim of the former pod has ended, and not longer.
+func TestPredecessorClaim(t *testing.T) {
+	const owner = "db/mysql-0"
+	mine := netip.MustParseAddr("10.0.1.6")
+	l := ledger.New()
+	l.SetNode(pool.Node{Name: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{mine: pool.ForOwner(owner)}})
+	l.SetNode(pool.Node{Name: "other", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/29")}})
+	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: l}}}
+	var told []string
+	b.Cache.Subscribe(func(e requeue.Event) { told = append(told, e.Owners...) })
+	former, next := namedPod("mysql-0"), namedPod("mysql-0")
+	former.UID, next.UID = "former", "next"
+	if _, err := l.AssumeMoved(former.UID, owner, "other", []netip.Addr{mine}); err != nil {
+		t.Fatal(err)
+	}
+	if at, ok := b.predecessorClaim(next.UID, owner, "home"); !ok || at != "other" {
+		t.Fatalf("overtakes on node %q, %t", at, ok)
+	}
+	b.Forget(former)
+	if !slices.Equal(told, []string{owner}) {
+		t.Errorf("events when the claim has ended: %v", told)
+	}
+	if at, ok := b.predecessorClaim(next.UID, owner, "home"); ok {
+		t.Errorf("overtakes on node %s once it has ended", at)
+	}
+	told = nil
+	b.Forget(former)
+	if told != nil {
+		t.Errorf("events without a waiting pod: %v", told)
+	}
+}

@@ -1,0 +1,171 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package binder
+
+import (
+	"errors"
+	"iter"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/workloads"
+	"fixedip.io/fixedip/plugins/fixedip/cache"
+)
+
+// A FixedIP without pool entries is placed at the home of its addresses. If they have none in common, the pod waits for
+// a change of the subnets that they are in.
+func TestFromFixedIP(t *testing.T) {
+	dual := func(name, v4, v6 string) pool.Node {
+		return pool.Node{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
+	}
+	for name, c := range map[string]struct {
+		ips        []string
+		keptOn     string
+		wantNode   string
+		wantReason string
+		// mends are versions of nodes after which the record can be placed.
+		mends []pool.Node
+	}{
+		"any":  {},
+		"one":  {ips: []string{"10.0.2.9"}, wantNode: "node-2"},
+		"both": {ips: []string{"10.0.1.9", "fd00:1::9"}, wantNode: "node-1"},
+		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, mends: []pool.Node{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
+			wantReason: "its addresses [10.0.1.9 fd00:2::9] (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and ask for addresses of one node"},
+		"nowhere": {ips: []string{"10.0.3.9"}, mends: []pool.Node{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
+			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet; it waits for a node that has it"},
+		"nowhere any more": {ips: []string{"10.0.3.9"}, keptOn: "node-3", mends: []pool.Node{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
+			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet, and was kept on node node-3; it waits for a node that has it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c2 := &cache.Cache{Ledger: ledger.New()}
+			b := &Binder{Shared: &Shared{Cache: c2}}
+			c2.Ledger.SetNode(dual("node-1", "10.0.1.0/24", "fd00:1::/64"))
+			c2.Ledger.SetNode(dual("node-2", "10.0.2.0/24", "fd00:2::/64"))
+			r, err := b.fromFixedIP(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: c.ips, NodeName: c.keptOn}})
+			if c.wantReason == "" {
+				if err != nil || r.node != c.wantNode || len(r.addrs) != len(c.ips) {
+					t.Fatalf("%+v, %v; want node %q", r, err, c.wantNode)
+				}
+				return
+			}
+			var no *Refusal
+			if !errors.As(err, &no) || no.Reason != c.wantReason {
+				t.Fatalf("error %v, want %s", err, c.wantReason)
+			}
+			if !slices.Equal(no.WakeOn.Addrs, parseAddrs(c.ips)) {
+				t.Errorf("it waits for the home of %v", no.WakeOn.Addrs)
+			}
+			for _, n := range c.mends {
+				c2.Ledger.SetNode(n)
+			}
+			if _, err := b.fromFixedIP(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: c.ips}}); err != nil {
+				t.Errorf("after the subnets have changed: %v", err)
+			}
+		})
+	}
+}
+
+// A pod that opts out waits for addresses of its name that are being released, and not for those that stay reserved.
+// Finding S8: also if its kind is of another API group than apps.
+func TestReleasing(t *testing.T) {
+	kinds := map[string][2]string{"apps": {"apps/v1", "StatefulSet"}, "Kruise": {"apps.kruise.io/v1", "StatefulSet.apps.kruise.io"}}
+	retained := v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
+	for name, c := range map[string]struct {
+		held []string
+		// reclaim is the policy of the FixedIP, which keeps 10.0.1.9; nil: there is none.
+		reclaim *v1alpha1.ReclaimPolicy
+		// workload is the template of its StatefulSet; nil: there is none.
+		workload map[string]string
+		want     string
+	}{
+		"its workload opted out":                  {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{identity.AnnotationEnabled: "false"}, want: "10.0.1.9"},
+		"its workload opted in again":             {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{}},
+		"its workload opted in again, no FixedIP": {held: []string{"10.0.1.9"}, workload: map[string]string{}},
+		"its workload opted in again, beside it":  {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), workload: map[string]string{}, want: "10.0.1.7"},
+		"nothing is left":                         {},
+		"nobody keeps it":                         {held: []string{"10.0.1.9"}, want: "10.0.1.9"},
+		"it is to be released":                    {held: []string{"10.0.1.9"}, reclaim: ptr.To(identity.DefaultReclaim()), want: "10.0.1.9"},
+		"it is kept for good":                     {held: []string{"10.0.1.9"}, reclaim: &retained},
+		"another in its place":                    {held: []string{"10.0.1.7"}, reclaim: &retained, want: "10.0.1.7"},
+		"another beside it":                       {held: []string{"10.0.1.7", "10.0.1.9"}, reclaim: &retained, want: "10.0.1.7"},
+		"it is kept for an hour":                  {held: []string{"10.0.1.9"}, reclaim: &v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Delete, TTL: metav1.Duration{Duration: time.Hour}}},
+	} {
+		for group, kind := range kinds {
+			t.Run(name+", "+group, func(t *testing.T) {
+				registered, err := scheme.New()
+				if err != nil {
+					t.Fatal(err)
+				}
+				records := fake.NewClientBuilder().WithScheme(registered)
+				if c.reclaim != nil {
+					records.WithObjects(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.9"}, Reclaim: *c.reclaim}})
+				}
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", Annotations: map[string]string{identity.AnnotationEnabled: "false"},
+					OwnerReferences: []metav1.OwnerReference{{APIVersion: kind[0], Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}}}}
+				sets := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &appsv1.StatefulSet{}, 0, nil)
+				b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build(), Workloads: workloads.New(nil, nil)}, InUse: fakeInUse{}}, snapshot: noNodes{}}
+				if err := b.Cache.Workloads.Lend(groupKind(&pod.OwnerReferences[0]), sets); err != nil {
+					t.Fatal(err)
+				}
+				if c.workload != nil {
+					set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web"}}
+					set.Spec.Template.Annotations = c.workload
+					if err := sets.GetStore().Add(set); err != nil {
+						t.Fatal(err)
+					}
+				}
+				n := pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}}
+				for _, a := range parseAddrs(c.held) {
+					n.Entries[a] = pool.OwnedEntry("db", "web-0", kind[1], "web")
+				}
+				b.Cache.Ledger.SetNode(n)
+				got := ""
+				if _, err := b.Find(t.Context(), pod); err != nil {
+					got = err.Error()
+				}
+				want := ""
+				if c.want != "" {
+					want = "its former address (" + c.want + " on node node-1) is being released, since it opted out (annotation fixedip.io/enabled); it is placed when that is done"
+				}
+				if got != want {
+					t.Errorf("%q, want %q", got, want)
+				}
+			})
+		}
+	}
+}
+
+// noNodes is a snapshot of a cluster without nodes.
+type noNodes struct{}
+
+func (noNodes) Node(string) *corev1.Node            { return nil }
+func (noNodes) PodsOn(string) iter.Seq[*corev1.Pod] { return func(func(*corev1.Pod) bool) {} }
+
+// Finding S11. Pods of the host's network get no address, whatever is reserved for their name.
+func TestHostNetworkIsExempt(t *testing.T) {
+	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), Workloads: workloads.New(nil, nil)}, InUse: fakeInUse{}}, snapshot: noNodes{}}
+	b.Cache.Ledger.SetNode(pool.Node{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}})
+	for host, blocked := range map[bool]int{true: 0, false: 1} {
+		pod := namedPod("web-0")
+		pod.Spec.HostNetwork = host
+		p, err := b.Find(t.Context(), pod)
+		if err != nil || len(p.blocked) != blocked {
+			t.Errorf("hostNetwork %t: blocked by %v, %v", host, p.blocked, err)
+		}
+	}
+}

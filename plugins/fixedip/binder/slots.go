@@ -1,0 +1,285 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package binder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/plugins/fixedip/inuse"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
+)
+
+// A workload whose pods have no stable names has a set of slots, each the addresses of one pod on one node. A new pod
+// takes over a slot whose pod is gone. Only if there are too few it creates a slot, as in a first placement: there are
+// as many slots as pods lived at once. A pod that is being deleted frees its slot soon, and a new pod waits for that;
+// otherwise each rollout would need one more address.
+//
+// At most as many pods search for a slot as slots are free: a slot whose node cannot take a pod must not keep a second
+// one waiting.
+
+// freeSlot is a slot whose pod is gone or being deleted.
+type freeSlot struct {
+	// from is the former holder, as pool entries name it.
+	from  string
+	node  string
+	addrs []netip.Addr
+	// blocked says why it cannot be taken over yet; empty if it can. at is when that ends at the latest; zero: unknown.
+	blocked string
+	at      time.Time
+	// recorded is what the controller says about the end of the former holder; nil: nothing.
+	recorded *v1alpha1.Departure
+}
+
+// freeSlots returns the slots of a workload that no living pod has, sorted by node and then by address from the top
+// down. asker is the pod that asks, as pool entries name it.
+func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
+	records, err := b.Cache.FixedIPsOf(workload)
+	if err != nil {
+		return nil, err
+	}
+	var free []freeSlot
+	// pooled are the addresses that the slots have in pools.
+	pooled := map[string]bool{}
+	// reservedBy is the FixedIP of an address. Of two it is the one that is being deleted.
+	reservedBy := map[string]*v1alpha1.FixedIP{}
+	for i := range records {
+		for _, ip := range records[i].Spec.IPs {
+			if other := reservedBy[ip]; other == nil || other.DeletionTimestamp == nil {
+				reservedBy[ip] = &records[i]
+			}
+		}
+	}
+	for _, s := range b.Cache.Ledger.Slots(workload) {
+		for _, a := range s.Addrs {
+			pooled[a.String()] = true
+		}
+		record := reservedBy[s.Addrs[0].String()]
+		if s.Owner == asker || s.Claimed || record != nil && record.DeletionTimestamp != nil {
+			continue
+		}
+		if f, ok := b.judgeSlot(freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs, recorded: departureOf(record, s.Owner)}, s.User); ok {
+			free = append(free, f)
+		}
+	}
+	for i := range records {
+		r := &records[i]
+		if !r.Spec.Slot || r.DeletionTimestamp != nil || slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return pooled[ip] }) {
+			continue
+		}
+		if f, ok := b.freeRecord(r, asker); ok {
+			free = append(free, f)
+		}
+	}
+	slices.SortFunc(free, func(x, y freeSlot) int {
+		if c := strings.Compare(x.node, y.node); c != 0 || len(x.addrs) == 0 || len(y.addrs) == 0 {
+			return c
+		}
+		return y.addrs[0].Compare(x.addrs[0])
+	})
+	return free, nil
+}
+
+// judgeSlot fills in whether a slot can be taken over; ok is false if its pod lives. user is the pod that the agent
+// lists; empty: none.
+func (b *Binder) judgeSlot(f freeSlot, user string) (slot freeSlot, ok bool) {
+	switch lives, leaves := b.InUse.Lives(f.from); {
+	case lives:
+		return f, false
+	case leaves:
+		f.blocked = beingDeleted(f.from)
+		return f, true
+	}
+	f.at = b.InUse.FormerUntil(f.from, f.node, f.addrs, f.recorded)
+	switch {
+	case user != "":
+		f.blocked = fmt.Sprintf("the agent there still lists it as used by %s", user)
+	case !f.at.IsZero():
+		f.blocked = notReported(f.from, f.at)
+	default:
+		v := b.InUse.Unacknowledged(inuse.Subject{Node: f.node, Addrs: f.addrs})
+		f.blocked, f.at = v.Reason, v.Until
+	}
+	return f, true
+}
+
+// departureOf returns what the FixedIP of a slot says about the end of a pod; nil: nothing.
+func departureOf(r *v1alpha1.FixedIP, owner string) *v1alpha1.Departure {
+	if r == nil || r.Status.Departed == nil || pool.OwnerKey(r.Namespace, r.Status.Departed.PodName) != owner {
+		return nil
+	}
+	return r.Status.Departed
+}
+
+func notReported(owner string, at time.Time) string {
+	return fmt.Sprintf("its agent has not listed it since %s was gone, and may take until %s to do so", owner, at.UTC().Format(time.RFC3339))
+}
+
+func beingDeleted(owner string) string {
+	return fmt.Sprintf("%s, which is being deleted, still has it", owner)
+}
+
+// earliest returns the first time at which a blocked slot may be free; zero: no time is known.
+func earliest(free []freeSlot) (at time.Time) {
+	for _, f := range free {
+		if !f.at.IsZero() && (at.IsZero() || f.at.Before(at)) {
+			at = f.at
+		}
+	}
+	return at
+}
+
+// freeRecord returns a slot that only its FixedIP knows: its entries went with their node, or were lost.
+func (b *Binder) freeRecord(r *v1alpha1.FixedIP, asker string) (f freeSlot, ok bool) {
+	owner := cache.KeyOf(r)
+	if lives, _ := b.InUse.Lives(owner); lives && owner != asker || len(r.Spec.IPs) == 0 {
+		return freeSlot{}, false
+	}
+	f.from = owner
+	placed, err := b.fromFixedIP(r)
+	if err != nil {
+		f.blocked = err.Error()
+		return f, true
+	}
+	f.node, f.addrs = placed.node, placed.addrs
+	if r.Spec.NodeName != "" && owner != asker {
+		f.recorded = departureOf(r, f.from)
+		f, _ = b.judgeSlot(f, "")
+	}
+	for _, a := range f.addrs {
+		if blocker := b.Cache.Ledger.Blocker(f.from, a); blocker != nil {
+			f.blocked = blocker.Error()
+		}
+	}
+	return f, true
+}
+
+// available returns the slots that can be taken over now.
+func available(free []freeSlot) []freeSlot {
+	return slices.DeleteFunc(slices.Clone(free), func(f freeSlot) bool { return f.blocked != "" })
+}
+
+// findSlot plans for a pod without a slot with the nodes that have one to take over. If as many other pods search for
+// the free slots as there are, the pod gets a slot of its own, on any node with room.
+func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
+	workload := p.id.Resource()
+	if _, err := b.workloadOf(p.id); err != nil {
+		// A pod of a workload that was deleted and created again gets no slot of the new one.
+		return nil, &Refusal{Reason: err.Error(), WakeOn: requeue.WakeOn{Owner: p.id.Key(), Workload: workload}}
+	}
+	free, err := b.freeSlots(workload, p.id.Key())
+	if err != nil {
+		return nil, err
+	}
+	if !b.slots.search(workload, pod.UID, len(free), func() bool { return b.exists(pod) }) {
+		return b.findRequested(p, pod)
+	}
+	p.searching, p.slots, p.due = true, available(free), earliest(free)
+	if len(p.slots) == 0 {
+		return nil, &Refusal{WakeOn: b.wakeOnRoom(p), Reason: fmt.Sprintf("its %s has %s, and it takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))}
+	}
+	var nodes []string
+	for _, f := range p.slots {
+		if b.snapshot.Node(f.node) != nil {
+			nodes = append(nodes, f.node)
+		}
+	}
+	if len(nodes) == 0 {
+		return nil, &Refusal{WakeOn: b.wakeOnRoom(p),
+			Reason: fmt.Sprintf("its %s has the free address %s, which belongs to node %s, which does not exist; it waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)}
+	}
+	p.narrow(nodes...)
+	return p, nil
+}
+
+func counted(free int) string {
+	if free == 1 {
+		return "one address whose pod is gone or going"
+	}
+	return fmt.Sprintf("%d addresses whose pods are gone or going", free)
+}
+
+// shownSlots is how many slots a message names.
+const shownSlots = 3
+
+// describe says where slots are and why they cannot be taken over.
+func describe(free []freeSlot) string {
+	var parts []string
+	for _, f := range free[:min(shownSlots, len(free))] {
+		if f.node == "" {
+			parts = append(parts, f.blocked)
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s on node %s (%s)", address.Join(f.addrs), f.node, f.blocked))
+	}
+	text := strings.Join(parts, ", ")
+	if more := len(free) - shownSlots; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// fitsSlot accepts the nodes that have a slot to take over.
+func (p *Plan) fitsSlot(node string) error {
+	if slices.ContainsFunc(p.slots, func(f freeSlot) bool { return f.node == node }) {
+		return nil
+	}
+	return &Refusal{Reason: fmt.Sprintf("node(s) didn't have an address of the pod's %s that is free", p.id.Owner.Kind)}
+}
+
+// assumeSlot decides for one of the slots on the node, in the ledger.
+func (b *Binder) assumeSlot(p *Plan, pod *corev1.Pod, node string) (claim ledger.Claim, err error) {
+	err = errors.New("none of them is free")
+	for _, f := range p.slots {
+		if f.node != node {
+			continue
+		}
+		if claim, err = b.Cache.Ledger.AssumeSlot(pod.UID, p.id.Key(), f.from, node, b.families, f.addrs); err == nil {
+			return claim, nil
+		}
+	}
+	return ledger.Claim{}, err
+}
+
+// formerGone returns an error unless the former holder of the slot of a claim is provably gone, by what is known now.
+func (b *Binder) formerGone(ctx context.Context, p *Plan, claim ledger.Claim) error {
+	for _, f := range p.slots {
+		if f.from != claim.From || f.node != claim.Node {
+			continue
+		}
+		if at := b.InUse.FormerUntil(f.from, f.node, f.addrs, f.recorded); !at.IsZero() {
+			return fmt.Errorf("%s: %w", notReported(f.from, at), pool.ErrUnfenced)
+		}
+		if v := b.InUse.Unacknowledged(inuse.Subject{Node: f.node, Addrs: f.addrs}); v.Reason != "" {
+			return fmt.Errorf("%s: %w", v.Reason, pool.ErrUnfenced)
+		}
+	}
+	return b.InUse.FormerGone(ctx, claim.From)
+}
+
+// explainSlots says why none of the nodes with a free slot can take the pod.
+func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
+	var parts []string
+	for _, f := range p.slots[:min(shownSlots, len(p.slots))] {
+		node := b.snapshot.Node(f.node)
+		if node == nil {
+			continue
+		}
+		reason, remedy := hindrance(node, refused(f.node))
+		parts = append(parts, fmt.Sprintf("%s belongs to node %s, which %s%s", address.Join(f.addrs), f.node, reason, remedy))
+	}
+	return fmt.Sprintf("of the addresses of its %s that are free, %s", p.id.Owner.Kind, strings.Join(parts, "; "))
+}

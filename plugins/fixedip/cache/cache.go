@@ -1,0 +1,207 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	restclient "k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/workloads"
+	"fixedip.io/fixedip/plugins/apis/config"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
+)
+
+// ErrNodeGone is the error of Pools for a node that has no CiliumNode.
+var ErrNodeGone = ciliumpool.ErrGone
+
+// WorkloadIndex finds the FixedIPs of a workload, which is named as in pool entries.
+const WorkloadIndex = "workload"
+
+// Cache is the view of the cluster. The fields are set once.
+type Cache struct {
+	Ledger *ledger.Ledger
+	// FixedIPs reads FixedIPs from the cache, which has the index WorkloadIndex.
+	FixedIPs  client.Reader
+	Workloads *workloads.Store
+	// Kinds are the kinds of workloads whose pods may have fixed addresses.
+	Kinds identity.Kinds
+	// Pools reads and writes pools at the API server.
+	Pools *Pools
+	// synced reports of each watch whether it has delivered all objects that existed at the start. Key: the plural
+	// name of the resource.
+	synced map[string]toolscache.InformerSynced
+
+	mu sync.Mutex
+	// subscribers get every event: one for each profile, and one for all.
+	subscribers []func(requeue.Event)
+}
+
+// Start starts the watches, which end with ctx. It does not wait for them, so that an API server that is not
+// reachable does not keep the scheduler from starting: see Join.
+func Start(ctx context.Context, base *restclient.Config, args *config.FixedIPArgs, newCache cache.NewCacheFunc) (*Cache, error) {
+	cfg := restclient.CopyConfig(base)
+	// The scheduler's own configuration uses protobuf, which custom resources do not support.
+	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, ""
+	cfg.QPS, cfg.Burst = args.ClaimQPS, int(args.ClaimBurst)
+	cfg.RateLimiter = nil
+	restclient.AddUserAgent(cfg, "fixedip-scheduler")
+	registered, err := scheme.New()
+	if err != nil {
+		return nil, err
+	}
+	api, err := client.New(cfg, client.Options{Scheme: registered, Mapper: newMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	watches, err := newCache(cfg, cache.Options{
+		Scheme: registered,
+		Mapper: newMapper(),
+		ByObject: map[client.Object]cache.ByObject{
+			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
+			&v1alpha1.FixedIP{}:    {Transform: cache.TransformStripManagedFields()},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make a cache: %w", err)
+	}
+	c := &Cache{Ledger: ledger.New(), FixedIPs: watches, Kinds: identity.NewKinds(args.Workloads...)}
+	c.Pools = NewPools(ctx, ciliumpool.New(api), c)
+	if c.Workloads, err = newWorkloads(cfg, c.Kinds); err != nil {
+		return nil, err
+	}
+	if err := watches.IndexField(ctx, &v1alpha1.FixedIP{}, WorkloadIndex, WorkloadOf); err != nil {
+		return nil, fmt.Errorf("index FixedIPs by workload: %w", err)
+	}
+	pools, err := ciliumpool.Follow(ctx, watches, c.Ledger, c.PoolChanged)
+	if err != nil {
+		return nil, err
+	}
+	records, err := fixedips.Follow(ctx, watches, c.Ledger, c.fixedIPChanged)
+	if err != nil {
+		return nil, err
+	}
+	c.synced = map[string]toolscache.InformerSynced{"ciliumnodes": pools, "fixedips": records}
+	go func() {
+		if err := watches.Start(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "The watches of CiliumNodes and FixedIPs ended")
+		}
+	}()
+	return c, nil
+}
+
+// Ready reports whether the watches have delivered all objects that existed when the scheduler started.
+func (c *Cache) Ready() bool {
+	for _, synced := range c.synced {
+		if !synced() {
+			return false
+		}
+	}
+	return true
+}
+
+var _ metrics.World = &Cache{}
+
+// Synced reports for each watch what Ready reports for all.
+func (c *Cache) Synced() map[string]bool {
+	all := make(map[string]bool, len(c.synced))
+	for resource, synced := range c.synced {
+		all[resource] = synced()
+	}
+	return all
+}
+
+// Size returns how much the ledger holds.
+func (c *Cache) Size() ledger.Size { return c.Ledger.Size() }
+
+// Subscribe has f called with every event, from the goroutines of watches and writes.
+func (c *Cache) Subscribe(f func(requeue.Event)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscribers = append(c.subscribers, f)
+}
+
+// Notify passes an event to all subscribers.
+func (c *Cache) Notify(e requeue.Event) {
+	c.mu.Lock()
+	subscribers := c.subscribers
+	c.mu.Unlock()
+	for _, f := range subscribers {
+		f(e)
+	}
+}
+
+// PoolChanged makes an event of a change of a node's pool, unless no pod can depend on it: most versions of a
+// CiliumNode only report which dynamic addresses are in use.
+func (c *Cache) PoolChanged(node string, change ledger.Change) {
+	if !change.Appeared && !change.Moved && !change.Entries && !change.Fixed && change.Freed == 0 {
+		return
+	}
+	slots := slices.Concat(change.Workloads, change.Reported)
+	slices.Sort(slots)
+	c.Notify(requeue.Event{Node: node, Freed: change.Freed, Subnets: change.Subnets, Owners: change.Owners, Slots: slices.Compact(slots)})
+}
+
+// fixedIPChanged makes events of a change of a FixedIP, and of addresses that it does not reserve any more.
+func (c *Cache) fixedIPChanged(fip *v1alpha1.FixedIP, freed []string) {
+	e := requeue.Event{Owners: []string{KeyOf(fip)}}
+	if fip.Spec.Slot {
+		e.Slots = WorkloadOf(fip)
+	}
+	c.Notify(e)
+	for _, node := range freed {
+		c.Notify(requeue.Event{Node: node, Freed: 1})
+	}
+}
+
+// KeyOf returns the identity that a FixedIP is for, as pool entries name it.
+func KeyOf(fip *v1alpha1.FixedIP) string { return pool.OwnerKey(fip.Namespace, fip.Spec.PodName) }
+
+// WorkloadOf returns the workload of a FixedIP, as pool entries name it.
+func WorkloadOf(obj client.Object) []string {
+	fip := obj.(*v1alpha1.FixedIP)
+	o := identity.OwnerOf(fip)
+	return []string{identity.Resource(fip.Namespace, o.GroupKind(), o.Name)}
+}
+
+// FixedIP returns the FixedIP of a pod name; nil if there is none.
+func (c *Cache) FixedIP(ctx context.Context, namespace, name string) (*v1alpha1.FixedIP, error) {
+	var fip v1alpha1.FixedIP
+	err := c.FixedIPs.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &fip)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", namespace, name, err)
+	}
+	return &fip, nil
+}
+
+// FixedIPsOf returns the FixedIPs of a workload. They are shared: do not change them.
+func (c *Cache) FixedIPsOf(workload string) ([]v1alpha1.FixedIP, error) {
+	var list v1alpha1.FixedIPList
+	err := c.FixedIPs.List(context.Background(), &list, client.MatchingFields{WorkloadIndex: workload}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the FixedIPs of workload %s from the cache: %w", workload, err)
+	}
+	return list.Items, nil
+}

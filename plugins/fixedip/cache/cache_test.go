@@ -1,0 +1,77 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package cache
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
+)
+
+// Finding S1. What agents report about dynamic addresses makes no event, and so costs no waiting pod anything. A report
+// about a fixed address makes one, which names the workload.
+func TestReportsMakeEvents(t *testing.T) {
+	fixed, dynamic := netip.MustParseAddr("10.0.1.14"), netip.MustParseAddr("10.0.1.1")
+	version := func(generation int64, change func(*pool.Node)) pool.Node {
+		n := pool.Node{Name: "n", UID: "n", Generation: generation, ResourceVersion: fmt.Sprint(generation), Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/28")},
+			Entries: map[netip.Addr]pool.Entry{fixed: pool.OwnedEntry("db", "web-x", "Deployment", "web"), dynamic: {}}, Used: map[netip.Addr]string{}, HasUsed: true}
+		change(&n)
+		return n
+	}
+	c := &Cache{Ledger: ledger.New()}
+	var events []requeue.Event
+	c.Subscribe(func(e requeue.Event) { events = append(events, e) })
+	set := func(n pool.Node) { c.PoolChanged(n.Name, c.Ledger.SetNode(n)) }
+	set(version(1, func(*pool.Node) {}))
+	events = nil
+	for i := range 300 {
+		set(version(1, func(n *pool.Node) { n.Used[dynamic] = fmt.Sprintf("shop/pod-%d", i) }))
+	}
+	if len(events) != 0 {
+		t.Errorf("reports about a dynamic address: %v", events)
+	}
+	set(version(1, func(n *pool.Node) { n.Used[fixed] = "db/web-x" }))
+	set(version(2, func(n *pool.Node) { delete(n.Entries, fixed) }))
+	want := []requeue.Event{
+		{Node: "n", Slots: []string{"db/Deployment/web"}},
+		{Node: "n", Freed: 1, Owners: []string{"db/web-x"}, Slots: []string{"db/Deployment/web"}},
+	}
+	if diff := cmp.Diff(want, events, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Finding S7. A workload makes an event if it changes what its pods may have, its failover policy as well.
+func TestWorkloadChangesMakeEvents(t *testing.T) {
+	annotated := func(key, value string) *identity.Workload {
+		return &identity.Workload{Namespace: "db", Name: "web", Annotations: map[string]string{key: value}}
+	}
+	for name, tc := range map[string]struct {
+		before, after *identity.Workload
+		events        int
+	}{
+		"it appears":               {nil, annotated("", ""), 1},
+		"it is deleted":            {annotated("", ""), nil, 0},
+		"another failover policy":  {annotated("", ""), annotated("fixedip.io/failover", "Reassign"), 1},
+		"a policy that is no word": {annotated("fixedip.io/failover", "Reassign"), annotated("fixedip.io/failover", "Go"), 1},
+		"other addresses":          {annotated("", ""), annotated("fixedip.io/ips", "10.0.0.1"), 1},
+		"something else":           {annotated("", ""), annotated("example.com/x", "y"), 0},
+	} {
+		c := &Cache{}
+		events := 0
+		c.Subscribe(func(requeue.Event) { events++ })
+		c.workloadChanged(tc.before, tc.after)
+		if events != tc.events {
+			t.Errorf("%s: %d events, want %d", name, events, tc.events)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fixedip
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/plugins/apis/config"
+)
+
+// profileOf is a framework whose PostFilter plugins are the given ones.
+type profileOf struct {
+	framework.Framework
+	postFilter []string
+}
+
+func (p profileOf) ListPlugins() *schedconfig.Plugins {
+	var plugins schedconfig.Plugins
+	for _, name := range p.postFilter {
+		plugins.PostFilter.Enabled = append(plugins.PostFilter.Enabled, schedconfig.Plugin{Name: name})
+	}
+	return &plugins
+}
+
+// Finding S11. The scheduler does not start with the plugin before DefaultPreemption.
+func TestOrderIsChecked(t *testing.T) {
+	for name, tc := range map[string]struct {
+		postFilter []string
+		want       string
+	}{
+		"after":              {postFilter: []string{"DefaultPreemption", Name}},
+		"without preemption": {postFilter: []string{Name}},
+		"before":             {postFilter: []string{Name, "DefaultPreemption"}, want: "plugin FixedIP comes before DefaultPreemption at postFilter"},
+		"not enabled":        {postFilter: []string{"DefaultPreemption"}, want: "plugin FixedIP is not enabled at postFilter"},
+	} {
+		p := &Plugin{handle: profileOf{postFilter: tc.postFilter}}
+		events, err := p.EventsToRegister(t.Context())
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.HasPrefix(got, tc.want) || (got == "") != (tc.want == "") || (len(events) == 1) != (tc.want == "") {
+			t.Errorf("%s: %q, want %q; %d events", name, got, tc.want, len(events))
+		}
+	}
+}
+
+// Finding S11. What the profiles share is the same in each, or the scheduler does not start.
+func TestProfilesShareArguments(t *testing.T) {
+	args := func(change ...func(*config.FixedIPArgs)) *config.FixedIPArgs {
+		a := &config.FixedIPArgs{ClaimQPS: 100, ClaimBurst: 200, AgentSilence: metav1.Duration{Duration: time.Minute}, Failover: "Wait"}
+		for _, c := range change {
+			c(a)
+		}
+		return a
+	}
+	first := &profiles{args: args()}
+	for name, tc := range map[string]struct {
+		second *config.FixedIPArgs
+		want   string
+	}{
+		"the same":         {second: args()},
+		"another failover": {second: args(func(a *config.FixedIPArgs) { a.Failover = "Reassign" })},
+		"another claimQPS": {second: args(func(a *config.FixedIPArgs) { a.ClaimQPS = 1 }), want: "FixedIPArgs of two profiles differ in [claimQPS], which the profiles share; write the same values in each"},
+		"other workloads, another agentReportTimeout": {second: args(func(a *config.FixedIPArgs) {
+			a.AgentSilence.Duration = time.Hour
+			a.Workloads = []identity.Kind{{Kind: "Flock"}}
+		}), want: "FixedIPArgs of two profiles differ in [agentReportTimeout workloads], which the profiles share; write the same values in each"},
+	} {
+		got := ""
+		if err := first.sameArgs(tc.second); err != nil {
+			got = err.Error()
+		}
+		if got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,347 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package requeue
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
+)
+
+const (
+	// wakeInterval is the shortest time between two wake-ups of a pod: the first backoff of the scheduler.
+	wakeInterval = time.Second
+	// recentEvents is how many events may come while a pod is being refused before it is tried again whatever they
+	// are.
+	recentEvents = 128
+)
+
+// Queue is the pods of one profile that wait. It is safe for concurrent use.
+type Queue struct {
+	activate func(pods map[string]*corev1.Pod)
+	domain   Domain
+	// cached are the pods as the watch last showed them. The informer changes it before it calls a handler.
+	cached toolscache.Store
+	served sync.WaitGroup
+	// wakeup has a value while work is not empty.
+	wakeup chan struct{}
+
+	mu sync.Mutex
+	// moment counts the events. The first event has moment 1.
+	moment uint64
+	// recent are the last events. That of a moment is at the moment modulo the length.
+	recent [recentEvents]Event
+	// arrivals counts the calls of Add.
+	arrivals uint64
+	// waiting are the pods in the queue. Key: the pod's UID. Invariant: a pod is in it only while cached has it.
+	waiting map[types.UID]*waitingPod
+	// byKey finds the pods that wait for an identity, a node, a workload, a pod, room, or slots. Invariant: it has
+	// a pod under the keys of its WakeOn exactly while waiting has the pod.
+	byKey map[key]map[types.UID]*waitingPod
+	// woken is when the queue last woke a pod. Key: its UID. Invariant: as waiting, until the pod has an address.
+	woken map[types.UID]time.Time
+	// offers are the free addresses and slots that pods were woken for and have not used yet. Key: the pod's UID.
+	// Invariant: as woken.
+	offers map[types.UID]offer
+	work   []task
+	// activated are the pods to activate when mu is released.
+	activated map[string]*corev1.Pod
+}
+
+// key is one thing that pods wait for.
+type key struct {
+	kind keyKind
+	name string
+}
+
+type keyKind uint8
+
+const (
+	ofOwner keyKind = iota
+	ofWorkload
+	ofNode
+	ofOccupant
+	ofSlots
+	ofRoom
+	ofCarried
+	ofAddrs
+)
+
+type waitingPod struct {
+	pod *corev1.Pod
+	on  WakeOn
+	// arrival orders the pods that wait for the same thing.
+	arrival uint64
+	// timer wakes the pod at due; nil: no time is set.
+	timer *time.Timer
+	due   time.Time
+}
+
+// New returns a queue that activates pods with the given function, and runs until ctx ends. pods is the informer
+// of all pods that the scheduler watches.
+func New(ctx context.Context, pods toolscache.SharedIndexInformer, domain Domain, activate func(map[string]*corev1.Pod)) (*Queue, error) {
+	q := newQueue(pods.GetStore(), domain, activate)
+	if err := q.follow(pods); err != nil {
+		return nil, err
+	}
+	q.served.Go(func() { q.run(ctx) })
+	return q, nil
+}
+
+func newQueue(cached toolscache.Store, domain Domain, activate func(map[string]*corev1.Pod)) *Queue {
+	return &Queue{
+		activate: activate, domain: domain, cached: cached, wakeup: make(chan struct{}, 1),
+		waiting: map[types.UID]*waitingPod{}, byKey: map[key]map[types.UID]*waitingPod{},
+		woken: map[types.UID]time.Time{}, offers: map[types.UID]offer{},
+	}
+}
+
+// Wait returns when the queue has stopped. Call it after the context of New has ended.
+func (q *Queue) Wait() { q.served.Wait() }
+
+// Now returns the moment to pass to Add later. Take it before the decision looks at the cluster.
+func (q *Queue) Now() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.moment
+}
+
+// Add records what a refused pod waits for, in place of what it waited for before. decided is the moment before the
+// decision: an event since then that helps the pod wakes it at once. A pod that is deleted is not added.
+func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
+	q.mu.Lock()
+	defer q.unlock()
+	q.drop(pod.UID)
+	q.passOn(pod.UID)
+	now := q.current(pod)
+	if now == nil {
+		q.forget(pod.UID)
+		return
+	}
+	q.arrivals++
+	w := &waitingPod{pod: pod, on: on, arrival: q.arrivals}
+	q.waiting[pod.UID] = w
+	for _, k := range w.keys() {
+		if q.byKey[k] == nil {
+			q.byKey[k] = map[types.UID]*waitingPod{}
+		}
+		q.byKey[k][pod.UID] = w
+	}
+	if !on.At.IsZero() {
+		q.schedule(w, on.At, metrics.Time)
+	}
+	if q.missed(w, now, decided) {
+		q.wake(w, metrics.Missed)
+	}
+}
+
+// missed reports whether something helped the pod between the decision and Add. Events that only Domain can judge
+// become work. Called under mu.
+func (q *Queue) missed(w *waitingPod, now *corev1.Pod, decided uint64) bool {
+	// The scheduler may have decided from an older version of the pod, or of an occupant, than the watch shows.
+	if !maps.Equal(now.Annotations, w.pod.Annotations) || slices.ContainsFunc(w.on.Occupants, func(o *corev1.Pod) bool {
+		c := q.current(o)
+		return c == nil || podutil.IsTerminal(c)
+	}) {
+		return true
+	}
+	if q.moment-decided > recentEvents {
+		return true
+	}
+	for m := decided + 1; m <= q.moment; m++ {
+		e := q.recent[m%recentEvents]
+		if _, helps := w.on.reason(e); helps || w.on.Slots != "" && slices.Contains(e.Slots, w.on.Slots) {
+			return true
+		}
+		if w.on.Room != nil {
+			q.enqueueRoom(e, window{w.arrival - 1, w.arrival})
+		}
+	}
+	return false
+}
+
+// current returns the pod as the watch shows it; nil if it is gone, or another pod has its name.
+func (q *Queue) current(pod *corev1.Pod) *corev1.Pod {
+	obj, exists, err := q.cached.Get(pod)
+	if err != nil || !exists {
+		return nil
+	}
+	if now := obj.(*corev1.Pod); now.UID == pod.UID {
+		return now
+	}
+	return nil
+}
+
+func (w *waitingPod) keys() []key {
+	var keys []key
+	add := func(kind keyKind, name string) {
+		if name != "" {
+			keys = append(keys, key{kind, name})
+		}
+	}
+	add(ofOwner, w.on.Owner)
+	add(ofWorkload, w.on.Workload)
+	add(ofSlots, w.on.Slots)
+	for _, n := range w.on.Nodes {
+		add(ofNode, n)
+	}
+	for _, o := range w.on.Occupants {
+		add(ofOccupant, string(o.UID))
+	}
+	if len(w.on.Addrs) > 0 {
+		keys = append(keys, key{kind: ofAddrs})
+	}
+	switch {
+	case w.on.Room == nil:
+	case len(w.on.Room.Carried) > 0:
+		keys = append(keys, key{kind: ofCarried})
+	default:
+		keys = append(keys, key{kind: ofRoom})
+	}
+	return keys
+}
+
+// Notify wakes the pods that the event helps.
+func (q *Queue) Notify(e Event) {
+	q.mu.Lock()
+	defer q.unlock()
+	q.moment++
+	q.recent[q.moment%recentEvents] = e
+	for _, o := range e.Owners {
+		q.wakeAll(key{ofOwner, o}, e)
+	}
+	for _, w := range e.Workloads {
+		q.wakeAll(key{ofWorkload, w}, e)
+	}
+	q.wakeAll(key{ofOccupant, string(e.Pod)}, e)
+	q.wakeAll(key{ofNode, e.Node}, e)
+	if len(e.Subnets) > 0 {
+		q.wakeAll(key{kind: ofAddrs}, e)
+	}
+	all := window{until: q.arrivals}
+	q.enqueueRoom(e, all)
+	for _, s := range e.Slots {
+		if len(q.byKey[key{ofSlots, s}]) > 0 {
+			q.enqueue(task{by: key{ofSlots, s}, window: all})
+		}
+	}
+}
+
+// wakeAll wakes the pods that wait for a key and that the event helps. Called under mu.
+func (q *Queue) wakeAll(k key, e Event) {
+	for _, w := range q.byKey[k] {
+		if reason, helps := w.on.reason(e); helps {
+			q.wake(w, reason)
+		}
+	}
+}
+
+// wake activates a pod that waits, now or when its last wake-up was wakeInterval ago. Called under mu.
+func (q *Queue) wake(w *waitingPod, reason metrics.Cause) {
+	if at := q.woken[w.pod.UID].Add(wakeInterval); time.Now().Before(at) {
+		q.schedule(w, at, reason)
+		return
+	}
+	q.drop(w.pod.UID)
+	q.woken[w.pod.UID] = time.Now()
+	metrics.Woken(reason)
+	q.activateLater(w.pod)
+}
+
+func (q *Queue) activateLater(pod *corev1.Pod) {
+	if q.activated == nil {
+		q.activated = map[string]*corev1.Pod{}
+	}
+	q.activated[pod.Namespace+"/"+pod.Name] = pod
+}
+
+// unlock releases mu and then activates the pods that were woken under it: the scheduling queue has a lock of its own.
+func (q *Queue) unlock() {
+	woken := q.activated
+	q.activated = nil
+	q.mu.Unlock()
+	if len(woken) > 0 {
+		q.activate(woken)
+	}
+}
+
+// schedule wakes a pod at a time, unless an earlier one is set. What the clock says then does not matter: it may
+// have been set back. Called under mu.
+func (q *Queue) schedule(w *waitingPod, at time.Time, reason metrics.Cause) {
+	if w.timer != nil {
+		if !at.Before(w.due) {
+			return
+		}
+		w.timer.Stop()
+	}
+	w.due = at
+	w.timer = time.AfterFunc(time.Until(at), func() {
+		q.mu.Lock()
+		defer q.unlock()
+		if q.waiting[w.pod.UID] == w {
+			w.timer = nil
+			q.wake(w, reason)
+		}
+	})
+}
+
+// Retry activates a pod that does not wait for anything: its next cycle decides otherwise.
+func (q *Queue) Retry(pod *corev1.Pod, reason metrics.Cause) {
+	q.mu.Lock()
+	defer q.unlock()
+	q.drop(pod.UID)
+	q.passOn(pod.UID)
+	if q.current(pod) == nil {
+		return
+	}
+	metrics.Woken(reason)
+	q.activateLater(pod)
+}
+
+// Remove forgets a pod that has an address now, or is deleted.
+func (q *Queue) Remove(uid types.UID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.forget(uid)
+}
+
+func (q *Queue) forget(uid types.UID) {
+	q.drop(uid)
+	delete(q.woken, uid)
+	delete(q.offers, uid)
+}
+
+// drop takes a pod out of the queue. Called under mu.
+func (q *Queue) drop(uid types.UID) {
+	w, ok := q.waiting[uid]
+	if !ok {
+		return
+	}
+	delete(q.waiting, uid)
+	for _, k := range w.keys() {
+		delete(q.byKey[k], uid)
+		if len(q.byKey[k]) == 0 {
+			delete(q.byKey, k)
+		}
+	}
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// Len returns how many pods wait.
+func (q *Queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting)
+}

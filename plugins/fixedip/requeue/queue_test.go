@@ -1,0 +1,354 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package requeue
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+)
+
+// cluster is a fake Domain, and the pods that the watch shows.
+type cluster struct {
+	*Queue
+	store toolscache.Store
+	// unfit are pods and nodes, "pod/node", that do not fit. full are nodes without room.
+	unfit, full map[string]bool
+	slots       FreeSlots
+	// evaluations counts the calls of each method.
+	evaluations map[string]int
+	// woken are the pods that were activated since the last look, sorted.
+	woken []string
+}
+
+func newCluster() *cluster {
+	c := &cluster{store: toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), unfit: map[string]bool{}, full: map[string]bool{}, evaluations: map[string]int{}}
+	c.Queue = newQueue(c.store, c, func(pods map[string]*corev1.Pod) { c.woken = append(c.woken, slices.Sorted(maps.Keys(pods))...) })
+	return c
+}
+
+func (c *cluster) Fits(pod *corev1.Pod, node string) bool {
+	c.evaluations["Fits"]++
+	return !c.unfit[pod.Name+"/"+node]
+}
+
+func (c *cluster) HasRoom(_ *corev1.Pod, _ Room, node string) bool {
+	c.evaluations["HasRoom"]++
+	return !c.full[node]
+}
+
+func (c *cluster) FreeSlots(string) (FreeSlots, error) {
+	c.evaluations["FreeSlots"]++
+	return c.slots, nil
+}
+
+// pod returns a pod that the watch shows.
+func (c *cluster) pod(name string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, UID: types.UID(name)}}
+	if err := c.store.Add(pod); err != nil {
+		panic(err)
+	}
+	return pod
+}
+
+// waits adds a pod to the queue.
+func (c *cluster) waits(name string, on WakeOn) *corev1.Pod {
+	pod := c.pod(name)
+	c.Add(pod, on, c.Now())
+	return pod
+}
+
+// wakes fails the test unless the event wakes the pods.
+func (c *cluster) wakes(t *testing.T, what string, e Event, want ...string) {
+	t.Helper()
+	c.Notify(e)
+	c.expect(t, what, want...)
+}
+
+func (c *cluster) expect(t *testing.T, what string, want ...string) {
+	t.Helper()
+	c.process()
+	slices.Sort(c.woken)
+	if !slices.Equal(c.woken, want) {
+		t.Errorf("%s: woken %v, want %v", what, c.woken, want)
+	}
+	c.woken = nil
+}
+
+// Each pod is woken by each of its causes, once, and by nothing else. Finding S7.
+func TestEachCauseWakes(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.1.9")
+	on := map[string]WakeOn{
+		"owner":    {Owner: "db/owner"},
+		"nodes":    {Nodes: []string{"node-1", "node-2"}},
+		"addrs":    {Addrs: []netip.Addr{addr}},
+		"workload": {Workload: "db/StatefulSet/web"},
+		"occupant": {Occupants: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "stray", UID: "stray"}}}},
+		"slots":    {Slots: "db/Deployment/web", Searching: true},
+		"room":     {Room: &Room{}},
+		"carried":  {Room: &Room{Carried: []netip.Addr{addr}}},
+	}
+	for name, tc := range map[string]struct {
+		event Event
+		want  []string
+	}{
+		"its reservation":        {Event{Owners: []string{"db/other", "db/owner"}}, []string{"db/owner"}},
+		"one of its nodes":       {Event{Node: "node-2"}, []string{"db/carried", "db/nodes"}},
+		"a subnet with its home": {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}, []string{"db/addrs"}},
+		"another subnet":         {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}, nil},
+		"its workload":           {Event{Workloads: []string{"db/StatefulSet/web"}}, []string{"db/workload"}},
+		"its occupant":           {Event{Pod: "stray"}, []string{"db/occupant"}},
+		"a slot":                 {Event{Slots: []string{"db/Deployment/web"}}, []string{"db/slots"}},
+		"an address":             {Event{Node: "node-9", Freed: 1}, []string{"db/carried", "db/room"}},
+		"an address on its node": {Event{Node: "node-1", Freed: 1}, []string{"db/carried", "db/nodes", "db/room"}},
+		"other objects":          {Event{Owners: []string{"db/x"}, Workloads: []string{"db/x"}, Slots: []string{"db/x"}, Pod: "x"}, nil},
+		"nothing":                {Event{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			c.slots = FreeSlots{Count: 1, Searching: 1, Nodes: []string{"node-5"}}
+			c.pod("stray")
+			for pod, w := range on {
+				c.waits(pod, w)
+			}
+			c.wakes(t, "first", tc.event, tc.want...)
+			c.wakes(t, "again", tc.event)
+			if want := len(on) - len(tc.want); c.Len() != want {
+				t.Errorf("%d pods wait, want %d", c.Len(), want)
+			}
+		})
+	}
+}
+
+// An event between the decision and Add is not lost, and an event that does not help wakes nothing.
+func TestNoEventIsMissed(t *testing.T) {
+	idle := slices.Repeat([]Event{{Node: "node-9"}}, recentEvents-1)
+	helps := Event{Node: "node-1", Freed: 1}
+	for name, tc := range map[string]struct {
+		events []Event
+		want   []string
+	}{
+		"none":                  {nil, nil},
+		"one that helps":        {[]Event{helps}, []string{"db/mysql-0"}},
+		"one that does not":     {[]Event{{Node: "node-1"}}, nil},
+		"among others":          {append([]Event{helps}, idle...), []string{"db/mysql-0"}},
+		"as many as remembered": {append([]Event{{Node: "node-1"}}, idle...), nil},
+		"more than remembered":  {append([]Event{{Node: "node-1"}, {Node: "node-2"}}, idle...), []string{"db/mysql-0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			c.Notify(helps) // before the decision
+			decided := c.Now()
+			for _, e := range tc.events {
+				c.Notify(e)
+			}
+			c.Add(c.pod("mysql-0"), WakeOn{Room: &Room{}}, decided)
+			c.expect(t, "after Add", tc.want...)
+			if c.Len() != 1-len(tc.want) {
+				t.Errorf("%d pods wait", c.Len())
+			}
+		})
+	}
+}
+
+// A pod whose annotations changed while it was refused is tried again, once.
+func TestOutdatedPodIsNotRefused(t *testing.T) {
+	c := newCluster()
+	before := c.pod("mysql-0")
+	now := c.pod("mysql-0")
+	now.Annotations = map[string]string{"fixedip.io/ips": "10.0.1.10"}
+	c.Add(before, WakeOn{Owner: "db/mysql-0"}, c.Now())
+	c.expect(t, "refused as it was", "db/mysql-0")
+	c.Add(now, WakeOn{Owner: "db/mysql-0"}, c.Now())
+	c.expect(t, "refused as it is")
+}
+
+// A pod that waits for another pod to end is tried again when that has ended or is deleted, also before Add.
+func TestOccupants(t *testing.T) {
+	with := func(uid types.UID, phase corev1.PodPhase) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "stray", UID: uid}, Status: corev1.PodStatus{Phase: phase}}
+	}
+	for name, tc := range map[string]struct {
+		// cached is the pod at Add, and now what the watch shows then; nil: it is deleted.
+		cached, now   *corev1.Pod
+		refused, then []string
+	}{
+		"it stays":                {cached: with("stray", corev1.PodRunning), now: with("stray", corev1.PodRunning)},
+		"it ends":                 {cached: with("stray", corev1.PodRunning), now: with("stray", corev1.PodFailed), then: []string{"db/mysql-0"}},
+		"it is deleted":           {cached: with("stray", corev1.PodRunning), then: []string{"db/mysql-0"}},
+		"it is created again":     {cached: with("stray", corev1.PodRunning), now: with("other", corev1.PodRunning), then: []string{"db/mysql-0"}},
+		"it has ended":            {cached: with("stray", corev1.PodSucceeded), refused: []string{"db/mysql-0"}},
+		"it has been deleted":     {refused: []string{"db/mysql-0"}},
+		"another pod of its name": {cached: with("other", corev1.PodRunning), refused: []string{"db/mysql-0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster()
+			if tc.cached != nil {
+				if err := c.store.Add(tc.cached); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.waits("mysql-0", WakeOn{Occupants: []*corev1.Pod{with("stray", corev1.PodRunning)}})
+			c.expect(t, "at Add", tc.refused...)
+			switch {
+			case tc.cached == nil:
+			case tc.now == nil:
+				c.podDeleted(tc.cached)
+			default:
+				c.podUpdated(tc.cached, tc.now)
+			}
+			c.expect(t, "then", tc.then...)
+		})
+	}
+}
+
+// Finding S1. With 100 slot pods waiting, what agents report about ordinary pods costs no look at the cluster, and one
+// report about a slot costs one, whatever the number of pods.
+func TestSlotsAreEvaluatedOncePerEvent(t *testing.T) {
+	c := newCluster()
+	c.slots = FreeSlots{Count: 100, Searching: 100}
+	for i := range 100 {
+		c.waits(fmt.Sprintf("web-%d", i), WakeOn{Owner: fmt.Sprintf("db/web-%d", i), Slots: "db/Deployment/web", Searching: true})
+	}
+	for i := range 300 {
+		c.Notify(Event{Node: fmt.Sprintf("node-%d", i)})
+	}
+	c.process()
+	if len(c.evaluations) != 0 {
+		t.Errorf("events that concern no waiting pod: %v", c.evaluations)
+	}
+	for range 300 {
+		c.Notify(Event{Slots: []string{"db/Deployment/web"}})
+	}
+	c.expect(t, "no slot can be taken over")
+	if want := map[string]int{"FreeSlots": 1}; !maps.Equal(c.evaluations, want) {
+		t.Errorf("a burst of events about the workload: %v, want %v", c.evaluations, want)
+	}
+}
+
+// Finding S3. One freed address wakes one pod, the first that the node suits, and a pod that cannot use it leaves it to
+// the next, once.
+func TestFreedAddressWakesOnePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		pods := map[string]*corev1.Pod{}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			pods[name] = c.waits(name, WakeOn{Room: &Room{}})
+		}
+		c.unfit["a/node-1"] = true
+		for _, name := range []string{"a", "b", "c", "d"} {
+			c.unfit[name+"/other-group"] = true
+		}
+		c.wakes(t, "an address of another node group", Event{Node: "other-group", Freed: 1})
+		c.wakes(t, "an address", Event{Node: "node-1", Freed: 1}, "db/b")
+		// The pod b does not fit for another reason: it waits for something else, or for the same again.
+		c.Add(pods["b"], WakeOn{Room: &Room{}}, c.Now())
+		c.expect(t, "the first pod could not use it", "db/c")
+		c.PassOn("c")
+		c.expect(t, "the second pod could not use it", "db/d")
+		c.Add(pods["d"], WakeOn{Room: &Room{}}, c.Now())
+		c.expect(t, "each pod was tried")
+		c.Remove("c")
+		c.wakes(t, "two addresses", Event{Node: "node-1", Freed: 2})
+		time.Sleep(wakeInterval)
+		synctest.Wait()
+		c.expect(t, "after the interval", "db/b", "db/d")
+		c.Remove("b")
+		c.Remove("d")
+		c.expect(t, "the addresses are used")
+	})
+}
+
+// A free slot wakes one pod. Pods that search although there are fewer slots than pods that search are woken, too.
+func TestFreeSlotWakesOnePod(t *testing.T) {
+	c := newCluster()
+	for _, name := range []string{"a", "b", "c"} {
+		c.waits(name, WakeOn{Slots: "w", Searching: true})
+	}
+	c.waits("d", WakeOn{Slots: "w", Room: &Room{}})
+	event := Event{Slots: []string{"w"}}
+	c.slots = FreeSlots{Count: 3, Searching: 3}
+	c.wakes(t, "none can be taken over", event)
+	c.slots.Nodes = []string{"node-1"}
+	c.wakes(t, "one can be taken over", event, "db/a")
+	c.wakes(t, "it is about to be taken over", event)
+	c.PassOn("a")
+	c.expect(t, "it could not be used", "db/b")
+	c.Remove("b")
+	c.slots = FreeSlots{Count: 1, Searching: 2}
+	c.wakes(t, "one pod too many searches", event, "db/c")
+	c.slots = FreeSlots{Count: 2, Searching: 1, Nodes: []string{"node-1"}}
+	c.wakes(t, "more slots than pods that search", event, "db/d")
+}
+
+// A pod is woken at most once per interval, and at its time whatever the clock says. Finding S7.
+func TestWakeTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster()
+		on := WakeOn{Owner: "db/a"}
+		pod := c.waits("a", on)
+		event := Event{Owners: []string{"db/a"}}
+		c.wakes(t, "the first", event, "db/a")
+		c.Add(pod, on, c.Now())
+		for range 10 {
+			c.Notify(event)
+		}
+		c.expect(t, "within the interval")
+		time.Sleep(wakeInterval)
+		synctest.Wait()
+		c.expect(t, "after the interval", "db/a")
+		on.At = time.Now().Add(time.Minute)
+		c.Add(pod, on, c.Now())
+		time.Sleep(time.Minute - 1)
+		synctest.Wait()
+		c.expect(t, "before its time")
+		time.Sleep(1)
+		synctest.Wait()
+		c.expect(t, "at its time", "db/a")
+		// A time that is over by the clock when it is set wakes at once.
+		time.Sleep(wakeInterval)
+		c.Add(pod, WakeOn{At: time.Now().Add(-time.Hour)}, c.Now())
+		synctest.Wait()
+		c.expect(t, "a time in the past", "db/a")
+	})
+}
+
+// Finding S5. A pod that is deleted during its own cycle does not stay in the queue, and neither does one that is
+// deleted later.
+func TestDeletedPodsDoNotRemain(t *testing.T) {
+	c := newCluster()
+	deleted := c.waits("deleted", WakeOn{Room: &Room{}})
+	during := c.pod("during")
+	for _, pod := range []*corev1.Pod{deleted, during} {
+		if err := c.store.Delete(pod); err != nil {
+			t.Fatal(err)
+		}
+		c.podDeleted(pod)
+	}
+	c.Add(during, WakeOn{Owner: "db/during", At: time.Now().Add(time.Hour)}, c.Now())
+	c.Retry(during, "failover")
+	if c.Len() != 0 || len(c.byKey)+len(c.woken)+len(c.offers) != 0 {
+		t.Errorf("%d pods wait; keys %v, woken %v, offers %v", c.Len(), c.byKey, c.woken, c.offers)
+	}
+	c.expect(t, "deleted pods")
+}
+
+// A pod whose annotations change is woken, whatever it waits for.
+func TestAnnotationsWake(t *testing.T) {
+	c := newCluster()
+	before := c.waits("a", WakeOn{})
+	after := before.DeepCopy()
+	after.Annotations = map[string]string{"fixedip.io/enabled": "true"}
+	c.podUpdated(before, after)
+	c.expect(t, "changed", "db/a")
+}

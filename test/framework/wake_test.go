@@ -1,0 +1,194 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package framework
+
+import (
+	"fmt"
+	"testing"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// barePod creates the pod web-0, which has no fixed address.
+func (s *scene) barePod(change ...func(*corev1.Pod)) {
+	s.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}, Spec: s.podSpec()}
+	for _, c := range change {
+		c(pod)
+	}
+	s.create(pod)
+}
+
+// reserves writes the entry that a claim of a StatefulSet pod writes.
+func (s *scene) reserves(pod, node, addr string) {
+	s.t.Helper()
+	owner, resource := s.ns+"/"+pod, s.ns+"/StatefulSet/web"
+	s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{"owner":%q,"resource":%q}}}}}`, addr, owner, resource))
+	s.want.entry(node, addr, owner, resource)
+}
+
+// labels sets a label of a node.
+func (s *scene) labels(node, key, value string) {
+	s.t.Helper()
+	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, key, value))
+}
+
+// onBoth is what the scheduler says of a pod that both nodes refuse.
+const onBoth = "Unschedulable: 0/2 nodes are available: *"
+
+// Each cause wakes the pods that wait for it. Finding S7.
+func TestWake(t *testing.T) {
+	onA := []step{
+		{at: bind, then: bound("web-0", "a")},
+		{rest: map[string]string{"web-0": "on a"}},
+	}
+	play(t, map[string]row{
+		"a pod without a fixed address waits for the entry of its name on the only node": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.reserves("web-0", "a", "10.1.0.6")
+				s.barePod()
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) kept an address for the pod's name, for a workload that it does not belong to*"},
+					before: func(s *scene) { s.frees("a", "10.1.0.6") }},
+			}, onA...),
+		},
+		"a pod that two nodes block is woken by the first of them that does not": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.node("b", "10.2.0.0/29")
+				s.takes("web-0", "a", "10.1.0.6")
+				s.takes("web-0", "b", "10.2.0.6")
+				s.uses("a", "10.1.0.6", "other-0")
+				s.uses("b", "10.2.0.6", "other-1")
+				s.barePod()
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": onBoth}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+			}, onA...),
+		},
+		"a pod that waits for room on a strict node is woken when that is not strict any more": {
+			world: func(s *scene) {
+				strictNode()(s)
+				for i := 1; i <= 6; i++ {
+					s.takes(fmt.Sprintf("other-%d", i), "a", fmt.Sprintf("10.1.0.%d", i))
+				}
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 strict node(s) had no free IPv4 address for the pod in their subnets*"},
+					before: func(s *scene) { s.labels("a", "fixedip.io/strict", "false") }},
+			}, onA...),
+		},
+		"a pod without a FixedIP is woken by another failover policy of its workload": {
+			world: twoNodes,
+			steps: placed(
+				step{before: swap},
+				step{rest: map[string]string{"web-0": unschedulable}, before: func(s *scene) {
+					s.patch(&appsv1.StatefulSet{}, "web", `{"metadata":{"annotations":{"fixedip.io/failover":"Reassign"}}}`)
+				}},
+				step{at: preBind, then: claimed("b", "10.2.0.6")},
+				step{at: bind, then: bound("web-0", "b")},
+				step{rest: map[string]string{"web-0": "on b"}},
+			),
+		},
+		// Finding S3.
+		"an address of a node that the pod cannot use wakes it not": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/30")
+				s.node("b", "10.2.0.0/30")
+				s.labels("a", "group", "a")
+				s.labels("b", "group", "b")
+				for node, ips := range map[string][]string{"a": {"10.1.0.1", "10.1.0.2"}, "b": {"10.2.0.1", "10.2.0.2"}} {
+					for i, ip := range ips {
+						s.takes(fmt.Sprintf("other-%s-%d", node, i), node, ip)
+					}
+				}
+				s.statefulSet("web", func(t *corev1.PodTemplateSpec) { t.Spec.NodeSelector = map[string]string{"group": "a"} })
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": onBoth}, before: func(s *scene) {
+					s.frees("b", "10.2.0.2")
+					s.seesRoom("b", true)
+				}},
+				{rest: map[string]string{"web-0": onBoth}, before: func(s *scene) {
+					calls(1, preFilter)(s)
+					s.frees("a", "10.1.0.2")
+				}},
+				{at: preBind, then: claimed("a", "10.1.0.2")},
+			}, onA...),
+		},
+	})
+}
+
+// Finding S9. A nominated node that another program wrote does not make a pod leave its node.
+func TestForeignNomination(t *testing.T) {
+	play(t, map[string]row{
+		"Reassign: the pod keeps its address": {
+			failover: "Reassign",
+			world: func(s *scene) {
+				s.record("web-0", "web", "a", "10.1.0.3")
+				s.node("b", "10.2.0.0/29")
+				s.node("a", "10.1.0.0/29")
+				s.statefulSet("web", func(t *corev1.PodTemplateSpec) {
+					t.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "row.test/gate"}}
+				})
+			},
+			steps: []step{
+				{rest: map[string]string{"web-0": "SchedulingGated: *"}, before: func(s *scene) {
+					s.must(s.api.Status().Patch(within(s.t), s.pod("web-0"), client.RawPatch(types.MergePatchType, []byte(`{"status":{"nominatedNodeName":"b"}}`))))
+					s.patch(&corev1.Pod{}, "web-0", `{"spec":{"schedulingGates":null}}`)
+				}},
+				{at: preBind, then: claimed("a", "10.1.0.3")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+	})
+}
+
+// Finding S6. A pod that opted out is bound without a read if its name could not have had an address, and although the
+// API server does not answer.
+func TestOptedOutPodsAreBound(t *testing.T) {
+	optsOut := func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }
+	// The garbage collector leaves pods alone whose owner is of a kind that does not exist.
+	ofBatch := func(pod *corev1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch.example.com/v1", Kind: "Batch", Name: "web", UID: "batch", Controller: ptr.To(true)}}
+	}
+	steps := []step{
+		{at: preBind, before: func(s *scene) { s.reads = s.line.read("a") }},
+		{at: bind, then: bound("web-0", "a")},
+	}
+	rest := func(reads int) step {
+		return step{rest: map[string]string{"web-0": "on a"}, before: func(s *scene) {
+			if got := s.line.read("a") - s.reads; got != reads {
+				s.t.Errorf("CiliumNode a was read %d times, want %d", got, reads)
+			}
+		}}
+	}
+	play(t, map[string]row{
+		"a pod that could have had an address: one read": {
+			world: func(s *scene) { s.node("a", "10.1.0.0/29"); s.barePod(optsOut) },
+			steps: append(steps[:2:2], rest(1)),
+		},
+		"a pod of a kind without fixed addresses: no read": {
+			world: func(s *scene) { s.node("a", "10.1.0.0/29"); s.barePod(optsOut, ofBatch) },
+			steps: append(steps[:2:2], rest(0)),
+		},
+		"the API server does not answer": {
+			world: func(s *scene) { s.node("a", "10.1.0.0/29"); s.barePod(optsOut) },
+			steps: []step{
+				{at: preBind, before: func(s *scene) { s.line.breakReads() }},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+	})
+}
