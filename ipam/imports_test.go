@@ -24,6 +24,7 @@ var rules = []struct {
 	never []string
 }{
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
+	{"ipam/core/subnetplan", []string{"ipam/api", "ipam/core/address", "ipam/core/plan", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/core/nodepool", []string{"ipam/core/address", "ipam/core/pool"}, []string{"k8s.io", "sigs.k8s.io", "github.com/cilium", "context"}},
 	{"ipam/core/reclaim", []string{"ipam/api", "ipam/core/address", "ipam/core/identity", "ipam/core/ledger", "ipam/core/podutil", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/core/agentview", []string{"ipam/core/pool"}, []string{"k8s.io", "sigs.k8s.io", "github.com/cilium", "context", "time"}},
@@ -32,6 +33,7 @@ var rules = []struct {
 	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
 	{"ipam/controller/internal/controllertest", []string{"ipam/api", "ipam/controller/internal/index", "ipam/core", "ipam/scheme", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/subnet", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/internal", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/barrier", []string{"ipam/core/agentview", "ipam/core/pool", "ipam/store/ciliumpool", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/internal", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/release", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},

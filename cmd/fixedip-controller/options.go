@@ -21,7 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 )
 
@@ -67,7 +67,7 @@ func defaults() *options {
 		qps:                    500,
 		burst:                  1000,
 		subnetSource:           string(controller.ClusterPool),
-		subnetPolicy:           string(plan.Inherit),
+		subnetPolicy:           string(subnetplan.Inherit),
 		subnetHold:             time.Minute,
 		ipv4MaskSizes:          []int{24},
 		ipv6MaskSizes:          []int{120},
@@ -150,7 +150,7 @@ func (o *options) config() (controller.Config, error) {
 	}
 	cfg := controller.Config{
 		SubnetSource:       controller.SubnetSource(o.subnetSource),
-		SubnetPolicy:       plan.Policy(o.subnetPolicy),
+		SubnetPolicy:       subnetplan.Policy(o.subnetPolicy),
 		SubnetHold:         o.subnetHold,
 		Watermark:          o.watermark,
 		StrictNodes:        labels.Nothing(),

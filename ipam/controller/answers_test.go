@@ -46,7 +46,7 @@ func newShrinking(t *testing.T) *shrinking {
 	l := s.ledger
 	s.r = &nodeReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
-		subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
+		kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
 	}
 	return s
 }

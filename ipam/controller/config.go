@@ -25,7 +25,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
 // minFree is the smallest pool that an agent with health checks starts with (hasMinimumIPsInPool in
@@ -56,7 +56,7 @@ type Config struct {
 	SubnetSource SubnetSource
 	// SubnetPolicy says what becomes of the subnets of a node that is gone, and SubnetHold how long
 	// they wait for it before.
-	SubnetPolicy plan.Policy
+	SubnetPolicy subnetplan.Policy
 	SubnetHold   time.Duration
 	// Watermark is how many dynamic entries a pool holds.
 	Watermark nodepool.Watermark
@@ -93,8 +93,8 @@ type Config struct {
 }
 
 // subnetRules are what the config says about subnets.
-func (c Config) subnetRules() plan.SubnetRules {
-	return plan.SubnetRules{Pools: c.ClusterPools, Policy: c.SubnetPolicy, Hold: c.SubnetHold, Failover: c.Failover}
+func (c Config) subnetRules() subnetplan.Rules {
+	return subnetplan.Rules{Pools: c.ClusterPools, Policy: c.SubnetPolicy, Hold: c.SubnetHold, Failover: c.Failover}
 }
 
 // Validate names each field and value that is wrong. fields are the names that the user knows.
@@ -112,8 +112,8 @@ func (c Config) Validate() field.ErrorList {
 	default:
 		errs = append(errs, field.NotSupported(field.NewPath("subnet-source"), c.SubnetSource, []SubnetSource{ClusterPool, FromNode}))
 	}
-	if !slices.Contains(plan.Policies, c.SubnetPolicy) {
-		errs = append(errs, field.NotSupported(field.NewPath("orphaned-subnet-policy"), c.SubnetPolicy, plan.Policies))
+	if !slices.Contains(subnetplan.Policies, c.SubnetPolicy) {
+		errs = append(errs, field.NotSupported(field.NewPath("orphaned-subnet-policy"), c.SubnetPolicy, subnetplan.Policies))
 	}
 	if c.SubnetHold < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("orphaned-subnet-grace-period"), c.SubnetHold.String(), "must not be negative"))

@@ -212,6 +212,15 @@ func (d *duty) untold(n pool.Node) int {
 	return len(pool.NodeOwners) - told
 }
 
+// firstEntries returns what the first pool of a node needs beside the addresses that are reserved or in use.
+func (r *nodeReconciler) firstEntries(ctx context.Context, n pool.Node) (func(pool.Node) []pool.Edit, error) {
+	d, err := r.dutyFor(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	return d.first, nil
+}
+
 // first makes the entries of a fresh pool.
 func (d *duty) first(n pool.Node) []pool.Edit {
 	if d.strict {

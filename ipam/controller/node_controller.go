@@ -13,9 +13,7 @@ import (
 	"sync"
 	"time"
 
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -40,16 +38,15 @@ const restedSlack = 10 * time.Millisecond
 
 // nodeReconciler owns the release handshakes, and the entries of every pool that are dynamic, released,
 // the node's own or an ordinary pod's. Those that are kept for an identity belong to the scheduler and
-// to recordReconciler, subnets to subnetReconciler.
+// to recordReconciler, subnets with their first entries to the package subnet.
 type nodeReconciler struct {
-	ledger  *ledger.Ledger
-	writer  *ciliumpool.Writer
-	subnets *subnetReconciler
-	cached  client.Reader
-	live    client.Reader
-	events  events.EventRecorder
-	clock   clock.Clock
-	cfg     Config
+	ledger *ledger.Ledger
+	writer *ciliumpool.Writer
+	cached client.Reader
+	live   client.Reader
+	events events.EventRecorder
+	clock  clock.Clock
+	cfg    Config
 	// kinds are those whose pods may have fixed addresses.
 	kinds identity.Kinds
 	// recordsSeen tells whether the ledger knows what all FixedIPs keep: before that nothing may be
@@ -101,23 +98,17 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		// What the pool needs gathers meanwhile.
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	if len(n.PodCIDRs) == 0 {
+		// The subnet comes first, with the first entries.
+		return reconcile.Result{}, nil
+	}
 	d, err := r.dutyFor(ctx, n)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var retry time.Duration
-	if r.subnets.lacks(ctx, n) {
-		result, done, err := r.subnets.assign(ctx, n, d.first)
-		if done || err != nil {
-			return result, err
-		}
-		retry = result.RequeueAfter
-	}
-	if len(n.PodCIDRs) == 0 {
-		return reconcile.Result{RequeueAfter: retry}, nil
-	}
 	if other, disputed := r.ledger.Disputed(n.Name); disputed {
-		r.subnets.warn(ctx, n.Name, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
+		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
 		return reconcile.Result{}, nil
 	}
 	// What the ledger shows is looked at first: nothing to do is the rule.
@@ -192,13 +183,5 @@ func (r *nodeReconciler) podHas(ctx context.Context, node string) func(netip.Add
 }
 
 func (r *nodeReconciler) warn(n pool.Node, reason, action, note string, args ...any) {
-	r.events.Eventf(ciliumNode(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
-}
-
-// ciliumNode is what events about a node's pool are shown on.
-func ciliumNode(n pool.Node) client.Object {
-	return &ciliumv2.CiliumNode{
-		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},
-	}
+	r.events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
 }

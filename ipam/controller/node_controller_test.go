@@ -51,8 +51,8 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	l := s.ledger
 	r := &nodeReconciler{
 		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, events: s.recorder, clock: s.clock, cfg: cfg,
-		cached:  slowReader{s.cached, s.clock, 5 * time.Second},
-		subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
+		cached: slowReader{s.cached, s.clock, 5 * time.Second},
+		kinds:  identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
 	}
 	s.clock.SetTime(begin.Add(9 * time.Second))
 	result, err := r.Reconcile(t.Context(), nodeRequest("n"))
@@ -118,7 +118,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			l := s.ledger
 			r := &nodeReconciler{
 				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
-				subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
+				kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
 			}
 			n, _ := l.Node("n")
 			d, err := r.dutyFor(t.Context(), n)
@@ -166,7 +166,7 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 			l := s.ledger
 			r := &nodeReconciler{
 				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
-				subnets: &subnetReconciler{cfg: cfg}, kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
+				kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
 			}
 			s.clock.SetTime(begin.Add(time.Minute))
 			if _, err := r.Reconcile(t.Context(), nodeRequest("n")); err != nil {

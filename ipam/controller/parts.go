@@ -6,6 +6,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"net/netip"
 
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -20,12 +21,14 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/subnets"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
@@ -34,6 +37,7 @@ type parts struct {
 	cfg    Config
 	ledger *ledger.Ledger
 	pools  *ciliumpool.Pools
+	claims *subnets.Store
 	writer *ciliumpool.Writer
 	// cached reads what the watches have shown, live what the API server has.
 	cached client.Client
@@ -48,10 +52,10 @@ type parts struct {
 }
 
 // feeds hand what the shared watches show to the queues of the controllers.
-type feeds struct{ nodes, identities, orphans, slots, verified, adopted *source.Feed }
+type feeds struct{ nodes, identities, joining, orphans, slots, verified, adopted *source.Feed }
 
 func newFeeds() feeds {
-	return feeds{nodes: &source.Feed{}, identities: &source.Feed{}, orphans: &source.Feed{}, slots: &source.Feed{}, verified: &source.Feed{}, adopted: &source.Feed{}}
+	return feeds{nodes: &source.Feed{}, identities: &source.Feed{}, joining: &source.Feed{}, orphans: &source.Feed{}, slots: &source.Feed{}, verified: &source.Feed{}, adopted: &source.Feed{}}
 }
 
 func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, error) {
@@ -80,7 +84,7 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, err
 	writer.Observe(metrics.PoolWrites{})
 	writer.Pace(ciliumpool.NewPace(real, cfg.WritesPerMinute))
 	return &parts{
-		cfg: cfg, ledger: l, pools: pools, writer: writer,
+		cfg: cfg, ledger: l, pools: pools, writer: writer, claims: subnets.New(live, mgr.GetClient()),
 		cached: mgr.GetClient(), live: live,
 		kinds: kinds, workloads: owners, watched: watched,
 		events: mgr.GetEventRecorder("fixedip-controller"), clock: real,
@@ -92,8 +96,9 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *fi
 	// The ledger is behind its watch.
 	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
 		to.nodes.Add(nodeRequest(node))
-		if change.Moved {
-			to.orphans.Add(allSubnets)
+		if change.Appeared || change.Moved {
+			to.joining.Add(subnet.NodeRequest(node))
+			to.orphans.Add(subnet.All)
 		}
 		if change.Appeared || change.Moved {
 			to.identities.Add(r.OfNode(node)...)
@@ -144,11 +149,18 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *fi
 	return nil
 }
 
-// homeless are the addresses that are kept and in no node's subnet, as the caches show them.
-func (p *parts) homeless(ctx context.Context) []plan.Kept {
-	records, err := fixedips.Read(ctx, p.cached, p.ledger.Homeless())
+// orphaned returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets, as the caches
+// show them.
+func (p *parts) orphaned(ctx context.Context) (orphaned int, claimed []netip.Prefix) {
+	list, err := p.claims.List(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Addresses without a home not counted")
+		klog.FromContext(ctx).Error(err, "Orphaned subnets not counted")
 	}
-	return plan.KeepsAll(records)
+	for _, s := range subnetplan.FromNodeSubnets(list) {
+		claimed = append(claimed, s.CIDR)
+		if !s.OrphanedSince.IsZero() && len(p.ledger.KeepingsIn(s.CIDR)) > 0 {
+			orphaned++
+		}
+	}
+	return orphaned, claimed
 }

@@ -7,10 +7,12 @@ import (
 	"context"
 	"fmt"
 	"k8s.io/apimachinery/pkg/types"
+	"net/netip"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -25,12 +27,11 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
+	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/core/endpoint"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
-	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 // CacheOptions returns the options of the manager's cache: the kinds that the controllers watch, and the fields that
@@ -64,18 +65,18 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	}
 	metrics.Register(metrics.World{
 		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States,
-		Homeless: func() []plan.Kept { return p.homeless(ctx) },
+		Subnets: func() (orphaned int, claimed []netip.Prefix) { return p.orphaned(ctx) },
 	})
 
 	if err := index.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	s := p.newSubnetReconciler()
-	if err := s.setup(ctx, mgr, to.orphans); err != nil {
-		return fmt.Errorf("set up the controller of subnets: %w", err)
-	}
-	if err := p.newNodeReconciler(s).setup(mgr, to.nodes); err != nil {
+	pools := p.newNodeReconciler()
+	if err := pools.setup(mgr, to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
+	}
+	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, to.joining.Source(p.watched["fixedips"], none), to.orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })); err != nil {
+		return err
 	}
 	records.PoolsSeen = p.watched["ciliumnodes"]
 	records.Ready = []toolscache.InformerSynced{p.watched["ciliumnodes"], p.watched["fixedips"], p.watched["statefulsets"]}
@@ -140,21 +141,29 @@ func (p *parts) newFixedIPControllers(to feeds) (*fixedip.Controller, *release.C
 		})
 }
 
-func (p *parts) newSubnetReconciler() *subnetReconciler {
-	return &subnetReconciler{
-		ledger: p.ledger, cached: p.cached, live: p.live, events: p.events, clock: p.clock, cfg: p.cfg,
-		allocator: subnets.NewAllocator(subnets.Options{
-			API: p.live, Cached: p.cached, Pools: p.pools, Writer: p.writer, Ledger: p.ledger,
-			Rules: p.cfg.subnetRules(), Namespace: p.cfg.Namespace, Clock: p.clock,
-		}),
-		synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
+// none asks for nothing: the package subnet asks for all nodes when it is ready for them.
+func none() []reconcile.Request { return nil }
+
+func (p *parts) newSubnetController(pools *nodeReconciler, to feeds) *subnet.Controller {
+	return &subnet.Controller{
+		Assigner: &subnet.Assigner{Options: subnet.Options{
+			Store: p.claims, Pools: p.pools, Writer: p.writer, Ledger: p.ledger, API: p.live, Cached: p.cached,
+			Rules: p.cfg.subnetRules(), FromNode: p.cfg.SubnetSource == FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
+			Fill: pools.firstEntries,
+		}},
+		Events: p.events, Resync: p.cfg.SweepInterval,
+		Synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
+		AddNodes: func(nodes ...string) {
+			for _, n := range nodes {
+				to.joining.Add(subnet.NodeRequest(n))
+			}
+		},
 	}
 }
 
-func (p *parts) newNodeReconciler(s *subnetReconciler) *nodeReconciler {
+func (p *parts) newNodeReconciler() *nodeReconciler {
 	return &nodeReconciler{
 		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live, events: p.events, clock: p.clock, cfg: p.cfg,
-		subnets:     s,
 		kinds:       p.kinds,
 		untracked:   map[string]string{},
 		answers:     newAnswers(p.clock),

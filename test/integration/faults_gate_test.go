@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"fixedip.io/fixedip/hack/cluster"
-	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 // failure is what happens to a write. Its author cannot tell in any case whether it was executed.
@@ -142,12 +141,15 @@ func (g *faultGate) of(run string) gatedRun {
 // runIn finds the run that a path or a text names.
 var runIn = regexp.MustCompile(`\brun\d+\b`)
 
+// subnetIn finds the name of a NodeSubnet in a path: each run has its own.
+var subnetIn = regexp.MustCompile(`/nodesubnets/[0-9a-f-]+`)
+
 func (g *faultGate) fails(program string, r *http.Request, body []byte) (failure, bool) {
 	name := runIn.FindString(r.URL.Path)
 	switch {
 	case strings.Contains(r.URL.Path, "/events"):
 		return 0, false
-	case strings.HasSuffix(r.URL.Path, "/leases/"+subnets.TicketName):
+	case strings.Contains(r.URL.Path, "/nodesubnets"):
 		name = string(runIn.Find(body))
 	}
 	g.mu.Lock()
@@ -156,7 +158,7 @@ func (g *faultGate) fails(program string, r *http.Request, body []byte) (failure
 	if run == nil {
 		return 0, false
 	}
-	write := r.Method + " " + strings.ReplaceAll(r.URL.Path, name, "run")
+	write := r.Method + " " + subnetIn.ReplaceAllString(strings.ReplaceAll(r.URL.Path, name, "run"), "/nodesubnets/subnet")
 	run.writes[program] = append(run.writes[program], write)
 	run.last = time.Now()
 	if run.fault.program != program || run.fault.at != len(run.writes[program]) {

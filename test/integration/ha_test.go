@@ -124,7 +124,7 @@ func TestG7HighAvailability(t *testing.T) {
 	e.must(e.Process("first").Terminate(within(t)))
 
 	// Another Lease in another namespace with other times.
-	e.allowLeases("kube-public", "another", "fixedip-subnets")
+	e.allowLeases("kube-public", "another")
 	other := e.startAs("other", "--leader-election-namespace=kube-public", "--leader-election-id=another",
 		"--leader-election-lease-duration=6s", "--leader-election-renew-deadline=4s", "--leader-election-retry-period=1s")
 	other.leads("another", true)

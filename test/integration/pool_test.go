@@ -15,15 +15,18 @@ import (
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/ipam/store/subnets"
@@ -39,11 +42,11 @@ func TestPools(t *testing.T) {
 	t.Run("a burst of claims is few writes", e.burst)
 	t.Run("a write for a node that was replaced fails", e.replacedNode)
 	t.Run("an address that the agent comes to list is not taken", e.listedMeanwhile)
-	t.Run("two allocators never give one subnet away twice", e.racingAllocators)
-	t.Run("an intent that was not published is kept for its node", e.pausedAllocator)
+	t.Run("two controllers never give one subnet away twice", e.racingAssigners)
+	t.Run("a claim that was not published is resumed", e.pausedAssigner)
 	t.Run("a node that comes back has its subnet", e.returningNode)
-	t.Run("two allocators never give one orphan away twice", e.racingHeirs)
-	t.Run("an adoption that was not published goes to the same heir", e.pausedAdoption)
+	t.Run("two controllers never give one orphan away twice", e.racingHeirs)
+	t.Run("an inheritance that was not published goes to the same heir", e.pausedAdoption)
 	t.Run("what lives elsewhere and was never recorded is reserved as away", e.unrecordedMarks)
 	t.Run("what lives elsewhere is reserved as away, and a move under way is called off", e.inheritedMarks)
 }
@@ -309,9 +312,9 @@ func (e *env) replacedNode(t *testing.T) {
 
 var smallPool = []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.6.0.0/24"), MaskSize: 28}}
 
-// allocator makes an allocator over the small pool whose view is never brought up to date: of FixedIPs it
-// knows those there are now, and of nodes none. Orphans are not held for their node.
-func (e *env) allocator(t *testing.T, pools *ciliumpool.Pools, policy plan.Policy) *subnets.Allocator {
+// assigner returns an Assigner over the small pool whose view is never brought up to date: of FixedIPs it knows those
+// that exist now, and of nodes none. Orphans are not held for their node.
+func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Policy) *subnet.Assigner {
 	t.Helper()
 	var records v1alpha1.FixedIPList
 	if err := e.api.List(within(t), &records); err != nil {
@@ -321,32 +324,40 @@ func (e *env) allocator(t *testing.T, pools *ciliumpool.Pools, policy plan.Polic
 	for i := range records.Items {
 		l.SetRecord(fixedips.Keeping(&records.Items[i]))
 	}
-	return subnets.NewAllocator(subnets.Options{
-		API: e.api, Cached: e.api, Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: l,
-		Rules: plan.SubnetRules{Pools: smallPool, Policy: policy}, Namespace: "fixedip-system", Clock: clock.RealClock{},
-	})
+	pools := ciliumpool.New(api)
+	return &subnet.Assigner{Options: subnet.Options{
+		Store: subnets.New(api, e.api), Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: l, API: api, Cached: e.api,
+		Rules: subnetplan.Rules{Pools: smallPool, Policy: policy}, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: clock.RealClock{},
+		Fill: func(context.Context, pool.Node) (func(pool.Node) []pool.Edit, error) { return nothing, nil },
+	}}
 }
 
 func nothing(pool.Node) []pool.Edit { return nil }
 
-// Two controllers that both believe to lead, each with an empty and never updated view, give
-// subnets to 16 nodes from a pool of 16.
-func (e *env) racingAllocators(t *testing.T) {
+// busy reports an error that says that another write was faster, and that the next try may succeed.
+func busy(err error) bool {
+	return errors.Is(err, ciliumpool.ErrChanged) || errors.Is(err, subnets.ErrChanged)
+}
+
+// Two controllers that both believe to lead, each with an empty and never updated view, give subnets to 16 nodes from
+// a pool of 16.
+func (e *env) racingAssigners(t *testing.T) {
+	e.withoutClaims(t)
 	var nodes []pool.Node
 	for i := range 16 {
 		nodes = append(nodes, e.ciliumNode(t, fmt.Sprintf("alloc-%d", i)))
 	}
 	var wg sync.WaitGroup
 	for range 2 {
-		a := e.allocator(t, ciliumpool.New(e.api), plan.Inherit)
+		a := e.assigner(t, e.api, subnetplan.Inherit)
 		wg.Go(func() {
 			for _, n := range nodes {
 				for tries := 0; ; tries++ {
-					_, err := a.Assign(within(t), n, plan.Joiner{}, nothing)
+					_, err := a.Assign(within(t), n, nil)
 					if err == nil || errors.Is(err, ciliumpool.ErrChanged) {
 						break
 					}
-					if tries > 100 {
+					if !busy(err) || tries > 100 {
 						t.Errorf("node %s: %v", n.Name, err)
 						return
 					}
@@ -372,8 +383,18 @@ func (e *env) racingAllocators(t *testing.T) {
 	}
 }
 
-// unpublished lets everything through but the patches of CiliumNodes: a controller that is stopped
-// between its intent and its publication.
+// withoutClaims deletes the NodeSubnets that a test leaves.
+func (e *env) withoutClaims(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := e.api.DeleteAllOf(context.Background(), &v1alpha1.NodeSubnet{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// unpublished lets everything through but the patches of CiliumNodes: a controller that is stopped between its claim
+// and its publication.
 type unpublished struct{ client.Client }
 
 var errStopped = errors.New("stopped")
@@ -382,35 +403,34 @@ func (unpublished) Patch(context.Context, client.Object, client.Patch, ...client
 	return errStopped
 }
 
-func (e *env) pausedAllocator(t *testing.T) {
+// A controller is stopped between its claim and its publication. Another one resumes from the NodeSubnet.
+func (e *env) pausedAssigner(t *testing.T) {
+	e.withoutClaims(t)
 	first, second := e.ciliumNode(t, "paused-1"), e.ciliumNode(t, "paused-2")
-	stopped := e.allocator(t, ciliumpool.New(unpublished{e.api}), plan.Inherit)
-	if _, err := stopped.Assign(within(t), first, plan.Joiner{}, nothing); !errors.Is(err, errStopped) {
+	stopped := e.assigner(t, unpublished{e.api}, subnetplan.Inherit)
+	if _, err := stopped.Assign(within(t), first, nil); !errors.Is(err, errStopped) {
 		t.Fatal(err)
 	}
-	next := e.allocator(t, ciliumpool.New(e.api), plan.Inherit)
-	given2, err := next.Assign(within(t), second, plan.Joiner{}, nothing)
+	next := e.assigner(t, e.api, subnetplan.Inherit)
+	given2, err := next.Assign(within(t), second, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The one that was stopped goes on: it may still publish what it set out to, and no more.
-	given1, err := next.Assign(within(t), first, plan.Joiner{}, nothing)
+	given1, err := next.Assign(within(t), first, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if given1.Subnets[0] == given2.Subnets[0] {
-		t.Errorf("both nodes were given %v", given1.Subnets)
-	}
-	if _, err := stopped.Assign(within(t), second, plan.Joiner{}, nothing); err == nil {
-		t.Error("a controller that lost its ticket gave a subnet away")
+	if given1.Subnets[0] == given2.Subnets[0] || given1.Origin != subnetplan.Returned {
+		t.Errorf("the nodes were given %+v and %+v", given1, given2)
 	}
 }
 
 func (e *env) returningNode(t *testing.T) {
+	e.withoutClaims(t)
 	pools := ciliumpool.New(e.api)
-	a := e.allocator(t, pools, plan.Inherit)
+	a := e.assigner(t, e.api, subnetplan.Inherit)
 	before := e.ciliumNode(t, "returns")
-	given, err := a.Assign(within(t), before, plan.Joiner{}, nothing)
+	given, err := a.Assign(within(t), before, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -431,14 +451,14 @@ func (e *env) returningNode(t *testing.T) {
 	if err := e.api.Delete(within(t), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "returns"}}); err != nil {
 		t.Fatal(err)
 	}
-	other, err := a.Assign(within(t), e.ciliumNode(t, "stranger"), plan.Joiner{}, nothing)
+	other, err := a.Assign(within(t), e.ciliumNode(t, "stranger"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if other.Subnets[0] == given.Subnets[0] {
 		t.Errorf("another node was given %v, in which %s is kept", other.Subnets, addr)
 	}
-	again, err := a.Assign(within(t), e.ciliumNode(t, "returns"), plan.Joiner{}, nothing)
+	again, err := a.Assign(within(t), e.ciliumNode(t, "returns"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func (c *checks) released(r *v1alpha1.FixedIP) { c.byUser[r.UID] = true }
 
 // check looks at one write.
 func (c *checks) check(k *kind, e event, by string) {
-	if isProduct(by) && k != leases {
+	if isProduct(by) {
 		c.lastWrite = time.Now()
 		c.w.asked = 0
 	}

@@ -35,7 +35,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
@@ -52,7 +52,7 @@ func controllerConfig() ipamcontroller.Config {
 	return ipamcontroller.Config{
 		ClusterPools:       []address.ClusterPool{clusterPool},
 		SubnetSource:       ipamcontroller.ClusterPool,
-		SubnetPolicy:       plan.Inherit,
+		SubnetPolicy:       subnetplan.Inherit,
 		SubnetHold:         2 * time.Minute,
 		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
 		StrictNodes:        labels.Nothing(),
@@ -97,7 +97,7 @@ func (w *world) startController() *controller {
 	m := meta.NewDefaultRESTMapper(versions)
 	for _, k := range kinds {
 		scope := meta.RESTScope(meta.RESTScopeNamespace)
-		if k == nodes || k == ciliumNodes {
+		if k == nodes || k == ciliumNodes || k == nodeSubnets {
 			scope = meta.RESTScopeRoot
 		}
 		m.Add(k.gvk, scope)

@@ -5,11 +5,13 @@ package sim
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/cilium/cilium/pkg/node/addressing"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,6 +68,8 @@ type machine struct {
 	startsAfter, tellsAfter, reportsAfter, seesAfter time.Time
 	// lag bounds that where the product counts on it.
 	lag lag
+	// remade: the CiliumNode was deleted since the agent last started.
+	remade bool
 	// own are the addresses of the node itself, as they are on its disk. Key: router, health.
 	own map[string]string
 }
@@ -108,10 +112,7 @@ func (m *machine) agentUp() {
 	}
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID}
 	if cn, ok := one[*ciliumv2.CiliumNode](s, ciliumNodes, m.name); !ok {
-		cn = &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: m.name, OwnerReferences: []metav1.OwnerReference{owner}}}
-		if _, err := s.create(ciliumNodes, cn, "agent "+m.name); err != nil {
-			panic(err)
-		}
+		m.makeCiliumNode(owner)
 	} else if len(cn.OwnerReferences) == 0 || cn.OwnerReferences[0].UID != node.UID {
 		change(s, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.OwnerReferences = []metav1.OwnerReference{owner} })
 	}
@@ -124,6 +125,48 @@ func (m *machine) agentUp() {
 	}
 }
 
+// makeCiliumNode creates the CiliumNode with the addresses that the agent knows to be the node's own.
+func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: m.name, OwnerReferences: []metav1.OwnerReference{owner}}}
+	if ip := m.own["router"]; ip != "" {
+		cn.Spec.Addresses = []ciliumv2.NodeAddress{{Type: addressing.NodeCiliumInternalIP, IP: ip}}
+	}
+	cn.Spec.HealthAddressing.IPv4 = m.own["health"]
+	if _, err := m.w.server.create(ciliumNodes, cn, "agent "+m.name); err != nil {
+		panic(err)
+	}
+}
+
+// remakeCiliumNode is what an agent does whose local node changes after its CiliumNode was deleted: it goes on running
+// with what it has allocated (Cilium fact 26).
+func (m *machine) remakeCiliumNode() {
+	if node, ok := one[*corev1.Node](m.w.server, nodes, m.name); ok {
+		m.makeCiliumNode(metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID})
+	}
+}
+
+// loseCiliumNode is a person who deletes the CiliumNode of a node that lives. The agent sees that at once, and the
+// kubelet has reported the addresses of all pods: an address that only the agent knows can't be kept, since the pool
+// that listed it is gone.
+func (m *machine) loseCiliumNode() {
+	_ = m.w.server.remove(ciliumNodes, m.name, nil, true, "user")
+	m.ipam.See(nil)
+	m.nextNode, m.remade = len(m.w.server.history[ciliumNodes]), true
+}
+
+// hasHome tells whether an address is in the subnet of a node. Of one that lives on another node than its home, and whose
+// home is gone, no pool says where it lives.
+func (w *world) hasHome(ip string) bool {
+	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
+		return slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return mustPrefix(s).Contains(netip.MustParseAddr(ip)) })
+	})
+}
+
+// reported tells whether the statuses of all pods that run have their addresses.
+func (m *machine) reported() bool {
+	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.boxes)), func(b *sandbox) bool { return !b.told })
+}
+
 // agentStarted ends the start once the pool is large enough.
 func (m *machine) agentStarted() bool {
 	if m.ipam.Node == nil || len(m.ipam.Node.Spec.IPAM.Pool) < minPool {
@@ -132,7 +175,11 @@ func (m *machine) agentStarted() bool {
 	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
 		b := m.boxes[uid]
 		b.held = m.ipam.Take(b.ip, b.key+" [restored]") == nil
+		if pod, ok := one[*corev1.Pod](m.w.server, pods, b.key); m.remade && !b.held && ok && pod.UID == uid && pod.Status.PodIP == b.ip && m.w.hasHome(b.ip) {
+			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ip)
+		}
 	}
+	m.remade = false
 	for _, owner := range nodeOwners {
 		if ip := m.own[owner]; ip != "" && m.ipam.Take(ip, owner) == nil {
 			continue
@@ -201,6 +248,8 @@ func (m *machine) deeds(now time.Time) []deed {
 		default:
 			if m.seesNode() && !now.Before(m.seesAfter) {
 				add("agent sees", m.seeNode)
+			} else if _, ok := one[*ciliumv2.CiliumNode](m.w.server, ciliumNodes, m.name); !ok && m.ipam.Node == nil && m.remade {
+				add("agent makes its CiliumNode again", m.remakeCiliumNode)
 			}
 			if !m.ready && m.ipam.Node != nil && len(m.ipam.Node.Spec.IPAM.Pool) >= minPool {
 				add("agent is ready", func() { m.agentStarted() })

@@ -4,7 +4,6 @@
 package sim
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -135,9 +134,7 @@ func (w *world) keptFor(ip string) string {
 func (w *world) homeless() bool {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		for _, ip := range r.Spec.IPs {
-			if !slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
-				return slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return mustPrefix(s).Contains(netip.MustParseAddr(ip)) })
-			}) {
+			if !w.hasHome(ip) {
 				return true
 			}
 		}

@@ -14,7 +14,6 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,11 +41,11 @@ var (
 	pods         = &kind{gvk: corev1.SchemeGroupVersion.WithKind("Pod"), resource: corev1.SchemeGroupVersion.WithResource("pods"), make: func() client.Object { return &corev1.Pod{} }, status: true}
 	nodes        = &kind{gvk: corev1.SchemeGroupVersion.WithKind("Node"), resource: corev1.SchemeGroupVersion.WithResource("nodes"), make: func() client.Object { return &corev1.Node{} }, status: true}
 	statefulSets = &kind{gvk: appsv1.SchemeGroupVersion.WithKind("StatefulSet"), resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"), make: func() client.Object { return &appsv1.StatefulSet{} }, generations: true, status: true}
-	leases       = &kind{gvk: coordinationv1.SchemeGroupVersion.WithKind("Lease"), resource: coordinationv1.SchemeGroupVersion.WithResource("leases"), make: func() client.Object { return &coordinationv1.Lease{} }}
 	ciliumNodes  = &kind{gvk: ciliumv2.SchemeGroupVersion.WithKind("CiliumNode"), resource: ciliumv2.SchemeGroupVersion.WithResource("ciliumnodes"), make: func() client.Object { return &ciliumv2.CiliumNode{} }, generations: true, status: true}
 	fixedIPs     = &kind{gvk: v1alpha1.GroupVersion.WithKind("FixedIP"), resource: v1alpha1.GroupVersion.WithResource("fixedips"), make: func() client.Object { return &v1alpha1.FixedIP{} }, generations: true, status: true}
+	nodeSubnets  = &kind{gvk: v1alpha1.GroupVersion.WithKind("NodeSubnet"), resource: v1alpha1.GroupVersion.WithResource("nodesubnets"), make: func() client.Object { return &v1alpha1.NodeSubnet{} }, generations: true, status: true}
 
-	kinds = []*kind{pods, nodes, statefulSets, leases, ciliumNodes, fixedIPs}
+	kinds = []*kind{pods, nodes, statefulSets, ciliumNodes, fixedIPs, nodeSubnets}
 )
 
 func (k *kind) String() string { return k.gvk.Kind }
@@ -216,6 +215,8 @@ func setStatus(o, from client.Object) {
 		o.Status = from.(*ciliumv2.CiliumNode).Status
 	case *v1alpha1.FixedIP:
 		o.Status = from.(*v1alpha1.FixedIP).Status
+	case *v1alpha1.NodeSubnet:
+		o.Status = from.(*v1alpha1.NodeSubnet).Status
 	}
 }
 
@@ -228,6 +229,8 @@ func sameSpec(a, b client.Object) bool {
 		return equality.Semantic.DeepEqual(a.Spec, b.(*ciliumv2.CiliumNode).Spec)
 	case *v1alpha1.FixedIP:
 		return equality.Semantic.DeepEqual(a.Spec, b.(*v1alpha1.FixedIP).Spec)
+	case *v1alpha1.NodeSubnet:
+		return equality.Semantic.DeepEqual(a.Spec, b.(*v1alpha1.NodeSubnet).Spec)
 	}
 	return true
 }

@@ -137,7 +137,7 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 
 // actions are the actions and faults that have to be drawn in enough steps, each at least once.
 var actions = []string{
-	"agent restart", "ask for what lives elsewhere", "call", "call carried out late", "call lost on its way", "calm", "cordon", "crash", "crowd behind the scheduler", "create", "cycle", "delete", "delete pod", "drain", "edit",
+	"agent restart", "CiliumNode deleted", "CiliumNode deleted, agent restarted", "ask for what lives elsewhere", "call", "call carried out late", "call lost on its way", "calm", "cordon", "crash", "crowd behind the scheduler", "create", "cycle", "delete", "delete pod", "drain", "edit",
 	"edit FixedIP", "elected", "end job", "fault: 409 instead of", "fault: 429 instead of", "fault: 500 instead of", "fault: answer lost after",
 	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete young pod", "foreign write", "given up behind its agent", "given up behind its agent and scheduler", "given up behind its agent, scheduler killed", "hand-written entry", "heal", "jobs come when others have gone", "kept behind its agent", "kept behind its agent and scheduler", "kept behind its agent, scheduler killed", "lease stolen", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "others come to its home", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",

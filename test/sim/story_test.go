@@ -69,6 +69,14 @@ func aspects(o client.Object) map[string]string {
 		a["replicas"] = fmt.Sprint(*o.Spec.Replicas)
 		a["template"] = fmt.Sprint(o.Spec.Template.Labels[templateHash], o.Spec.Template.Annotations)
 		a["annotations"] = fmt.Sprint(o.Annotations)
+	case *v1alpha1.NodeSubnet:
+		if o == nil {
+			break
+		}
+		a["node"], a["cilium node"], a["from"] = o.Spec.NodeName, string(o.Spec.CiliumNodeUID), o.Spec.PreviousNodeName
+		if o.Status.OrphanedSince != nil {
+			a["orphaned"] = "since " + o.Status.OrphanedSince.UTC().Format("15:04:05")
+		}
 	case *ciliumv2.CiliumNode:
 		if len(o.Spec.IPAM.PodCIDRs) > 0 {
 			a["subnets"] = strings.Join(o.Spec.IPAM.PodCIDRs, " ")

@@ -354,6 +354,13 @@ func (w *world) machineDeeds() []deed {
 		add("node loss: "+m.name, m.powerOff)
 		add("reboot: "+m.name, func() { m.powerOff(); m.powerOn() })
 		add("agent restart: "+m.name, m.agentDown)
+		if _, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name); ok && !m.cut && m.reported() {
+			add("CiliumNode deleted: of "+m.name, m.loseCiliumNode)
+			add("CiliumNode deleted, agent restarted: of "+m.name, func() {
+				m.loseCiliumNode()
+				m.agentDown()
+			})
+		}
 		if m.cut {
 			add("heal: "+m.name, func() { m.cut = false })
 		} else {

@@ -13,7 +13,7 @@ import (
 var GroupVersion = schema.GroupVersion{Group: "fixedip.io", Version: "v1alpha1"}
 
 var schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &FixedIP{}, &FixedIPList{})
+	s.AddKnownTypes(GroupVersion, &FixedIP{}, &FixedIPList{}, &NodeSubnet{}, &NodeSubnetList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 })

@@ -13,7 +13,6 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -24,8 +23,8 @@ type World struct {
 	ClusterPools []address.ClusterPool
 	// Phases counts the FixedIPs by phase.
 	Phases func() map[v1alpha1.Phase]int
-	// Homeless are the addresses that are kept and in no node's subnet.
-	Homeless func() []plan.Kept
+	// Subnets returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets.
+	Subnets func() (orphaned int, claimed []netip.Prefix)
 	// Synced reports for each informer whether it has seen every object that existed at the start.
 	// Key: the plural name of the resource.
 	Synced func() map[string]bool
@@ -93,14 +92,14 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	disputed := 0
-	world := plan.World{Homed: func(node string) bool { n, ok := w.Ledger.Node(node); return ok && len(n.Subnets) > 0 }}
+	orphaned, claimed := w.Subnets()
 	// lacking counts nodes without a subnet. Key: the family.
 	lacking := map[address.Family]int{}
 	for _, p := range w.ClusterPools {
 		lacking[p.Family()] = 0
 	}
 	for _, n := range w.Ledger.Nodes() {
-		world.Taken = append(world.Taken, n.Subnets...)
+		claimed = append(claimed, n.Subnets...)
 		for f := range lacking {
 			if !n.HasFamily(f) {
 				lacking[f]++
@@ -129,14 +128,8 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 	for phase, value := range w.Phases() {
 		phases[cmp.Or(string(phase), "None")] = value
 	}
-	world.Kept = w.Homeless()
-	orphaned := 0
-	for _, o := range world.Orphans(w.ClusterPools) {
-		orphaned += len(o.Subnets)
-		world.Taken = append(world.Taken, o.Subnets...)
-	}
 	gauge(orphanedSubnets, float64(orphaned))
-	taken := address.Union(world.Taken)
+	taken := address.Union(claimed)
 	for _, p := range w.ClusterPools {
 		gauge(freeSubnets, p.FreeSubnets(taken), p.CIDR.String())
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
 const namespace = "fixedip"
@@ -72,7 +72,7 @@ func Register(w World) {
 		for _, cause := range []Cause{Deleted, Beside, Unrecorded} {
 			releases.WithLabelValues(string(cause))
 		}
-		for _, origin := range []plan.Origin{plan.Carved, plan.Brought, plan.Returned, plan.Inherited, plan.Adopted} {
+		for _, origin := range subnetplan.Origins {
 			subnetAssignments.WithLabelValues(string(origin))
 		}
 		for _, result := range []string{"applied", "conflict"} {
@@ -94,7 +94,7 @@ func Released(c Cause, addresses int) { releases.WithLabelValues(string(c)).Add(
 func Adopted() { adoptions.Inc() }
 
 // SubnetsAssigned counts an assignment of subnets to a node.
-func SubnetsAssigned(o plan.Origin) { subnetAssignments.WithLabelValues(string(o)).Inc() }
+func SubnetsAssigned(o subnetplan.Origin) { subnetAssignments.WithLabelValues(string(o)).Inc() }
 
 // Reconciled records the time at which a controller reconciled an object without an error.
 func Reconciled(controller string, at time.Time) {

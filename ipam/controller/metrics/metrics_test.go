@@ -15,8 +15,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -32,7 +32,7 @@ func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) 
 // TestMetrics compares all metrics as they are served, after one event of each kind. The second
 // registration replaces the source of the gauges.
 func TestMetrics(t *testing.T) {
-	Register(World{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Homeless: func() []plan.Kept { return nil }, Synced: func() map[string]bool { return nil }})
+	Register(World{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }})
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.0.0/29", map[netip.Addr]pool.Entry{
 		addr("10.0.0.1"): {}, addr("10.0.0.2"): {}, addr("10.0.0.3"): pool.ForOwner("router"),
@@ -52,12 +52,12 @@ func TestMetrics(t *testing.T) {
 		Phases: func() map[v1alpha1.Phase]int {
 			return map[v1alpha1.Phase]int{v1alpha1.PhaseInUse: 1, v1alpha1.PhaseReserved: 1, "": 1}
 		},
-		Homeless: func() []plan.Kept { return []plan.Kept{{Addr: addr("10.0.0.100")}} },
-		Synced:   func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
+		Subnets: func() (int, []netip.Prefix) { return 1, []netip.Prefix{netip.MustParsePrefix("10.0.0.96/29")} },
+		Synced:  func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
 	})
 	Released(Deleted, 2)
 	Adopted()
-	SubnetsAssigned(plan.Inherited)
+	SubnetsAssigned(subnetplan.Inherited)
 	Reconciled("record", time.Unix(1795000000, 5))
 	PoolWrites{}.Wrote(3)
 	PoolWrites{}.Conflicted()

@@ -177,3 +177,10 @@ func diff(before, after pool.Node) (moved bool, ownersChanged, workloadsChanged 
 	note(after, before)
 	return !slices.Equal(before.Subnets, after.Subnets), slices.Sorted(maps.Keys(owners)), slices.Sorted(maps.Keys(workloads))
 }
+
+// HomesOf returns all nodes whose subnets contain the address: more than one if their subnets overlap.
+func (l *Ledger) HomesOf(a netip.Addr) []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.homes(a)
+}

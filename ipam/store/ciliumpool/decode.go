@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/cilium/cilium/pkg/node/addressing"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -88,6 +90,35 @@ func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
 		subnets = append(subnets, subnet)
 	}
 	return subnets, malformed
+}
+
+// NodeAddresses returns the addresses that a CiliumNode names as the node's own, by the names under which its agent
+// takes them from the pool. Trim drops them.
+func NodeAddresses(cn *ciliumv2.CiliumNode) map[string][]netip.Addr {
+	own := map[string][]netip.Addr{}
+	add := func(owner, text string) {
+		if a, err := address.Parse(text); err == nil {
+			own[owner] = append(own[owner], a)
+		}
+	}
+	for _, a := range cn.Spec.Addresses {
+		if a.Type == addressing.NodeCiliumInternalIP {
+			add("router", a.IP)
+		}
+	}
+	add("health", cn.Spec.HealthAddressing.IPv4)
+	add("health", cn.Spec.HealthAddressing.IPv6)
+	add("ingress", cn.Spec.IngressAddressing.IPV4)
+	add("ingress", cn.Spec.IngressAddressing.IPV6)
+	return own
+}
+
+// Reference returns a CiliumNode to record events on.
+func Reference(n pool.Node) *ciliumv2.CiliumNode {
+	return &ciliumv2.CiliumNode{
+		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},
+	}
 }
 
 // Trim is a cache transform: it keeps what FromCiliumNode reads and the identity of the object,

@@ -26,7 +26,7 @@ type Synced map[string]func() bool
 // Start starts the informer of FixedIPs and of every kind in o, and makes readiness wait for all of them.
 func Start(ctx context.Context, mgr manager.Manager, o cache.Options) (Synced, error) {
 	s := Synced{}
-	kinds := []client.Object{&v1alpha1.FixedIP{}}
+	kinds := []client.Object{&v1alpha1.FixedIP{}, &v1alpha1.NodeSubnet{}}
 	for kind := range o.ByObject {
 		kinds = append(kinds, kind)
 	}

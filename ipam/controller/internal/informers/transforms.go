@@ -62,7 +62,7 @@ func nodeTransform(obj any) (any, error) {
 	}
 	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
 	trimmed.Labels = node.Labels
-	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable = node.Spec.PodCIDRs, node.Spec.Unschedulable
+	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable, trimmed.Spec.Taints = node.Spec.PodCIDRs, node.Spec.Unschedulable, node.Spec.Taints
 	if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
 		trimmed.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: pods}
 	}

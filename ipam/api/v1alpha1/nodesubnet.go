@@ -1,0 +1,135 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// NodeSubnet is the claim of one subnet for one node. Its name is the CIDR, so that of two controllers that claim
+// the same subnet only one can create it. The claim stays with the node until the Node is deleted, whatever happens
+// to its CiliumNode, and after that until another node inherits the subnet or no FixedIP needs it. A NodeSubnet that
+// is deleted while its node has the subnet is created again.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=nsub,categories=all
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.cidr`
+// +kubebuilder:printcolumn:name="NODE",type=string,JSONPath=`.spec.nodeName`
+// +kubebuilder:printcolumn:name="ASSIGNED",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].reason`
+// +kubebuilder:printcolumn:name="ORPHANED",type=date,JSONPath=`.status.orphanedSince`
+// +kubebuilder:printcolumn:name="SUCCESSOR",type=string,JSONPath=`.spec.successor`,priority=1
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!self.spec.cidr.contains('.') || self.metadata.name == self.spec.cidr.replace('.', '-').replace('/', '-')",message="metadata.name must be spec.cidr with a dash for each dot and slash, such as 10-240-1-0-24"
+// +kubebuilder:validation:XValidation:rule="self.spec.cidr.contains('.') || (self.metadata.name.split('-').size() == 9 && self.metadata.name.split('-')[8] == self.spec.cidr.split('/')[1])",message="metadata.name of an IPv6 subnet must be its eight groups and its prefix length, separated by dashes, such as fd00-240-0-0-0-0-0-0-64"
+type NodeSubnet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the claim.
+	// +required
+	Spec NodeSubnetSpec `json:"spec"`
+	// status is what the controller last observed of the node.
+	// +optional
+	Status NodeSubnetStatus `json:"status,omitempty"`
+}
+
+// NodeSubnetSpec is the claim of a subnet.
+//
+// +kubebuilder:validation:XValidation:rule="self.cidr == oldSelf.cidr",fieldPath=".cidr",message="immutable",reason=FieldValueForbidden
+type NodeSubnetSpec struct {
+	// cidr is the subnet in canonical form.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=43
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="must be a valid CIDR",reason=FieldValueInvalid
+	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || (cidr(self) == cidr(self).masked() && string(cidr(self)) == self)",message="must be in canonical form without host bits, such as 10.240.1.0/24 or fd00:240::/64",reason=FieldValueInvalid
+	CIDR string `json:"cidr"`
+	// nodeName is the node that has the subnet, or had it last. It is empty for a subnet that never had a node and in
+	// which a FixedIP reserves an address.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
+	NodeName string `json:"nodeName,omitempty"`
+	// nodeUID is the UID of that Node.
+	// +optional
+	NodeUID types.UID `json:"nodeUID,omitempty"`
+	// ciliumNodeUID is the UID of the CiliumNode that the controller writes the subnet to. It is set before that
+	// write, so that a controller that gives the subnet to another node can't overlook it.
+	// +optional
+	CiliumNodeUID types.UID `json:"ciliumNodeUID,omitempty"`
+	// resumed counts how often a controller took over a claim that was not assigned yet. A controller that made the
+	// claim can't withdraw it any more then.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Resumed int32 `json:"resumed,omitempty"`
+	// previousNodeName is the node that the current node inherited the subnet from.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	PreviousNodeName string `json:"previousNodeName,omitempty"`
+	// successor is the node that inherits the subnet as soon as its node is gone, whatever the policy. Set it to
+	// choose the heir yourself.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`
+	Successor string `json:"successor,omitempty"`
+}
+
+// NodeSubnetStatus is what the controller last observed.
+type NodeSubnetStatus struct {
+	// orphanedSince is when the controller first observed that the node is gone.
+	// +optional
+	OrphanedSince *metav1.Time `json:"orphanedSince,omitempty"`
+	// gracePeriodEnd is until when an orphaned subnet is reserved for a node of the same name.
+	// +optional
+	GracePeriodEnd *metav1.Time `json:"gracePeriodEnd,omitempty"`
+	// nodeConstraints is what the node required of its pods, recorded while it existed.
+	// +optional
+	NodeConstraints *NodeConstraints `json:"nodeConstraints,omitempty"`
+	// conditions are the state of the claim.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodeConstraints is what a node requires of pods. A node that inherits its subnet has to suit the same pods.
+type NodeConstraints struct {
+	// zone is the label topology.kubernetes.io/zone.
+	// +optional
+	Zone string `json:"zone,omitempty"`
+	// region is the label topology.kubernetes.io/region.
+	// +optional
+	Region string `json:"region,omitempty"`
+	// nodePool are the labels that name the pool or group of the node at its provider.
+	// +optional
+	NodePool map[string]string `json:"nodePool,omitempty"`
+	// taints are those that keep pods away, without the taints that Kubernetes and Cilium set by the node's state.
+	// +optional
+	// +listType=atomic
+	Taints []corev1.Taint `json:"taints,omitempty"`
+}
+
+// ConditionAssigned reports whether a node has the subnet in its CiliumNode.
+const ConditionAssigned = "Assigned"
+
+// The reasons of ConditionAssigned.
+const (
+	// ReasonAssigned: the CiliumNode of the node has the subnet.
+	ReasonAssigned = "Assigned"
+	// ReasonOrphaned: the node is gone.
+	ReasonOrphaned = "Orphaned"
+)
+
+// NodeSubnetList is a list of NodeSubnets.
+//
+// +kubebuilder:object:root=true
+type NodeSubnetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeSubnet `json:"items"`
+}

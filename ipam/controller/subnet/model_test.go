@@ -1,0 +1,179 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+)
+
+var errStopped = errors.New("the controller was stopped")
+
+// frozen returns a reader that shows what stands now, whatever is written later.
+func frozen(s *scene) client.Reader {
+	s.t.Helper()
+	copied := newScene(s.t)
+	for _, list := range everything() {
+		if err := s.api.List(s.t.Context(), list); err != nil {
+			s.t.Fatal(err)
+		}
+		for _, o := range items(list) {
+			o.SetResourceVersion("")
+			if err := copied.api.Create(s.t.Context(), o); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+	return copied.api
+}
+
+// leader is one of several controllers that all believe to lead. Its requests wait until the model lets them through.
+type leader struct {
+	*testController
+	// waiting is the request that waits; nil: none does.
+	waiting *request
+	// busy: a reconcile is under way.
+	busy bool
+}
+
+type request struct {
+	what string
+	// answer gets nil, or the error that the request ends with.
+	answer chan error
+}
+
+// Two controllers that both believe to lead, with different mask sizes, caches that show anything between the start
+// and now, and requests in any order, some of which never come back: no two nodes ever have overlapping subnets, and a
+// subnet never leaves a node whose Node exists.
+func TestModelOfTwoLeaders(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var failure string
+		// A bubble can't be left by a panic, which is how rapid ends a run.
+		choices := rapid.SliceOfN(rapid.Uint16(), 150, 150).Draw(rt, "choices")
+		synctest.Test(t, func(t *testing.T) { failure = playTwoLeaders(t, choices) })
+		if failure != "" {
+			rt.Fatal(failure)
+		}
+	})
+}
+
+func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
+	s := newScene(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() {
+		cancel()
+		synctest.Wait()
+	}()
+	var story []string
+	names := []string{"node-0", "node-1", "node-2", "node-3"}
+	start := func(maskSize int) *leader {
+		l := &leader{}
+		api := s.counting(func(verb string, o any) error {
+			r := &request{fmt.Sprintf("%s %T", verb, o), make(chan error)}
+			l.waiting = r
+			select {
+			case err := <-r.answer:
+				return err
+			case <-ctx.Done():
+				return errStopped
+			}
+		})
+		l.testController = s.controller(api, frozen(s), rules(subnetplan.Inherit, maskSize))
+		l.watch(s)
+		return l
+	}
+	// before is the node of each subnet that a node had. Key: the CIDR.
+	before := map[string]string{}
+	leaders := []*leader{start(28), start(27)}
+	for i, choice := range choices {
+		which, how := int(choice/16%64), int(choice%16)
+		l := leaders[which%2]
+		name := names[which/2%len(names)]
+		switch {
+		case how < 8 && l.waiting != nil:
+			r := l.waiting
+			l.waiting = nil
+			story = append(story, fmt.Sprintf("%d: leader %d: %s", i, which%2, r.what))
+			var err error
+			if which/8 == 7 {
+				err = errStopped
+			}
+			r.answer <- err
+		case how < 8 && !l.busy:
+			l.busy = true
+			story = append(story, fmt.Sprintf("%d: leader %d looks at %s", i, which%2, name))
+			go func() {
+				defer func() { l.busy = false }()
+				if which%5 == 0 {
+					_, _ = l.orphans.Reconcile(ctx, All)
+				} else {
+					_, _ = l.reconcileNode(ctx, NodeRequest(name))
+				}
+			}()
+		case how == 8 && !l.busy:
+			story = append(story, fmt.Sprintf("%d: leader %d sees all", i, which%2))
+			leaders[which%2] = start([]int{28, 27}[which%2])
+			leaders[which%2].started.Store(l.started.Load())
+		case how == 9 || how == 10:
+			story = append(story, fmt.Sprintf("%d: node %s joins", i, name))
+			_ = s.api.Create(t.Context(), stamped(s, node(name)))
+			_ = s.api.Create(t.Context(), stamped(s, ciliumNode(name)))
+		case how == 11:
+			story = append(story, fmt.Sprintf("%d: the CiliumNode of %s is deleted", i, name))
+			_ = s.api.Delete(t.Context(), ciliumNode(name))
+		case how == 12:
+			story = append(story, fmt.Sprintf("%d: node %s is deleted", i, name))
+			_ = s.api.Delete(t.Context(), node(name))
+			_ = s.api.Delete(t.Context(), ciliumNode(name))
+		default:
+			s.clock.SetTime(s.clock.Now().Add(passInterval * 20))
+		}
+		synctest.Wait()
+		if problem := s.violated(before); problem != "" {
+			return problem + "\n" + strings.Join(story, "\n")
+		}
+	}
+	return ""
+}
+
+// violated returns what is wrong with the subnets of nodes; empty: nothing.
+func (s *scene) violated(before map[string]string) string {
+	exists := map[string]bool{}
+	for _, name := range s.nodeNames() {
+		exists[name] = true
+	}
+	for cidr, name := range before {
+		if !exists[name] {
+			delete(before, cidr)
+		}
+	}
+	pools := s.pools()
+	for name, n := range pools {
+		for _, sub := range n.Subnets {
+			for other, o := range pools {
+				for _, theirs := range o.Subnets {
+					if other != name && sub.Overlaps(theirs) {
+						return fmt.Sprintf("subnet %s of node %s overlaps %s of node %s", sub, name, theirs, other)
+					}
+				}
+			}
+			for cidr, owner := range before {
+				if owner != name && prefix(cidr).Overlaps(sub) {
+					return fmt.Sprintf("node %s was given %s, and node %s, which exists, had %s", name, sub, owner, cidr)
+				}
+			}
+			before[sub.String()] = name
+		}
+	}
+	return ""
+}

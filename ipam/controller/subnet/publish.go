@@ -1,0 +1,219 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
+)
+
+// reserveTries bounds how often the pools are read for one node: each time after announcements were taken away. No
+// scheduler announces an address without a home, so two are enough.
+const reserveTries = 4
+
+// publish writes the subnets of the claims into the CiliumNode, together with the first entries: the addresses that
+// FixedIPs reserve, those that a pod of the node runs with, and what the node needs besides. had: a node had one of the
+// subnets before.
+func (a *Assigner) publish(ctx context.Context, n pool.Node, node *corev1.Node, claims []v1alpha1.NodeSubnet, given Assignment, had bool) (Assignment, error) {
+	given.Subnets = cidrs(claims)
+	before, others, own, err := a.reserved(ctx, n, given.Subnets, had)
+	if err != nil {
+		return Assignment{}, err
+	}
+	given.Reserved = len(before.kept)
+	var edits []pool.Edit
+	for addr, e := range before.entries {
+		edits = append(edits, n.Set(addr, e))
+	}
+	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
+	fresh := n.With(edits)
+	fresh.Subnets = slices.Concat(n.Subnets, given.Subnets)
+
+	running, err := a.running(ctx, n.Name)
+	if err != nil {
+		return Assignment{}, err
+	}
+	strict := node != nil && a.StrictNodes.Matches(labels.Set(node.Labels))
+	// The edits so far put entries where n had others: those of running pods are made from what they leave.
+	kept := subnetplan.KeepRunning(fresh, append(own, running...), strict, others, a.Clock.Now())
+	edits, fresh = merge(n, edits, kept), fresh.With(kept)
+	fill, err := a.Fill(ctx, n)
+	if err != nil {
+		return Assignment{}, err
+	}
+	edits = merge(n, edits, fill(fresh))
+	if _, err = a.Pools.Publish(ctx, n, given.Subnets, edits); err != nil {
+		return Assignment{}, err
+	}
+	return given, nil
+}
+
+// merge returns the edits of n that lead to what both lists lead to, one after the other.
+func merge(n pool.Node, first, then []pool.Edit) []pool.Edit {
+	var merged []pool.Edit
+	for _, e := range first {
+		if !slices.ContainsFunc(then, func(o pool.Edit) bool { return o.Addr == e.Addr }) {
+			merged = append(merged, e)
+		}
+	}
+	for _, e := range then {
+		if e.To != nil {
+			e = n.Set(e.Addr, *e.To)
+		} else if dropped, ok := n.Drop(e.Addr); ok {
+			e = dropped
+		} else {
+			continue
+		}
+		merged = append(merged, e)
+	}
+	return merged
+}
+
+// reservation is what is reserved in some subnets.
+type reservation struct {
+	kept    []plan.Kept
+	entries map[netip.Addr]pool.Entry
+}
+
+// reserved returns what is reserved in the subnets, the pools of the other nodes where they matter, and the node's own
+// addresses, which its CiliumNode names.
+//
+// A subnet that a node had before is read about at the API server: an address may live in the pool of another node, or
+// be about to move there. For a new subnet what the caches show is enough: it was free.
+func (a *Assigner) reserved(ctx context.Context, n pool.Node, in []netip.Prefix, had bool) (r reservation, others []pool.Node, own []subnetplan.Running, err error) {
+	if !had && len(a.Ledger.KeepingsIn(in...)) == 0 && !a.Ledger.StraysIn(in) {
+		return r, nil, nil, nil
+	}
+	if had {
+		r.kept, err = a.keptLive(ctx, in)
+	} else {
+		var records []*v1alpha1.FixedIP
+		records, err = fixedips.Read(ctx, a.Cached, a.Ledger.KeepingsIn(in...))
+		r.kept = subnetplan.KeptIn(in, plan.KeepsAll(records))
+	}
+	if err != nil {
+		return r, nil, nil, err
+	}
+	for range reserveTries {
+		others, own = nil, nil
+		err := a.each(ctx, func() client.ObjectList { return &ciliumv2.CiliumNodeList{} }, func(obj runtime.Object) {
+			cn := obj.(*ciliumv2.CiliumNode)
+			others = append(others, ciliumpool.FromCiliumNode(cn))
+			if cn.Name == n.Name {
+				for owner, addrs := range ciliumpool.NodeAddresses(cn) {
+					own = append(own, subnetplan.Running{Owner: owner, Addrs: addrs, Dedicated: pool.ForOwner(owner)})
+				}
+			}
+		})
+		if err != nil {
+			return r, nil, nil, err
+		}
+		var announced []subnetplan.Announced
+		if r.entries, announced = subnetplan.Reserve(n, in, r.kept, others); len(announced) == 0 {
+			return r, others, own, nil
+		}
+		for _, m := range announced {
+			if err := a.callOff(ctx, m); err != nil {
+				return r, nil, nil, err
+			}
+		}
+	}
+	return r, nil, nil, fmt.Errorf("addresses in %v are announced on other nodes again and again: %w", in, ciliumpool.ErrChanged)
+}
+
+// callOff takes away the announcement of an address that was about to move. If it is gone the address may have
+// arrived, which the next list will show.
+func (a *Assigner) callOff(ctx context.Context, m subnetplan.Announced) error {
+	at := a.Clock.Now()
+	err := a.Writer.Write(ctx, ciliumpool.Request{Node: m.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		if n.Entries[m.Addr] != m.Entry {
+			return nil, nil
+		}
+		return []pool.Edit{n.Set(m.Addr, pool.CooldownEntry("", at))}, nil
+	}})
+	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
+		return fmt.Errorf("call off the move of %s to node %s: %w", m.Addr, m.Node, err)
+	}
+	return nil
+}
+
+// keptLive returns the addresses that FixedIPs reserve in some subnets, as the API server has them.
+func (a *Assigner) keptLive(ctx context.Context, in []netip.Prefix) (kept []plan.Kept, err error) {
+	err = a.each(ctx, func() client.ObjectList { return &v1alpha1.FixedIPList{} }, func(obj runtime.Object) {
+		kept = append(kept, subnetplan.KeptIn(in, plan.Keeps(obj.(*v1alpha1.FixedIP)))...)
+	})
+	return kept, err
+}
+
+// running returns the pods of a node that have addresses, as the API server has them. A pod that is being deleted has
+// its addresses until it is gone.
+func (a *Assigner) running(ctx context.Context, node string) ([]subnetplan.Running, error) {
+	var pods corev1.PodList
+	if err := a.API.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	var running []subnetplan.Running
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		addrs := podutil.IPs(pod)
+		if !podutil.HoldsIPs(pod) || len(addrs) == 0 {
+			continue
+		}
+		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: addrs, Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name)}
+		// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.
+		if id, fixed, err := identity.Of(pod, a.Kinds, identity.NoControllers); err == nil && fixed {
+			entry := id.Entry()
+			switch err := a.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &v1alpha1.FixedIP{}); {
+			case err == nil:
+				r.Recorded = true
+			case !apierrors.IsNotFound(err):
+				return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
+			}
+			r.Fixed = &entry
+		}
+		running = append(running, r)
+	}
+	return running, nil
+}
+
+// pageSize is how many objects are asked for at once: that many are in memory as the API server sends them.
+const pageSize = 500
+
+// each visits all objects of a kind, as the API server has them at one moment.
+func (a *Assigner) each(ctx context.Context, list func() client.ObjectList, visit func(runtime.Object)) error {
+	pages := pager.ListPager{PageSize: pageSize, FullListIfExpired: true, PageFn: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		page := list()
+		err := a.API.List(ctx, page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
+		return page, err
+	}}
+	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(obj runtime.Object) error {
+		visit(obj)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list all of %T: %w", list(), err)
+	}
+	return nil
+}

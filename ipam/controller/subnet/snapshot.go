@@ -1,0 +1,184 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/ipam/store/fixedips"
+)
+
+// unavailableIndex finds the FixedIPs whose condition says that their subnet has no node.
+const unavailableIndex = "subnetUnavailable"
+
+// unavailable is the index function of unavailableIndex.
+func unavailable(obj client.Object) []string {
+	if meta.IsStatusConditionFalse(obj.(*v1alpha1.FixedIP).Status.Conditions, v1alpha1.ConditionHomed) {
+		return []string{"true"}
+	}
+	return nil
+}
+
+// snapshot is what the caches show of all subnets at one moment.
+type snapshot struct {
+	now  time.Time
+	list []v1alpha1.NodeSubnet
+	// nodes are all Nodes. Key: the name.
+	nodes   map[string]*corev1.Node
+	heirs   []subnetplan.Heir
+	orphans []subnetplan.Orphan
+	// missing are the subnets of reserved addresses that have no NodeSubnet.
+	missing []subnetplan.Subnet
+	// records are the FixedIPs that a condition is for.
+	records map[types.NamespacedName]*v1alpha1.FixedIP
+	// available is the condition that each FixedIP should have which needs one.
+	available map[types.NamespacedName]metav1.Condition
+}
+
+func (r *orphanReconciler) snapshot(ctx context.Context, now time.Time) (*snapshot, error) {
+	var nodes corev1.NodeList
+	if err := r.Cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes from the cache: %w", err)
+	}
+	s := &snapshot{now: now, nodes: map[string]*corev1.Node{}, records: map[types.NamespacedName]*v1alpha1.FixedIP{}, available: map[types.NamespacedName]metav1.Condition{}}
+	var err error
+	if s.list, err = r.Store.List(ctx); err != nil {
+		return nil, err
+	}
+	for i := range nodes.Items {
+		s.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	taken := cidrs(s.list)
+	var overlapping []netip.Prefix
+	// with has the nodes that have subnets, or a claim of one.
+	with := map[string]bool{}
+	for i := range s.list {
+		with[s.list[i].Spec.NodeName] = true
+	}
+	for _, n := range r.Ledger.Nodes() {
+		taken = append(taken, n.Subnets...)
+		with[n.Name] = with[n.Name] || len(n.Subnets) > 0
+		if node := s.nodes[n.Name]; node != nil && len(n.Subnets) > 0 {
+			s.heirs = append(s.heirs, heir(n.Name, len(n.Subnets), node))
+		}
+		if _, overlap := r.Ledger.Disputed(n.Name); overlap {
+			overlapping = append(overlapping, n.Subnets...)
+		}
+	}
+	kept, err := r.addRecords(ctx, s, overlapping)
+	if err != nil {
+		return nil, err
+	}
+	s.missing = subnetplan.Missing(r.Rules.Pools, address.Union(taken), kept, func(node string) bool { return with[node] })
+	return s, r.addOrphans(ctx, s, kept)
+}
+
+// addOrphans adds the orphans, and the condition of the FixedIPs in them.
+func (r *orphanReconciler) addOrphans(ctx context.Context, s *snapshot, kept []plan.Kept) error {
+	var failed error
+	gone := func(name string) bool {
+		present, err := r.shown(ctx, name)
+		failed = errors.Join(failed, err)
+		return err == nil && !present
+	}
+	for _, o := range subnetplan.Orphans(subnetplan.FromNodeSubnets(s.list), kept, gone) {
+		if o.Node != "" && !gone(o.Node) {
+			// It is there and about to have its subnets.
+			continue
+		}
+		s.orphans = append(s.orphans, o)
+		for _, k := range o.Kept {
+			s.available[k.Record] = condition(metav1.ConditionFalse, v1alpha1.ReasonNodeGone, r.waitsFor(o, k))
+		}
+	}
+	// A node that exists and is about to have its subnets back is no reason to say anything.
+	orphaned := map[types.NamespacedName]bool{}
+	for _, o := range s.orphans {
+		for _, k := range o.Kept {
+			orphaned[k.Record] = true
+		}
+	}
+	for _, k := range kept {
+		if !orphaned[k.Record] {
+			delete(s.available, k.Record)
+		}
+	}
+	return failed
+}
+
+// addRecords adds the FixedIPs that are in no pool's subnet, whose subnet overlaps another, or that say so and should
+// not: all others need nothing. kept are the addresses of the first.
+func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []plan.Kept, err error) {
+	var said v1alpha1.FixedIPList
+	if err := r.Cached.List(ctx, &said, client.MatchingFields{unavailableIndex: "true"}); err != nil {
+		return nil, fmt.Errorf("list the FixedIPs whose subnet has no node from the cache: %w", err)
+	}
+	for i := range said.Items {
+		key := client.ObjectKeyFromObject(&said.Items[i])
+		s.records[key] = &said.Items[i]
+		s.available[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
+	}
+	inBoth, err := fixedips.Read(ctx, r.Cached, r.Ledger.KeepingsIn(overlapping...))
+	if err != nil {
+		return nil, err
+	}
+	for _, record := range inBoth {
+		key := client.ObjectKeyFromObject(record)
+		s.records[key] = record
+		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; nothing in it is handed out until one of the two is changed", record.Spec.IPs))
+	}
+	homeless, err := fixedips.Read(ctx, r.Cached, r.Ledger.Homeless())
+	if err != nil {
+		return nil, err
+	}
+	for _, record := range homeless {
+		s.records[client.ObjectKeyFromObject(record)] = record
+	}
+	for _, k := range plan.KeepsAll(homeless) {
+		// The other family of the FixedIP may have its home.
+		if len(r.Ledger.HomesOf(k.Addr)) == 0 {
+			kept = append(kept, k)
+		}
+	}
+	return kept, nil
+}
+
+// waitsFor says what a reserved address without a home waits for.
+func (r *orphanReconciler) waitsFor(o subnetplan.Orphan, k plan.Kept) string {
+	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
+	if o.Node != "" {
+		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)
+	}
+	if len(o.Subnets) == 0 {
+		return what + ", and no cluster pool has the address: it waits for a node that brings such a subnet"
+	}
+	switch r.Rules.Policy {
+	case subnetplan.Inherit:
+		what += fmt.Sprintf("; after %v the next node that joins has it", r.Rules.Hold)
+	case subnetplan.Free:
+		what += fmt.Sprintf("; after %v it is given up", r.Rules.Hold)
+	}
+	if o.Node == "" {
+		return what
+	}
+	return what + fmt.Sprintf("; at once has it a node of that name, or one with the label %s=%s", successorLabel, o.Node)
+}
+
+func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionHomed, Status: status, Reason: reason, Message: message}
+}

@@ -1,0 +1,344 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+)
+
+func rules(policy subnetplan.Policy, maskSize int) subnetplan.Rules {
+	return subnetplan.Rules{Pools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), MaskSize: maskSize}}, Policy: policy, Hold: time.Minute}
+}
+
+func (s *scene) record(name, nodeName, ip string) *v1alpha1.FixedIP {
+	return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: v1alpha1.FixedIPSpec{
+		IPs: []string{ip}, NodeName: nodeName, PodName: name, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql"},
+	}}
+}
+
+func runningPod(name, nodeName, ip string, owner *metav1.OwnerReference) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
+	p.Spec.NodeName = nodeName
+	p.Status.Phase, p.Status.PodIPs = corev1.PodRunning, []corev1.PodIP{{IP: ip}}
+	if owner != nil {
+		p.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	return p
+}
+
+// Finding C1: a CiliumNode that is deleted while its Node exists gets its subnet back, and no other node has it in
+// between.
+func TestDeletedCiliumNode(t *testing.T) {
+	s := newScene(t)
+	s.create(node("node-1"), ciliumNode("node-1"))
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	c.pass(s)
+	had := s.pools()["node-1"].PodCIDRs
+	if len(had) != 1 {
+		t.Fatalf("node-1 has the subnets %v", had)
+	}
+
+	s.delete(ciliumNode("node-1"))
+	s.create(node("node-2"), ciliumNode("node-2"))
+	c.pass(s)
+	s.clock.SetTime(s.clock.Now().Add(time.Hour))
+	c.pass(s)
+	if got := s.pools()["node-2"].PodCIDRs; len(got) != 1 || got[0] == had[0] {
+		t.Errorf("node-2 was given %v, and node-1, whose Node exists, had %v", got, had)
+	}
+	if got := s.claims()[had[0]]; got != "node-1" {
+		t.Errorf("%s is claimed for %q", had[0], got)
+	}
+
+	s.create(ciliumNode("node-1"))
+	c.pass(s)
+	if got := s.pools()["node-1"].PodCIDRs; !slices.Equal(got, had) {
+		t.Errorf("node-1 had %v and was given %v", had, got)
+	}
+	s.disjoint()
+}
+
+// Finding C2: the first pool of a CiliumNode that was made again has every address that a pod of the node runs with,
+// in the form that its agent needs, and the node's own.
+func TestFirstPoolKeepsRunningPods(t *testing.T) {
+	s := newScene(t)
+	s.create(node("node-1"), ciliumNode("node-1"))
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	c.pass(s)
+	set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
+	s.create(
+		runningPod("web", "node-1", "10.0.0.5", nil),
+		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
+		runningPod("mysql-1", "node-1", "10.0.0.13", set),
+		s.record("mysql-2", "node-1", "10.0.0.12"),
+		runningPod("taker", "node-1", "10.0.0.11", nil), s.record("mysql-3", "node-1", "10.0.0.11"),
+		runningPod("host", "node-1", "10.0.0.10", nil), runningPod("done", "node-1", "10.0.0.9", nil), runningPod("elsewhere", "node-2", "10.0.0.8", nil),
+	)
+	var host, done corev1.Pod
+	for name, p := range map[string]*corev1.Pod{"host": &host, "done": &done} {
+		if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: name}, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host.Spec.HostNetwork, done.Status.Phase = true, corev1.PodSucceeded
+	if err := errors.Join(s.api.Update(t.Context(), &host), s.api.Status().Update(t.Context(), &done)); err != nil {
+		t.Fatal(err)
+	}
+	s.delete(ciliumNode("node-1"))
+	c.pass(s)
+	again := ciliumNode("node-1")
+	again.Spec.HealthAddressing.IPv4 = "10.0.0.7"
+	s.create(again)
+	made := s.clock.Now()
+	c.pass(s)
+	mysql := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "StatefulSet", "mysql") }
+	want := map[netip.Addr]pool.Entry{
+		netip.MustParseAddr("10.0.0.1"):  {}, // the fill
+		netip.MustParseAddr("10.0.0.5"):  {},
+		netip.MustParseAddr("10.0.0.7"):  {},
+		netip.MustParseAddr("10.0.0.14"): mysql("mysql-0"),
+		netip.MustParseAddr("10.0.0.13"): mysql("mysql-1"),
+		netip.MustParseAddr("10.0.0.12"): mysql("mysql-2"),
+		netip.MustParseAddr("10.0.0.11"): pool.CooldownEntry("", made),
+	}
+	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got): %s", diff)
+	}
+}
+
+// Finding C4: the requests for a node that joins do not grow with the number of nodes, and include no list of
+// CiliumNodes or FixedIPs.
+func TestJoiningCostsConstantRequests(t *testing.T) {
+	const joining = 200
+	for _, standing := range []int{50, 5000} {
+		s := newScene(t)
+		all := &shelf{WithWatch: s.api, subnets: map[string]*v1alpha1.NodeSubnet{}}
+		r := rules(subnetplan.Inherit, 28)
+		r.Pools[0].CIDR = netip.MustParsePrefix("10.0.0.0/12")
+		c := s.controller(s.countingOver(all, nil), all, r)
+		c.started.Store(true)
+		for i := range standing {
+			name := fmt.Sprintf("standing-%d", i)
+			subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 12), byte(i >> 4), byte(i << 4)}), 28)
+			c.Ledger.SetNode(pool.Node{Name: name, Subnets: []netip.Prefix{subnet}, PodCIDRs: []string{subnet.String()}})
+			ns := &v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: subnet.String(), NodeName: name}}
+			ns.Name = address.SubnetName(subnet)
+			all.subnets[ns.Name] = ns
+		}
+		// Key: a subnet. Value: the node that has it.
+		given := map[netip.Prefix]string{}
+		for i := range joining {
+			name := fmt.Sprintf("joins-%d", i)
+			s.create(node(name), ciliumNode(name))
+			c.Ledger.SetNode(s.pool(name))
+			if _, err := c.reconcileNode(t.Context(), NodeRequest(name)); err != nil {
+				t.Fatal(err)
+			}
+			n := s.pool(name)
+			c.Ledger.SetNode(n)
+			if len(n.Subnets) != 1 || given[n.Subnets[0]] != "" || len(n.Entries) == 0 {
+				t.Fatalf("node %s has %v, which node %q has; its pool is %v", name, n.Subnets, given[n.Subnets[0]], n.Entries)
+			}
+			given[n.Subnets[0]] = name
+		}
+		want := map[string]int{
+			"create *v1alpha1.NodeSubnet": joining, "list *v1alpha1.NodeSubnetList": joining,
+			"list *v1.PodList": joining, "patch *v2.CiliumNode": joining, "update status *v1alpha1.NodeSubnet": joining,
+		}
+		if diff := cmp.Diff(want, s.requests); diff != "" {
+			t.Errorf("requests for %d nodes that join %d nodes (-want +got): %s", joining, standing, diff)
+		}
+	}
+}
+
+// Finding C4: a request that takes its time for one node keeps no other node from its subnet.
+func TestJoinsDoNotWaitForEachOther(t *testing.T) {
+	s := newScene(t)
+	s.create(node("slow"), ciliumNode("slow"), node("fast"), ciliumNode("fast"))
+	entered, leave := make(chan struct{}), make(chan struct{})
+	c := s.controller(s.counting(func(verb string, o any) error {
+		if ns, ok := o.(*v1alpha1.NodeSubnet); ok && verb == "create" && ns.Spec.NodeName == "slow" {
+			close(entered)
+			<-leave
+		}
+		return nil
+	}), s.api, rules(subnetplan.Inherit, 28))
+	c.started.Store(true)
+	c.watch(s)
+	done := make(chan error)
+	go func() {
+		_, err := c.reconcileNode(t.Context(), NodeRequest("slow"))
+		done <- err
+	}()
+	<-entered
+	if _, err := c.reconcileNode(t.Context(), NodeRequest("fast")); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.pool("fast").PodCIDRs; len(got) != 1 {
+		t.Errorf("node fast has %v while a request for another node is under way", got)
+	}
+	close(leave)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	s.disjoint()
+}
+
+// A controller that stopped between two writes is resumed from the objects alone.
+func TestResumedJoin(t *testing.T) {
+	for _, stop := range []string{"list *v1alpha1.NodeSubnetList", "list *v1.PodList", "patch *v2.CiliumNode", "update status *v1alpha1.NodeSubnet"} {
+		t.Run(stop, func(t *testing.T) {
+			s := newScene(t)
+			s.create(node("node-1"), ciliumNode("node-1"))
+			stopped := s.controller(s.counting(func(verb string, o any) error {
+				if verb+fmt.Sprintf(" %T", o) == stop {
+					return errStopped
+				}
+				return nil
+			}), s.api, rules(subnetplan.Inherit, 28))
+			stopped.started.Store(true)
+			stopped.watch(s)
+			if _, err := stopped.reconcileNode(t.Context(), NodeRequest("node-1")); err == nil {
+				t.Fatal("the controller was not stopped")
+			}
+			s.create(node("node-2"), ciliumNode("node-2"))
+			next := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 26))
+			next.pass(s)
+			for _, name := range []string{"node-1", "node-2"} {
+				if got := s.pools()[name].PodCIDRs; len(got) != 1 {
+					t.Errorf("node %s has %v", name, got)
+				}
+			}
+			if got := len(s.claims()); got != 2 {
+				t.Errorf("the claims are %v", s.claims())
+			}
+			s.disjoint()
+		})
+	}
+}
+
+// Finding C13: a claim that was made for a node and not published yet is not lost when the node is given another subnet.
+func TestEarlierClaimOfTheSameNode(t *testing.T) {
+	s := newScene(t)
+	s.create(node("node-1"), ciliumNode("node-1"))
+	stopped := s.controller(s.counting(func(verb string, _ any) error {
+		if verb == "patch" {
+			return errStopped
+		}
+		return nil
+	}), s.api, rules(subnetplan.Inherit, 28))
+	stopped.started.Store(true)
+	stopped.watch(s)
+	if _, err := stopped.reconcileNode(t.Context(), NodeRequest("node-1")); err == nil {
+		t.Fatal("the controller was not stopped")
+	}
+	both := rules(subnetplan.Inherit, 28)
+	both.Pools = append(both.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("fd00::/48"), MaskSize: 64})
+	s.create(node("node-2"), ciliumNode("node-2"))
+	next := s.controller(s.counting(nil), s.api, both)
+	next.pass(s)
+	if got := s.pool("node-1").PodCIDRs; !slices.Equal(got, []string{"10.0.0.0/28", "fd00::/64"}) {
+		t.Errorf("node-1 has %v, of which 10.0.0.0/28 was claimed before", got)
+	}
+	if diff := cmp.Diff(map[string]string{"10.0.0.0/28": "node-1", "fd00::/64": "node-1", "10.0.0.16/28": "node-2", "fd00:0:0:1::/64": "node-2"}, s.claims()); diff != "" {
+		t.Errorf("claims (-want +got): %s", diff)
+	}
+}
+
+// A node is gone: its subnet is orphaned from then on, is inherited after the grace period with what is reserved in it,
+// or released if nothing is.
+func TestOrphan(t *testing.T) {
+	zoned := func(zone string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: zone} }
+	}
+	s := newScene(t)
+	s.create(node("node-1", zoned("a")), ciliumNode("node-1"), node("node-2", zoned("a")), ciliumNode("node-2"))
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	c.pass(s)
+	had, empty := s.pools()["node-1"], s.pools()["node-2"]
+	reserved := had.Subnets[0].Addr().Next()
+	s.create(s.record("mysql-0", "node-1", reserved.String()))
+	s.delete(node("node-1"), ciliumNode("node-1"), node("node-2"), ciliumNode("node-2"))
+	lost := s.clock.Now()
+	c.pass(s)
+	var ns v1alpha1.NodeSubnet
+	if err := s.api.Get(t.Context(), client.ObjectKey{Name: address.SubnetName(had.Subnets[0])}, &ns); err != nil {
+		t.Fatal(err)
+	}
+	if ns.Status.OrphanedSince == nil || !ns.Status.OrphanedSince.Time.Equal(lost) || !ns.Status.GracePeriodEnd.Time.Equal(lost.Add(time.Minute)) || ns.Status.NodeConstraints == nil || ns.Status.NodeConstraints.Zone != "a" {
+		t.Errorf("the status of the orphan is %+v", ns.Status)
+	}
+
+	s.clock.SetTime(lost.Add(2 * time.Minute))
+	s.create(node("other-zone", zoned("b")), ciliumNode("other-zone"))
+	c.pass(s)
+	if _, claimed := s.claims()[empty.PodCIDRs[0]]; claimed && s.claims()[empty.PodCIDRs[0]] == "node-2" {
+		t.Errorf("%v, in which nothing is reserved, was not released: %v", empty.PodCIDRs, s.claims())
+	}
+	if got := s.pools()["other-zone"].PodCIDRs; len(got) != 1 || got[0] == had.PodCIDRs[0] {
+		t.Errorf("a node of another zone was given %v", got)
+	}
+	s.create(node("heir", zoned("a")), ciliumNode("heir"))
+	c.pass(s)
+	heir := s.pools()["heir"]
+	if !slices.Equal(heir.PodCIDRs, had.PodCIDRs) || heir.Entries[reserved] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
+		t.Errorf("the heir has %v and %v, want %v with %s", heir.PodCIDRs, heir.Entries, had.PodCIDRs, reserved)
+	}
+	if err := s.api.Get(t.Context(), client.ObjectKey{Name: ns.Name}, &ns); err != nil {
+		t.Fatal(err)
+	}
+	if ns.Spec.NodeName != "heir" || ns.Spec.PreviousNodeName != "node-1" || ns.Status.OrphanedSince != nil {
+		t.Errorf("the NodeSubnet of the heir is %+v %+v", ns.Spec, ns.Status)
+	}
+	s.disjoint()
+}
+
+// A NodeSubnet that a person deletes, or that never was, is created again for the node that has the subnet.
+func TestNodeSubnetCreatedAgain(t *testing.T) {
+	s := newScene(t)
+	s.create(node("old"), ciliumNode("old", "10.0.0.0/28", "fd00::/64"))
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	c.pass(s)
+	want := map[string]string{"10.0.0.0/28": "old", "fd00::/64": "old"}
+	if diff := cmp.Diff(want, s.claims()); diff != "" {
+		t.Errorf("at the start (-want +got): %s", diff)
+	}
+	s.delete(&v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: "10-0-0-0-28"}})
+	c.pass(s)
+	if diff := cmp.Diff(want, s.claims()); diff != "" {
+		t.Errorf("after a deletion (-want +got): %s", diff)
+	}
+}
+
+// A FixedIP that was restored from a backup, or made beforehand, claims the subnet of its address.
+func TestReservedAddressClaimsItsSubnet(t *testing.T) {
+	s := newScene(t)
+	s.create(s.record("mysql-0", "node-1", "10.0.0.17"), s.record("mysql-1", "", "10.0.0.33"))
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Hold, 28))
+	c.pass(s)
+	if diff := cmp.Diff(map[string]string{"10.0.0.16/28": "node-1", "10.0.0.32/28": ""}, s.claims()); diff != "" {
+		t.Errorf("(-want +got): %s", diff)
+	}
+	s.create(node("node-1"), ciliumNode("node-1"))
+	c.pass(s)
+	if n := s.pools()["node-1"]; !slices.Equal(n.PodCIDRs, []string{"10.0.0.16/28"}) || n.Entries[netip.MustParseAddr("10.0.0.17")] != pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql") {
+		t.Errorf("node-1 has %v and %v", n.PodCIDRs, n.Entries)
+	}
+}

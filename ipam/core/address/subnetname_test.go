@@ -1,0 +1,50 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package address_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"fixedip.io/fixedip/ipam/core/address"
+)
+
+func TestSubnetName(t *testing.T) {
+	for cidr, want := range map[string]string{
+		"10.240.1.0/24":     "10-240-1-0-24",
+		"0.0.0.0/0":         "0-0-0-0-0",
+		"10.0.0.7/32":       "10-0-0-7-32",
+		"fd00:240::/64":     "fd00-240-0-0-0-0-0-0-64",
+		"::/0":              "0-0-0-0-0-0-0-0-0",
+		"fd00::ffff:1/128":  "fd00-0-0-0-0-0-ffff-1-128",
+		"2001:db8:0:a::/63": "2001-db8-0-a-0-0-0-0-63",
+	} {
+		if got := address.SubnetName(netip.MustParsePrefix(cidr)); got != want {
+			t.Errorf("%s is named %q, want %q", cidr, got, want)
+		}
+	}
+}
+
+func FuzzSubnetName(f *testing.F) {
+	for _, seed := range []string{"10-240-1-0-24", "fd00-240-0-0-0-0-0-0-64", "0-0-0-0-0", "10-0-0-1-24", "010-0-0-0-8", "fd00-00-0-0-0-0-0-0-64", "FD00-0-0-0-0-0-0-0-64", "0-0-0-0-0-ffff-a00-0-104", "", "10.0.0.0/8", "10-0-0-0-08"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		p, err := address.ParseSubnetName(name)
+		if err != nil {
+			return
+		}
+		if p != p.Masked() {
+			t.Errorf("%q was read as %s", name, p)
+		}
+		if got := address.SubnetName(p); got != name {
+			t.Errorf("%q was read as %s, whose name is %q", name, p, got)
+		}
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+			t.Errorf("the API server refuses the name %q: %v", name, problems)
+		}
+	})
+}

@@ -1,0 +1,129 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnetplan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Announced is an address that the pool of a node announces: it was about to move there.
+type Announced struct {
+	Node  string
+	Addr  netip.Addr
+	Entry pool.Entry
+}
+
+// Reserve decides which reserved addresses stand in the pool of a node from the moment that it has the subnets. others
+// are the pools of all other nodes, read after the former pool of the subnets was gone, so that no pool decides over
+// the addresses now.
+//
+// An address that the pool of another node offers lives there: the mark of its absence is put in its place, whatever
+// it is reserved for. An address that is announced elsewhere was about to move when its home was lost. It must not
+// arrive any more once its home has it again: announced lists the marks to take away first, after which the pools
+// have to be read again, since it may have arrived meanwhile. What the node itself has under such an address is at
+// home from then on, and left as it is.
+func Reserve(heir pool.Node, subnets []netip.Prefix, kept []plan.Kept, others []pool.Node) (entries map[netip.Addr]pool.Entry, announced []Announced) {
+	inside := address.Union(subnets)
+	entries = map[netip.Addr]pool.Entry{}
+	for _, k := range kept {
+		if inside.Contains(k.Addr) {
+			entries[k.Addr] = k.Entry
+		}
+	}
+	for a, e := range heir.Entries {
+		if inside.Contains(a) && e.Allocatable() {
+			delete(entries, a)
+		}
+	}
+	for _, o := range others {
+		for a, e := range o.Entries {
+			if o.Name == heir.Name || !inside.Contains(a) {
+				continue
+			}
+			if e.Kind == pool.MoveTarget {
+				announced = append(announced, Announced{Node: o.Name, Addr: a, Entry: e})
+			} else if e.Allocatable() {
+				entries[a] = pool.MovedEntry(o.Name, e.NamesPod())
+			}
+		}
+	}
+	slices.SortFunc(announced, func(x, y Announced) int {
+		return cmp.Or(cmp.Compare(x.Node, y.Node), x.Addr.Compare(y.Addr))
+	})
+	return entries, announced
+}
+
+// Running is a pod that runs on a node, or the node itself, with the addresses that it has.
+type Running struct {
+	// Owner is the pod as pool entries name it, or the name of the node's own address.
+	Owner string
+	Addrs []netip.Addr
+	// Fixed is the entry that gives a fixed address to the pod; nil: it has none.
+	Fixed *pool.Entry
+	// Recorded: a FixedIP reserves addresses for the pod. An address of this node beside them is not fixed.
+	Recorded bool
+	// Dedicated is the entry that a strict node needs for the addresses otherwise.
+	Dedicated pool.Entry
+}
+
+// KeepRunning returns the edits that put every address into a new pool that a pod of the node runs with. n has the
+// subnets and the entries of reserved addresses already. An agent that restarts restores an endpoint only if the pool
+// lists its address (Cilium facts 7 and 26).
+//
+// A fixed address becomes the pod's entry, another one a dynamic entry, or on a strict node one for that pod alone. An
+// entry that names another pod must not stand on an address in use, since the agent gives it out by its owner alone
+// (Cilium fact 2): a mark that offers the address to no pod takes its place, until the address is free. An address at
+// home on another node becomes the pod's entry only if the home says that it lives here.
+func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node, at time.Time) []pool.Edit {
+	running = slices.Clone(running)
+	slices.SortStableFunc(running, func(x, y Running) int { return strings.Compare(x.Owner, y.Owner) })
+	original := n
+	for _, r := range running {
+		for _, a := range r.Addrs {
+			e, exists := n.Entries[a]
+			_, double := n.HasEntry(r.Owner, address.Of(a))
+			entry := pool.Entry{}
+			switch {
+			case !n.Home(a):
+				if r.Fixed == nil || exists || double || !livesOn(others, a, n.Name, r.Owner) {
+					continue
+				}
+				entry = *r.Fixed
+			case exists && (e.Owner == r.Owner || !e.Allocatable() || e.Kind == pool.Dynamic):
+				continue
+			case exists, strict && double:
+				entry = pool.CooldownEntry("", at)
+			case r.Fixed != nil && !r.Recorded && !double:
+				entry = *r.Fixed
+			case strict:
+				entry = r.Dedicated
+			}
+			n = n.With([]pool.Edit{n.Set(a, entry)})
+		}
+	}
+	var edits []pool.Edit
+	for a, e := range n.Entries {
+		if before, exists := original.Entries[a]; !exists || before != e {
+			edits = append(edits, original.Set(a, e))
+		}
+	}
+	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
+	return edits
+}
+
+// livesOn reports whether the home of an address says that it lives on a node, for the owner.
+func livesOn(pools []pool.Node, a netip.Addr, node, owner string) bool {
+	return slices.ContainsFunc(pools, func(home pool.Node) bool {
+		e := home.Entries[a]
+		return home.Home(a) && e.Kind == pool.Moved && e.Node == node && e.Pod == owner
+	})
+}

@@ -1,0 +1,222 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnetplan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/plan"
+)
+
+// Policy says what becomes of the subnets of a node that is gone while FixedIPs reserve addresses in them.
+type Policy string
+
+const (
+	// Inherit: after the grace period they go to the first suitable node that joined since.
+	Inherit Policy = "Inherit"
+	// Hold: they wait for a node of the same name.
+	Hold Policy = "Hold"
+	// Free: after the grace period the FixedIPs in them are deleted.
+	Free Policy = "Free"
+)
+
+// Policies are all there are.
+var Policies = []Policy{Inherit, Hold, Free}
+
+// Rules say where subnets come from, and what becomes of orphans.
+type Rules struct {
+	// Pools are what subnets are cut from, in this order. There are none if each node brings its own subnets.
+	Pools []address.ClusterPool
+	// Policy and Hold, the grace period, are for orphans.
+	Policy Policy
+	Hold   time.Duration
+	// Failover is the policy of FixedIPs that name none.
+	Failover v1alpha1.Failover
+}
+
+// migrateHold is how long at most a node that is gone may come back to subnets with an address that may migrate. A
+// node that only registers again is back in seconds.
+const migrateHold = 10 * time.Second
+
+// Origin is where the subnets of a node come from.
+type Origin string
+
+// The origins.
+const (
+	// Carved: from the cluster pools.
+	Carved Origin = "carved"
+	// Brought: by the node itself, as Node.spec.podCIDRs.
+	Brought Origin = "brought"
+	// Returned: the node had them before.
+	Returned Origin = "returned"
+	// Inherited: from a node that is gone, by a node that joins.
+	Inherited Origin = "inherited"
+	// Adopted: from a node that is gone, by a node that has subnets.
+	Adopted Origin = "adopted"
+)
+
+// Origins are all there are.
+var Origins = []Origin{Carved, Brought, Returned, Inherited, Adopted}
+
+// Heir is a node that may inherit the subnets of a node that is gone.
+type Heir struct {
+	Name string
+	// Subnets is how many it has.
+	Subnets int
+	// SuccessorOf is the node that its label says it replaces.
+	SuccessorOf string
+	// Ready: pods can be placed there now.
+	Ready bool
+	// Joined is when its Node was created.
+	Joined      time.Time
+	Constraints v1alpha1.NodeConstraints
+}
+
+// chosen reports whether a node has to inherit an orphan, whatever the policy: a person chose it, or it has been given
+// a part already.
+func (o Orphan) chosen(h Heir) bool {
+	return o.Heir == h.Name || o.Successor == h.Name || o.Node != "" && h.SuccessorOf == o.Node
+}
+
+// JoinerInherits returns the orphan that a node inherits instead of a new subnet. After those that it was chosen for
+// comes the orphan that has waited longest.
+func (r Rules) JoinerInherits(j Heir, orphans []Orphan, now time.Time) (found Orphan, ok bool) {
+	var chosen, eldest *Orphan
+	for i := range orphans {
+		o := &orphans[i]
+		switch {
+		case len(o.Subnets) == 0 || o.Node == j.Name || len(o.Kept) == 0 && o.Heir != j.Name:
+		case o.Heir != "" && o.Heir != j.Name:
+		case o.chosen(j):
+			chosen = o
+		case r.Policy == Inherit && j.Subnets == 0 && o.waited(r.Hold, now) && suits(j.Constraints, o.Constraints) && (eldest == nil || o.Since.Before(eldest.Since)):
+			eldest = o
+		}
+	}
+	if o := cmp.Or(chosen, eldest); o != nil {
+		return *o, true
+	}
+	return Orphan{}, false
+}
+
+// Adopter returns the living node that inherits an orphan in addition to its subnets: a node that was chosen for it, at
+// once; any suitable node that is ready, soon, if an address may migrate; and, by policy Inherit, a suitable node that
+// joined while the orphan was reserved for its own node, or at most as long before: replacements often join before
+// what they replace is deleted. No heir: none may have it now. at is when to ask again; zero: not before something
+// changes.
+func (r Rules) Adopter(o Orphan, heirs []Heir, now time.Time) (heir string, at time.Time) {
+	if len(o.Subnets) == 0 || len(o.Kept) == 0 && o.Heir == "" {
+		return "", time.Time{}
+	}
+	if heir := o.best(heirs, o.chosen); heir != "" {
+		return heir, time.Time{}
+	}
+	if o.Since.IsZero() {
+		return "", time.Time{}
+	}
+	type way struct {
+		hold time.Duration
+		may  func(Heir) bool
+	}
+	suitable := func(h Heir) bool { return h.Ready && suits(h.Constraints, o.Constraints) }
+	var ways []way
+	if r.migrates(o) {
+		ways = append(ways, way{min(r.Hold, migrateHold), suitable})
+	}
+	if r.Policy == Inherit {
+		ways = append(ways, way{r.Hold, func(h Heir) bool { return suitable(h) && !h.Joined.Before(o.Since.Add(-r.Hold)) }})
+	}
+	for _, w := range ways {
+		due := o.Since.Add(w.hold)
+		if now.Before(due) {
+			if at.IsZero() || due.Before(at) {
+				at = due
+			}
+			continue
+		}
+		if heir := o.best(heirs, w.may); heir != "" {
+			return heir, time.Time{}
+		}
+	}
+	return "", at
+}
+
+// migrates reports whether an address of an orphan may follow its pod to another node. One that lives elsewhere has
+// done so.
+func (r Rules) migrates(o Orphan) bool {
+	return slices.ContainsFunc(o.Kept, func(k plan.Kept) bool {
+		return k.Node == o.Node && cmp.Or(k.Failover, r.Failover) == v1alpha1.Migrate
+	})
+}
+
+// best returns the node that may have an orphan and comes first: of the same node pool, then the one with the fewest
+// subnets, then by name.
+func (o Orphan) best(heirs []Heir, may func(Heir) bool) string {
+	rank := func(h Heir) int {
+		if samePool(h.Constraints, o.Constraints) {
+			return 0
+		}
+		return 1
+	}
+	var found *Heir
+	for i, h := range heirs {
+		if may(h) && (found == nil || cmp.Or(rank(h)-rank(*found), cmp.Compare(h.Subnets, found.Subnets), cmp.Compare(h.Name, found.Name)) < 0) {
+			found = &heirs[i]
+		}
+	}
+	if found == nil {
+		return ""
+	}
+	return found.Name
+}
+
+// GivenUp returns the addresses of an orphan that policy Free gives up now, or when it will. An address that lives on
+// another node is not given up: only its home is gone.
+func (r Rules) GivenUp(o Orphan, now time.Time) (kept []plan.Kept, at time.Time) {
+	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
+		return nil, time.Time{}
+	}
+	if !o.waited(r.Hold, now) {
+		return nil, o.Since.Add(r.Hold)
+	}
+	for _, k := range o.Kept {
+		if k.Node == o.Node {
+			kept = append(kept, k)
+		}
+	}
+	return kept, time.Time{}
+}
+
+// Releasable reports whether an orphan can be given up because no FixedIP reserves an address in it, or when it will
+// be: a node of the same name may come back to its subnets within the grace period.
+func (r Rules) Releasable(o Orphan, now time.Time) (ok bool, at time.Time) {
+	switch {
+	case len(o.Kept) > 0 || len(o.Subnets) == 0 || o.Heir != "":
+		return false, time.Time{}
+	case o.Node == "":
+		return true, time.Time{}
+	case o.Since.IsZero():
+		return false, time.Time{}
+	case !o.waited(r.Hold, now):
+		return false, o.Since.Add(r.Hold)
+	}
+	return true, time.Time{}
+}
+
+// KeptIn returns the reserved addresses that are in some subnets.
+func KeptIn(subnets []netip.Prefix, kept []plan.Kept) []plan.Kept {
+	set := address.Union(subnets)
+	var found []plan.Kept
+	for _, k := range kept {
+		if set.Contains(k.Addr) {
+			found = append(found, k)
+		}
+	}
+	return found
+}

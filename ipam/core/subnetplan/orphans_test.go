@@ -1,0 +1,178 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnetplan_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+)
+
+var (
+	cidr = netip.MustParsePrefix
+	addr = netip.MustParseAddr
+	// clock is the time of all decisions here.
+	clock = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	// byValue compares addresses, which have unexported fields.
+	byValue = cmp.Options{
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	}
+)
+
+func cidrsOf(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range texts {
+		out = append(out, cidr(s))
+	}
+	return out
+}
+
+// of is a NodeSubnet whose node was observed to be gone so long ago; 0: it was not.
+func of(text, node string, gone time.Duration) subnetplan.Subnet {
+	s := subnetplan.Subnet{CIDR: cidr(text), Node: node}
+	if gone > 0 {
+		s.OrphanedSince = clock.Add(-gone)
+	}
+	return s
+}
+
+// kept is an address reserved for pod mysql-0, or another, by a FixedIP that names the node.
+func kept(a, node string, change ...func(*plan.Kept)) plan.Kept {
+	k := plan.Kept{
+		Addr: addr(a), Node: node, Entry: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
+		Record: types.NamespacedName{Namespace: "db", Name: "mysql-0"},
+	}
+	for _, c := range change {
+		c(&k)
+	}
+	return k
+}
+
+func mayMove(k *plan.Kept) { k.Failover = v1alpha1.Migrate }
+func forPod(name string) func(*plan.Kept) {
+	return func(k *plan.Kept) {
+		k.Entry, k.Record.Name = pool.OwnedEntry("db", name, "StatefulSet", "mysql"), name
+	}
+}
+
+func TestOrphans(t *testing.T) {
+	v4, v6 := of("10.0.0.16/28", "node-1", time.Minute), of("fd00::/64", "node-1", 2*time.Minute)
+	here, six := kept("10.0.0.17", "node-1"), kept("fd00::17", "node-1")
+	away := kept("10.0.0.18", "node-2", forPod("mysql-1"))
+	constraints := &v1alpha1.NodeConstraints{Zone: "a"}
+	zoned, chosen, part, pending := v4, v4, v4, v6
+	zoned.Constraints = constraints
+	chosen.Successor = "node-7"
+	part.Node, part.Previous = "node-2", "node-1"
+	done := part
+	done.OrphanedSince = time.Time{}
+	pending.OrphanedSince = clock.Add(-time.Minute)
+	for name, c := range map[string]struct {
+		subnets []subnetplan.Subnet
+		kept    []plan.Kept
+		want    []subnetplan.Orphan
+	}{
+		"the node exists": {[]subnetplan.Subnet{of("10.0.0.0/28", "node-2", 0)}, []plan.Kept{kept("10.0.0.3", "node-1")}, nil},
+		"both families of a node, from the first observation on": {[]subnetplan.Subnet{v6, v4}, []plan.Kept{six, away, here},
+			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4, v6}, Kept: []plan.Kept{here, away, six}, Since: v6.OrphanedSince}}},
+		"without a reserved address": {[]subnetplan.Subnet{v4}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}}},
+		"its constraints":            {[]subnetplan.Subnet{zoned}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{zoned}, Since: v4.OrphanedSince, Constraints: constraints}}},
+		"a successor":                {[]subnetplan.Subnet{chosen}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{chosen}, Since: v4.OrphanedSince, Successor: "node-7"}}},
+		"half of it has an heir": {[]subnetplan.Subnet{part, pending}, nil,
+			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{pending}, Since: pending.OrphanedSince, Heir: "node-2"}}},
+		"an heir of long ago": {[]subnetplan.Subnet{done, pending}, nil,
+			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{pending}, Since: pending.OrphanedSince}}},
+		"each node for itself": {[]subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0), v4}, nil,
+			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}, {Node: "node-3", Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0)}}}},
+		"without a node: the pod keeps its families together": {
+			[]subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("10.0.0.64/28", "", 0), of("fd00:0:0:1::/64", "", 0)},
+			[]plan.Kept{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0")), kept("10.0.0.65", "", forPod("a-1"))},
+			[]subnetplan.Orphan{
+				{Subnets: []subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("fd00:0:0:1::/64", "", 0)}, Kept: []plan.Kept{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0"))}},
+				{Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "", 0)}, Kept: []plan.Kept{kept("10.0.0.65", "", forPod("a-1"))}}}},
+		"an address in no subnet": {[]subnetplan.Subnet{v4}, []plan.Kept{kept("192.168.0.1", "node-1"), here},
+			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Kept: []plan.Kept{here}, Since: v4.OrphanedSince}, {Node: "node-1", Kept: []plan.Kept{kept("192.168.0.1", "node-1")}}}},
+		"subnets of different sizes": {[]subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, []plan.Kept{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1"), kept("10.0.1.9", "node-1")},
+			[]subnetplan.Orphan{
+				{Node: "node-1", Subnets: []subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, Kept: []plan.Kept{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1")}},
+				{Node: "node-1", Kept: []plan.Kept{kept("10.0.1.9", "node-1")}}}},
+	} {
+		got := subnetplan.Orphans(c.subnets, c.kept, func(n string) bool { return n != "node-2" })
+		if diff := cmp.Diff(c.want, got, byValue); diff != "" {
+			t.Errorf("%s (-want +got): %s", name, diff)
+		}
+	}
+}
+
+func TestMissing(t *testing.T) {
+	pools := []address.ClusterPool{{CIDR: cidr("10.0.0.0/24"), MaskSize: 28}, {CIDR: cidr("fd00::/48"), MaskSize: 64}}
+	taken := address.Union(cidrsOf("10.0.0.0/28", "10.0.0.40/29"))
+	for name, c := range map[string]struct {
+		kept []plan.Kept
+		want []subnetplan.Subnet
+	}{
+		"in a subnet that is claimed": {[]plan.Kept{kept("10.0.0.3", "node-2"), kept("10.0.0.44", "node-1")}, nil},
+		"of a node":                   {[]plan.Kept{kept("10.0.0.17", "node-1"), kept("fd00::17", "node-1")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0), of("fd00::/64", "node-1", 0)}},
+		"of a node that has others":   {[]plan.Kept{kept("10.0.0.17", "node-2")}, []subnetplan.Subnet{of("10.0.0.16/28", "", 0)}},
+		"of the node that most name":  {[]plan.Kept{kept("10.0.0.17", "node-1"), kept("10.0.0.18", "node-1"), kept("10.0.0.19", "node-0")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0)}},
+		"as much as is not claimed":   {[]plan.Kept{kept("10.0.0.33", "")}, []subnetplan.Subnet{of("10.0.0.32/29", "", 0)}},
+		"in no pool":                  {[]plan.Kept{kept("192.168.0.1", "node-1")}, nil},
+	} {
+		got := subnetplan.Missing(pools, taken, c.kept, func(n string) bool { return n == "node-2" })
+		if diff := cmp.Diff(c.want, got, byValue); diff != "" {
+			t.Errorf("%s (-want +got): %s", name, diff)
+		}
+	}
+}
+
+func TestClash(t *testing.T) {
+	mine := of("10.0.0.16/28", "node-1", 0)
+	for name, c := range map[string]struct {
+		other     subnetplan.Subnet
+		perFamily bool
+		want      bool
+	}{
+		"itself":                               {mine, true, false},
+		"another subnet of another node":       {of("10.0.0.32/28", "node-2", 0), true, false},
+		"a smaller one of another node":        {of("10.0.0.20/30", "node-2", 0), false, true},
+		"a larger one of another node":         {of("10.0.0.0/24", "node-2", 0), false, true},
+		"the same one, by then another node's": {of("10.0.0.16/28", "node-2", 0), false, true},
+		"a second claim for the node":          {of("10.0.0.64/28", "node-1", 0), true, true},
+		"a second subnet of the node":          {of("10.0.0.64/28", "node-1", 0), false, false},
+		"its subnet of the other family":       {of("fd00::/64", "node-1", 0), true, false},
+	} {
+		if _, got := subnetplan.Clash(mine, []subnetplan.Subnet{mine, c.other}, c.perFamily); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+func TestConstraintsOf(t *testing.T) {
+	node := &corev1.Node{}
+	node.Labels = map[string]string{corev1.LabelTopologyZone: "a", corev1.LabelTopologyRegion: "r", "karpenter.sh/nodepool": "db", "else": "x"}
+	node.Spec.Taints = []corev1.Taint{
+		{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule},
+		{Key: "a", Effect: corev1.TaintEffectNoExecute},
+		{Key: "soft", Effect: corev1.TaintEffectPreferNoSchedule},
+		{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoExecute},
+		{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule},
+	}
+	want := v1alpha1.NodeConstraints{Zone: "a", Region: "r", NodePool: map[string]string{"karpenter.sh/nodepool": "db"}, Taints: []corev1.Taint{
+		{Key: "a", Effect: corev1.TaintEffectNoExecute}, {Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule},
+	}}
+	if diff := cmp.Diff(want, subnetplan.ConstraintsOf(node)); diff != "" {
+		t.Errorf("(-want +got): %s", diff)
+	}
+}
