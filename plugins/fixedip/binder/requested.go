@@ -143,11 +143,8 @@ func (b *Binder) wakeOnRoom(p *Plan) requeue.WakeOn {
 		wake.Workload = p.id.Resource()
 		for _, f := range p.requested.Families() {
 			if a, single := p.requested.Single(f); single {
-				// What is in the way may be a FixedIP, or that the address is in no subnet.
+				// The address may be in no subnet.
 				wake.Addrs = append(wake.Addrs, a)
-				if home, ok := b.Cache.Ledger.Home(a); ok {
-					wake.Nodes = append(wake.Nodes, home)
-				}
 			}
 		}
 	}

@@ -42,7 +42,7 @@ type window struct{ after, until uint64 }
 
 // task is a look at the cluster that has to be made for pods that wait.
 type task struct {
-	// by are the pods that the task concerns: ofRoom, ofCarried, or the slots of a workload.
+	// by are the pods that the task concerns: ofRoom, ofCarried, ofRequested, or the slots of a workload.
 	by key
 	// node is where addresses became free, and count how many.
 	node   string
@@ -64,6 +64,11 @@ func (q *Queue) enqueueRoom(e Event, in window) {
 	}
 	if e.Node != "" && len(q.byKey[key{kind: ofCarried}]) > 0 {
 		q.enqueue(task{by: key{kind: ofCarried}, node: e.Node, count: AllRoom, window: in})
+	}
+	// A requested address may become free while another one is taken, so that the node has no more than before. If
+	// several become free, the claim of the first pod is the event that wakes the next.
+	if e.Node != "" && len(q.byKey[key{kind: ofRequested}]) > 0 {
+		q.enqueue(task{by: key{kind: ofRequested}, node: e.Node, count: max(1, e.Freed), window: in})
 	}
 }
 

@@ -74,6 +74,7 @@ const (
 	ofSlots
 	ofRoom
 	ofCarried
+	ofRequested
 	ofAddrs
 )
 
@@ -205,6 +206,8 @@ func (w *waitingPod) keys() []key {
 	case w.on.Room == nil:
 	case len(w.on.Room.Carried) > 0:
 		keys = append(keys, key{kind: ofCarried})
+	case len(w.on.Room.Requested.Families()) > 0:
+		keys = append(keys, key{kind: ofRequested})
 	default:
 		keys = append(keys, key{kind: ofRoom})
 	}

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+
+	"fixedip.io/fixedip/ipam/core/request"
 )
 
 // cluster is a fake Domain, and the pods that the watch shows.
@@ -97,13 +99,15 @@ func TestEachCauseWakes(t *testing.T) {
 		"slots":    {Slots: "db/Deployment/web", Searching: true},
 		"room":     {Room: &Room{}},
 		"carried":  {Room: &Room{Carried: []netip.Addr{addr}}},
+		// An address that it asks for is free on node-2 only.
+		"requested": {Room: &Room{Requested: request.Exactly(addr)}},
 	}
 	for name, tc := range map[string]struct {
 		event Event
 		want  []string
 	}{
 		"its reservation":        {Event{Owners: []string{"db/other", "db/owner"}}, []string{"db/owner"}},
-		"one of its nodes":       {Event{Node: "node-2"}, []string{"db/carried", "db/nodes"}},
+		"one of its nodes":       {Event{Node: "node-2"}, []string{"db/carried", "db/nodes", "db/requested"}},
 		"a subnet with its home": {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}, []string{"db/addrs"}},
 		"another subnet":         {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}, nil},
 		"its workload":           {Event{Workloads: []string{"db/StatefulSet/web"}}, []string{"db/workload"}},
@@ -118,6 +122,7 @@ func TestEachCauseWakes(t *testing.T) {
 			c := newCluster()
 			c.slots = FreeSlots{Count: 1, Searching: 1, Nodes: []string{"node-5"}}
 			c.pod("stray")
+			c.unfit["requested/node-1"], c.unfit["requested/node-9"] = true, true
 			for pod, w := range on {
 				c.waits(pod, w)
 			}
@@ -267,6 +272,24 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 		c.Remove("d")
 		c.expect(t, "the addresses are used")
 	})
+}
+
+// A pod that asks for an address is woken when that is free, also if the node has no more free addresses than before,
+// and by nothing else that happens on the node. One change wakes one pod, since the claim of the first wakes the next.
+func TestRequestedAddressWakes(t *testing.T) {
+	c := newCluster()
+	asks := WakeOn{Room: &Room{Requested: request.Exactly(netip.MustParseAddr("10.0.1.9"))}}
+	c.full["node-1"] = true
+	c.waits("a", asks)
+	c.waits("b", asks)
+	c.waits("other", WakeOn{Room: &Room{}})
+	c.wakes(t, "another address changes", Event{Node: "node-1"})
+	c.full["node-1"] = false
+	c.wakes(t, "the address becomes free, and another one is taken", Event{Node: "node-1"}, "db/a")
+	c.Remove("a")
+	c.wakes(t, "the pod has claimed one address", Event{Node: "node-1"}, "db/b")
+	c.PassOn("b")
+	c.wakes(t, "both are free", Event{Node: "node-1", Freed: 2}, "db/other")
 }
 
 // A free slot wakes one pod. Pods that search although there are fewer slots than pods that search are woken, too.

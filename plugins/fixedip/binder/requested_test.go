@@ -1,0 +1,39 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package binder
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
+)
+
+// A pod that asks for one address waits for that address, not for every change of the pool that has it in its subnets.
+func TestRequestedAddressIsWaitedFor(t *testing.T) {
+	single, set := netip.MustParseAddr("10.0.1.9"), request.Exactly(netip.MustParseAddr("10.0.1.9"), netip.MustParseAddr("10.0.1.11"))
+	l := ledger.New()
+	l.SetNode(pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}})
+	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: l}}}
+	id := identity.Identity{Namespace: "db", PodName: "web-0", Owner: identity.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web"}}
+	for name, tc := range map[string]struct {
+		requested request.Addresses
+		want      requeue.WakeOn
+	}{
+		"nothing":          {want: requeue.WakeOn{Owner: "db/web-0", Room: &requeue.Room{}}},
+		"one address":      {request.Exactly(single), requeue.WakeOn{Owner: "db/web-0", Workload: id.Resource(), Addrs: []netip.Addr{single}, Room: &requeue.Room{Requested: request.Exactly(single)}}},
+		"one of addresses": {set, requeue.WakeOn{Owner: "db/web-0", Workload: id.Resource(), Room: &requeue.Room{Requested: set}}},
+	} {
+		p := &Plan{id: id, requested: request.Asked{Addresses: tc.requested}}
+		if got := b.wakeOnRoom(p); !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%s: waits for %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
