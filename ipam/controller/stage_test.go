@@ -152,20 +152,6 @@ func workloadFrom(ctx context.Context, from client.Reader, namespace, name strin
 	return &identity.Workload{GroupKind: identity.StatefulSets, APIVersion: "apps/v1", Namespace: namespace, Name: name, UID: sts.UID, Template: sts.Spec.Template.Annotations, Replicas: sts.Spec.Replicas}, nil
 }
 
-// owners are those of the three addresses, and what is after the slash of marks does not count.
-func (s *stage) owners() string {
-	s.t.Helper()
-	var node ciliumv2.CiliumNode
-	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
-		s.t.Fatal(err)
-	}
-	var all []string
-	for i := range 3 {
-		all = append(all, node.Spec.IPAM.Pool[fixed(i)].Owner)
-	}
-	return strings.Join(all, " ")
-}
-
 // event finds the next event that has the reason.
 func (s *stage) event(reason string) bool {
 	for {

@@ -9,7 +9,8 @@ import "fmt"
 type mutation uint8
 
 const (
-	noMutation mutation = iota
+	// The zero mutation leaves nothing out.
+	_ mutation = iota
 	// releaseUnseen: a release does not look at the API server first.
 	releaseUnseen
 	// noBarrier: the cooldown ends by the agent's last report, whatever version of the pool it had seen.

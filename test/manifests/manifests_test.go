@@ -105,7 +105,7 @@ func TestNothingIsForgotten(t *testing.T) {
 func TestRolesAsWritten(t *testing.T) {
 	made := map[string]*unstructured.Unstructured{}
 	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
-		made[u.GetKind()+" "+u.GetName()] = u
+		made[u.GetKind()+" "+u.GetNamespace()+"/"+u.GetName()] = u
 	}
 	files, err := filepath.Glob(filepath.Join(root, "manifests", "*-rbac.yaml"))
 	if err != nil {
@@ -117,7 +117,7 @@ func TestRolesAsWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, u := range written {
-			if got := made[u.GetKind()+" "+u.GetName()]; got != nil {
+			if got := made[u.GetKind()+" "+u.GetNamespace()+"/"+u.GetName()]; got != nil {
 				if diff := cmp.Diff(u.Object, got.Object); diff != "" {
 					t.Errorf("%s of %s (-want +got): %s", u.GetName(), file, diff)
 				}

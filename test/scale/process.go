@@ -168,7 +168,7 @@ func (p *program) await(ctx context.Context, what string, interval time.Duration
 		case <-p.Exited():
 			return 0, fmt.Errorf("wait for %s %s: it ended: %w; its log is %s", p.Name, what, p.ExitError(), p.LogPath())
 		case <-ctx.Done():
-			return 0, fmt.Errorf("wait for %s %s: %w (%v)", p.Name, what, context.Cause(ctx), last)
+			return 0, fmt.Errorf("wait for %s %s: %w (%w)", p.Name, what, context.Cause(ctx), last)
 		}
 	}
 }

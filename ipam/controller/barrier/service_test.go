@@ -71,7 +71,7 @@ func (w *world) Ask(_ context.Context, n pool.Node, probe netip.Addr) (pool.Node
 	w.probes++
 	w.node.Probes = []netip.Addr{probe}
 	w.node.ResourceVersion = fmt.Sprint("after probe ", w.probes)
-	return w.Get(nil, n.Name)
+	return w.Get(context.Background(), n.Name)
 }
 
 func (w *world) Delay(string) time.Duration { return w.delay }

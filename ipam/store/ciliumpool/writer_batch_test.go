@@ -84,7 +84,9 @@ func TestFirstConflictCostsNoPause(t *testing.T) {
 	for conflicts, paused := range []bool{false, false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			api := newAPI(t, ciliumNode())
-			api.fail = func(n int) (error, bool) { return only(n <= conflicts, apierrors.NewConflict(resource, "n", nil)), false }
+			api.fail = func(n int) (error, bool) {
+				return only(n <= conflicts, apierrors.NewConflict(resource, "n", nil)), false
+			}
 			ctx, cancel := context.WithCancel(t.Context())
 			w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return FromCiliumNode(ciliumNode()), true })
 			began := time.Now()

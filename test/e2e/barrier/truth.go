@@ -112,13 +112,6 @@ func (t *truth) seen(after time.Time) []sandbox {
 	return list
 }
 
-// count is how many sandboxes with an address there were.
-func (t *truth) count() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.boxes)
-}
-
 // endpoint reports whether the agent has an endpoint with the address. A sandbox whose network is being removed keeps
 // its file for a moment after the agent has let the address go. An agent that does not answer is asked until it does.
 func (t *truth) endpoint(ctx context.Context, a netip.Addr) bool {

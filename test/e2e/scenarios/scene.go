@@ -110,7 +110,10 @@ func (s *scene) remove(ctx context.Context, obj client.Object, options ...client
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("%T %s is still there (%v)", obj, obj.GetName(), err)
+		if err != nil {
+			return fmt.Errorf("check whether %T %s is gone: %w", obj, obj.GetName(), err)
+		}
+		return fmt.Errorf("%T %s is still there", obj, obj.GetName())
 	})
 }
 
