@@ -51,22 +51,6 @@ var begin = time.Unix(1_700_000_000, 0)
 
 func fixed(i int) string { return fmt.Sprintf("10.0.1.%d", 200+i) }
 
-// recordOf is the FixedIP of the i-th pod, deleted a minute ago if it is.
-func recordOf(i int, deleted bool) *v1alpha1.FixedIP {
-	f := &v1alpha1.FixedIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("record-%d", i)), Finalizers: []string{v1alpha1.Finalizer}, Annotations: map[string]string{v1alpha1.AnnotationUID: fmt.Sprintf("record-%d", i)}},
-		Spec: v1alpha1.FixedIPSpec{
-			IPs: []string{fixed(i)}, NodeName: "n", PodName: fmt.Sprintf("web-%d", i), Reclaim: identity.DefaultReclaim(),
-			Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1"},
-		},
-		Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod"},
-	}
-	if deleted {
-		f.DeletionTimestamp = &metav1.Time{Time: begin.Add(-time.Minute)}
-	}
-	return f
-}
-
 func podOf(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("pod-%d", i))}, Spec: corev1.PodSpec{NodeName: "n"}}
 }
@@ -165,19 +149,5 @@ func (s *stage) event(reason string) bool {
 		}
 	}
 }
-
-// told are the events that there are.
-func (s *stage) told() (all []string) {
-	for {
-		select {
-		case e := <-s.recorder.Events:
-			all = append(all, e)
-		default:
-			return all
-		}
-	}
-}
-
-const rests = "fixedip.io/cooldown"
 
 func objects(o ...client.Object) []client.Object { return o }

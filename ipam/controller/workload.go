@@ -10,20 +10,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"fixedip.io/fixedip/ipam/controller/internal/gather"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
-
-// workloadStore knows workloads.
-type workloadStore = gather.Workloads
-
-// errSuperseded is the error of a step whose state has changed since it was decided, and supersededRetry is how long
-// such a step waits.
-var errSuperseded = requeue.ErrSuperseded
-
-const supersededRetry = requeue.AfterConflict
 
 // newWorkloads returns the store of workloads, which the manager runs.
 func newWorkloads(mgr manager.Manager, kinds identity.Kinds) (*workloads.Store, error) {

@@ -118,9 +118,9 @@ const ConditionAssigned = "Assigned"
 
 // The reasons of ConditionAssigned.
 const (
-	// ReasonAssigned: the CiliumNode of the node has the subnet.
+	// ReasonAssigned means that the CiliumNode of the node has the subnet.
 	ReasonAssigned = "Assigned"
-	// ReasonOrphaned: the node is gone.
+	// ReasonOrphaned means that the node is gone.
 	ReasonOrphaned = "Orphaned"
 )
 

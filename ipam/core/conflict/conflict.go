@@ -37,7 +37,7 @@ const (
 	Pods     = "pods"
 	FixedIPs = "fixedips"
 	Pools    = "pools"
-	// WrongPod: a pod runs with the IP that is reserved for another.
+	// WrongPod means that a pod runs with the IP that is reserved for another.
 	WrongPod = "stranger"
 )
 

@@ -57,7 +57,7 @@ type GracePeriods struct {
 type ActionType int
 
 const (
-	// None: nothing, until the state changes.
+	// None means that nothing, until the state changes.
 	None ActionType = iota
 	// SetCondition writes the condition Mismatch.
 	SetCondition
@@ -78,18 +78,18 @@ type Action struct {
 
 // Reasons of the condition Mismatch.
 const (
-	// ReasonAsReserved: a mismatch is over.
+	// ReasonAsReserved means that a mismatch is over.
 	ReasonAsReserved = "AsReserved"
-	// ReasonWrongAddress: the pod runs with another IP. Its own is in the pool of its node, or of a node to which its
+	// ReasonWrongAddress means that the pod runs with another IP. Its own is in the pool of its node, or of a node to which its
 	// scheduler moves it.
 	ReasonWrongAddress = "WrongAddress"
-	// ReasonNoPoolEntry: the pod runs with another IP. Its own is in no pool that a restart would bring it to.
+	// ReasonNoPoolEntry means that the pod runs with another IP. Its own is in no pool that a restart would bring it to.
 	ReasonNoPoolEntry = "NoPoolEntry"
-	// ReasonNoCiliumEndpoint: other nodes do not know the pod, and its agent does not change that.
+	// ReasonNoCiliumEndpoint means that other nodes do not know the pod, and its agent does not change that.
 	ReasonNoCiliumEndpoint = "NoCiliumEndpoint"
-	// ReasonRestarting: the pod was evicted.
+	// ReasonRestarting means that the pod was evicted.
 	ReasonRestarting = "Restarting"
-	// ReasonRestartBlocked: the eviction was refused.
+	// ReasonRestartBlocked means that the eviction was refused.
 	ReasonRestartBlocked = "RestartBlocked"
 )
 

@@ -32,19 +32,19 @@ type Endpoint struct {
 type Issue string
 
 const (
-	// Healthy: nothing.
+	// Healthy means that nothing is wrong.
 	Healthy Issue = ""
-	// Stuck: it is being deleted, and finalizers hold it.
+	// Stuck means that it is being deleted, and finalizers hold it.
 	Stuck Issue = "Stuck"
-	// Podless: there is no pod of its name.
+	// Podless means that there is no pod of its name.
 	Podless Issue = "Podless"
-	// Stale: it is about a former pod of the name.
+	// Stale means that it is about a former pod of the name.
 	Stale Issue = "Stale"
-	// MisOwned: it is about the pod that runs, and its owner reference names a former one.
+	// MisOwned means that it is about the pod that runs, and its owner reference names a former one.
 	MisOwned Issue = "MisOwned"
-	// MisAddressed: the pod owns it, and it has other IPs.
+	// MisAddressed means that the pod owns it, and it has other IPs.
 	MisAddressed Issue = "MisAddressed"
-	// Missing: the pod has none.
+	// Missing means that the pod has none.
 	Missing Issue = "Missing"
 )
 

@@ -3,8 +3,6 @@
 
 package pool
 
-import ()
-
 // Undo returns the edits that put entries back to what they were before other edits, except those that were changed
 // again since.
 func (n Node) Undo(made []Edit) []Edit {

@@ -18,11 +18,11 @@ import (
 type Policy string
 
 const (
-	// Inherit: after the grace period they go to the first suitable node that joined since.
+	// Inherit means that after the grace period they go to the first suitable node that joined since.
 	Inherit Policy = "Inherit"
-	// Hold: they wait for a node of the same name.
+	// Hold means that they wait for a node of the same name.
 	Hold Policy = "Hold"
-	// Free: after the grace period the FixedIPs in them are deleted.
+	// Free means that after the grace period the FixedIPs in them are deleted.
 	Free Policy = "Free"
 )
 
@@ -49,15 +49,15 @@ type Origin string
 
 // The origins.
 const (
-	// Carved: from the cluster pools.
+	// Carved means that they were cut from the cluster pools.
 	Carved Origin = "carved"
-	// Brought: by the node itself, as Node.spec.podCIDRs.
+	// Brought means that the node itself brought them, as Node.spec.podCIDRs.
 	Brought Origin = "brought"
-	// Returned: the node had them before.
+	// Returned means that the node had them before.
 	Returned Origin = "returned"
-	// Inherited: from a node that is gone, by a node that joins.
+	// Inherited means that from a node that is gone, by a node that joins.
 	Inherited Origin = "inherited"
-	// Adopted: from a node that is gone, by a node that has subnets.
+	// Adopted means that from a node that is gone, by a node that has subnets.
 	Adopted Origin = "adopted"
 )
 

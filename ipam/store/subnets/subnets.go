@@ -29,9 +29,9 @@ import (
 )
 
 var (
-	// ErrTaken: the subnet is claimed already.
+	// ErrTaken means that the subnet is claimed already.
 	ErrTaken = errors.New("the subnet has been claimed already")
-	// ErrChanged: the NodeSubnet was written or deleted since it was read. Nothing was written.
+	// ErrChanged means that the NodeSubnet was written or deleted since it was read. Nothing was written.
 	ErrChanged = errors.New("the NodeSubnet has changed")
 )
 

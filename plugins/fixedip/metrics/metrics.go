@@ -17,21 +17,21 @@ const namespace = "fixedip"
 type Result string
 
 const (
-	// Written: the claim was written into the pool of the node.
+	// Written means that the claim was written into the pool of the node.
 	Written Result = "written"
-	// Standing: the pool already had the entries of the pod, and nothing was written.
+	// Standing means that the pool already had the entries of the pod, and nothing was written.
 	Standing Result = "existing"
-	// Taken: another pod has the address.
+	// Taken means that another pod has the address.
 	Taken Result = "conflict"
-	// Gone: the CiliumNode does not exist.
+	// Gone means that the CiliumNode does not exist.
 	Gone Result = "node_gone"
-	// TimedOut: the claim was not written within claimTimeout. It may have been written.
+	// TimedOut means that the claim was not written within claimTimeout. It may have been written.
 	TimedOut Result = "timeout"
-	// Moved: the addresses were moved to the pool of the pod's new node.
+	// Moved means that the addresses were moved to the pool of the pod's new node.
 	Moved Result = "migrated"
-	// Unfenced: the previous pod with these addresses may still run.
+	// Unfenced means that the previous pod with these addresses may still run.
 	Unfenced Result = "old_pod_running"
-	// Failed: any other error. The claim may have been written.
+	// Failed means any other error. The claim may have been written.
 	Failed Result = "error"
 )
 
@@ -39,23 +39,23 @@ const (
 type Cause string
 
 const (
-	// Owner: the pod's reservation changed.
+	// Owner means that the pod's reservation changed.
 	Owner Cause = "owner"
-	// Node: the home node of the pod's address, or its pool, changed.
+	// Node means that the home node of the pod's address, or its pool, changed.
 	Node Cause = "node"
-	// Room: an address became free.
+	// Room means that an address became free.
 	Room Cause = "room"
-	// Slot: a slot of the pod's workload became free.
+	// Slot means that a slot of the pod's workload became free.
 	Slot Cause = "slot"
-	// Workload: the pod's workload became known, or its annotations changed.
+	// Workload means that the pod's workload became known, or its annotations changed.
 	Workload Cause = "workload"
-	// Annotation: the annotations of the pod changed.
+	// Annotation means that the annotations of the pod changed.
 	Annotation Cause = "annotation"
-	// Failover: the home node cannot take the pod, and other nodes are tried.
+	// Failover means that the home node cannot take the pod, and other nodes are tried.
 	Failover Cause = "failover"
-	// Time: the time came at which the pod may be placed.
+	// Time means that the time came at which the pod may be placed.
 	Time Cause = "time"
-	// Missed: a relevant change arrived while the pod was being refused.
+	// Missed means that a relevant change arrived while the pod was being refused.
 	Missed Cause = "missed"
 )
 
