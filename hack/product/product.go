@@ -5,6 +5,7 @@ package product
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -114,6 +115,8 @@ type ControllerOptions struct {
 	Args []string
 	// Kubeconfig replaces the kubeconfig of the controller, for tests with a proxy.
 	Kubeconfig string
+	// Env is added to the environment, as NAME=value.
+	Env []string
 }
 
 // StartController starts a controller. The name distinguishes replicas.
@@ -132,5 +135,5 @@ func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) 
 		"--agent-report-timeout=2s",
 		"-v=2",
 	}, o.Args...)
-	return c.StartProcess(name, bin, args...)
+	return c.Run(context.Background(), name, cluster.Program{Bin: bin, Args: args, Env: o.Env})
 }

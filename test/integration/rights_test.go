@@ -35,6 +35,8 @@ var usedElsewhere = map[string]map[string]string{
 		right("patch", "cilium.io", "ciliumendpoints", "", ""):    "handing one on to the pod that has its name now: TestG6CEPKeeper",
 		right("delete", "cilium.io", "ciliumendpoints", "", ""):   "removing one that has outlived its pod: TestG6CEPKeeper",
 		right("patch", "cilium.io", "ciliumnodes/status", "", ""): "asking an agent to give up a dynamic entry: TestShrinkAcrossRestarts",
+		right("update", "fixedip.io", "nodesubnets", "", ""):      "giving a subnet to the node that inherits it: TestNodeReplaced",
+		right("delete", "fixedip.io", "nodesubnets", "", ""):      "giving up the subnet of a node that is gone: TestHoldAndFree",
 		right("patch", "events.k8s.io", "events", "", ""):         "counting an event that repeats: whatever test meets one, none in particular",
 	},
 	"fixedip-scheduler": {
@@ -48,7 +50,13 @@ func TestRightsAreUsed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
 	e := start(t, options{noScheduler: true, controlPlaneArgs: []string{"--audit-log=" + log}})
-	e.startController("controller", append([]string{"--workload-kind=Deployment.apps=Slot", "--resync-period=5s"}, defaultPool...)...)
+	// The controller lists what it watches only if the API server does not stream the initial list.
+	var err error
+	e.controller, err = product.StartController(e.Cluster, "controller", e.program("fixedip-controller"), product.ControllerOptions{
+		Lease: testLease, Args: append([]string{"--workload-kind=Deployment.apps=Slot", "--resync-period=5s"}, defaultPool...),
+		Env: []string{"KUBE_FEATURE_WatchListClient=false"},
+	})
+	e.must(err)
 	e.startScheduler("scheduler", product.SchedulerOptions{Workloads: "[{apiGroup: apps, kind: Deployment, identity: Slot}]"})
 	e.startNode("node-1")
 	e.must(e.WaitNodeReady(e.whileAllRun(), "node-1"))

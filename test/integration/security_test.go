@@ -139,7 +139,7 @@ func (e *env) leastPrivilege() {
 			each("get,list,watch", "apps", "statefulsets"), each("get,list,watch", "apps", "deployments"),
 			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("patch", "cilium.io", "ciliumnodes/status"),
 			each("get,list,watch,patch,delete", "cilium.io", "ciliumendpoints"),
-			each("get,list,watch,create,update,delete", "fixedip.io", "fixedips"), each("update", "fixedip.io", "fixedips/status"), each("get,list,watch,create,update,delete", "fixedip.io", "nodesubnets"), each("update", "fixedip.io", "nodesubnets/status"),
+			each("get,list,watch,create,update,delete", "fixedip.io", "fixedips"), each("update", "fixedip.io", "fixedips/status"), each("list,watch,create,update,delete", "fixedip.io", "nodesubnets"), each("update", "fixedip.io", "nodesubnets/status"),
 			each("create,patch", "events.k8s.io", "events"),
 			[]string{
 				right("create", "coordination.k8s.io", "leases", "", system),
