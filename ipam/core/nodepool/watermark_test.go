@@ -122,7 +122,7 @@ func TestRested(t *testing.T) {
 		"10.0.1.2": pool.CooldownEntry("", now.Add(-59*time.Second)),
 		"10.0.1.3": pool.CooldownEntry("", now.Add(-90*time.Second)),
 		"10.0.1.4": pool.CooldownEntry("", now.Add(-90*time.Second)),
-		"10.0.1.5": pool.Entry{Kind: pool.Cooldown},
+		"10.0.1.5": {Kind: pool.Cooldown},
 		"10.0.1.6": pool.ForOwner("db/mysql-0"),
 	}, "10.0.1.3")
 	edits, next := nodepool.ExpireCooldowns(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
