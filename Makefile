@@ -218,7 +218,7 @@ explore: ## Explores deeper (STATES=10000000 for each scope; a million states ta
 .PHONY: test-sim
 test-sim: ## Runs the product in a model of the cluster for a minute with a fixed seed, and compares the model's agent with Cilium's allocator
 	CGO_ENABLED=1 go test -race -count=1 ./test/sim -rapid.nofailfile -rapid.seed=1
-	go test -count=1 ./test/sim/agent
+	go test -count=1 -timeout 20m ./test/sim/agent
 
 # One run of the model is 300 steps. A seed of 0 is drawn.
 STEPS ?= 100000

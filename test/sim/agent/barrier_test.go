@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -171,7 +173,7 @@ func TestBarrierAgainstCilium(t *testing.T) {
 	pools := ciliumpool.New(patches{api: real.server})
 	count := map[agentview.State]int{}
 	var longest time.Duration
-	for i := range 1000 {
+	for i := range barriers(t) {
 		a := netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i%size)})
 		edit(t, pools, a, pool.ForOwner("fixedip.io/withheld"))
 		began := time.Now()
@@ -244,4 +246,17 @@ func ask(t *testing.T, pools *ciliumpool.Pools) agentview.Evidence {
 		return answer == agentview.Complete
 	})
 	return evidence
+}
+
+// barriers is how often the agent is asked: FIXEDIP_BARRIERS, or what make test has time for.
+func barriers(t *testing.T) int {
+	text, ok := os.LookupEnv("FIXEDIP_BARRIERS")
+	if !ok {
+		return 200
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("FIXEDIP_BARRIERS is %q, which is not a number", text)
+	}
+	return n
 }
