@@ -305,6 +305,9 @@ func TestLateAgentOfSlots(t *testing.T) {
 
 	e.create(deployment("shop", 3))
 	slots := e.awaitSlots(3)
+	e.await("wait for a pod to have another address", func([]witness.Row) bool { return e.mismatched(metav1.ConditionTrue, "WrongAddress") > 0 })
+	// Each takeover is a new claim, so that an agent that stays behind gets each next pod wrong too.
+	late.setDelay(0)
 	first := map[string]witness.Row{}
 	e.await("wait for all to run at the slots", func(rows []witness.Row) bool {
 		clear(first)
@@ -319,6 +322,7 @@ func TestLateAgentOfSlots(t *testing.T) {
 		t.Error("no pod got another IP than its claim, so that this has tested nothing")
 	}
 
+	late.setDelay(3 * time.Second)
 	replaced := map[string]bool{}
 	replace := func(name string) {
 		replaced[name] = true
