@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,13 +30,20 @@ type cluster struct {
 	slots       FreeSlots
 	// evaluations counts the calls of each method.
 	evaluations map[string]int
-	// woken are the pods that were activated since the last look, sorted.
-	woken []string
+	// activations has the pods that were activated since the last look. Timers add to it too.
+	activations struct {
+		sync.Mutex
+		pods []string
+	}
 }
 
 func newCluster() *cluster {
 	c := &cluster{store: toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), unfit: map[string]bool{}, full: map[string]bool{}, evaluations: map[string]int{}}
-	c.Queue = newQueue(c.store, c, func(pods map[string]*corev1.Pod) { c.woken = append(c.woken, slices.Sorted(maps.Keys(pods))...) })
+	c.Queue = newQueue(c.store, c, func(pods map[string]*corev1.Pod) {
+		c.activations.Lock()
+		defer c.activations.Unlock()
+		c.activations.pods = append(c.activations.pods, slices.Sorted(maps.Keys(pods))...)
+	})
 	return c
 }
 
@@ -80,11 +88,13 @@ func (c *cluster) wakes(t *testing.T, what string, e Event, want ...string) {
 func (c *cluster) expect(t *testing.T, what string, want ...string) {
 	t.Helper()
 	c.process()
-	slices.Sort(c.woken)
-	if !slices.Equal(c.woken, want) {
-		t.Errorf("%s: woken %v, want %v", what, c.woken, want)
+	c.activations.Lock()
+	defer c.activations.Unlock()
+	slices.Sort(c.activations.pods)
+	if !slices.Equal(c.activations.pods, want) {
+		t.Errorf("%s: woken %v, want %v", what, c.activations.pods, want)
 	}
-	c.woken = nil
+	c.activations.pods = nil
 }
 
 // Each pod is woken by each of its causes, once, and by nothing else. Finding S7.
