@@ -43,17 +43,17 @@ func DefaultConfig() Config {
 func (c Config) Validate() field.ErrorList {
 	var errs field.ErrorList
 	if _, err := identity.ParseOnMismatch(c.OnMismatch); err != nil {
-		errs = append(errs, field.NotSupported(field.NewPath("on-mismatch"), c.OnMismatch, []identity.OnMismatch{identity.Restart, identity.Report}))
+		errs = append(errs, field.NotSupported(field.NewPath("mismatch-policy"), c.OnMismatch, []identity.OnMismatch{identity.Restart, identity.Report}))
 	}
 	if c.Restarts < 1 {
-		errs = append(errs, field.Invalid(field.NewPath("max-restarts"), c.Restarts, "must be at least 1; to restart no pods, set on-mismatch to Report"))
+		errs = append(errs, field.Invalid(field.NewPath("max-concurrent-restarts"), c.Restarts, "must be at least 1; to restart no pods, set mismatch-policy to Report"))
 	}
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
 	}{
-		{"restart-after", c.RestartAfter},
-		{"cep-patience", c.EndpointPatience},
+		{"mismatch-grace-period", c.RestartAfter},
+		{"cep-grace-period", c.EndpointPatience},
 		{"cep-termination-timeout", c.EndpointTermination},
 	} {
 		if d.value < time.Second {
