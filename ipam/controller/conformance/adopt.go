@@ -92,7 +92,7 @@ func (r *adopter) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 func (r *adopter) adopt(ctx context.Context, pod *corev1.Pod) (reconcile.Result, error) {
 	id, wanted, err := r.Adoption.Wants(pod, r.Kinds)
 	if err != nil {
-		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; its IPs are not fixed", err)
+		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; its address is not fixed", err)
 	}
 	ips := conformance.AdoptableIPs(pod, r.Adoption.IPv4Only)
 	if err != nil || !wanted || len(ips) == 0 {
