@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
-	"fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
@@ -109,7 +109,7 @@ func judge(t *testing.T, o *options, name, value string) {
 }
 
 // usable checks the assumptions of all controllers about a configuration.
-func usable(t *testing.T, cfg controller.Config) {
+func usable(t *testing.T, cfg config.Config) {
 	t.Helper()
 	for _, p := range cfg.ClusterPools {
 		if subnet, ok := address.Carve([]address.ClusterPool{p}, p.Family(), address.Union(nil)); !ok || subnet.Bits() != p.MaskSize || !p.CIDR.Contains(subnet.Addr()) {

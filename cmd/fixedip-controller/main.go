@@ -27,6 +27,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
+	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
@@ -120,7 +121,7 @@ func run(o *options) error {
 }
 
 // standDown keeps no CiliumEndpoints if Cilium makes none.
-func standDown(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Scheme, cfg *controller.Config) error {
+func standDown(ctx context.Context, kubeconfig *rest.Config, kinds *runtime.Scheme, cfg *ipamconfig.Config) error {
 	if !cfg.Verify.Endpoints {
 		return nil
 	}

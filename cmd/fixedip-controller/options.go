@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"fixedip.io/fixedip/ipam/controller"
+	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -66,7 +66,7 @@ func defaults() *options {
 		// Releasing a thousand addresses at once takes three requests each. The API server has its own limits.
 		qps:                    500,
 		burst:                  1000,
-		subnetSource:           string(controller.ClusterPool),
+		subnetSource:           string(config.ClusterPool),
 		subnetPolicy:           string(subnetplan.Inherit),
 		subnetHold:             time.Minute,
 		ipv4MaskSizes:          []int{24},
@@ -83,7 +83,7 @@ func defaults() *options {
 		stripManagedFields:     true,
 		verify:                 conformance.DefaultConfig(),
 		finalizerDeadline:      10 * time.Minute,
-		sweepInterval:          controller.DefaultSweepInterval,
+		sweepInterval:          config.DefaultSweepInterval,
 		leaderElection:         true,
 		leaderElectionID:       "cilium-ipam-leader",
 		leaseDuration:          15 * time.Second,
@@ -144,12 +144,12 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 }
 
 // config converts the flags to a Config. An error names the flag and the value.
-func (o *options) config() (controller.Config, error) {
+func (o *options) config() (config.Config, error) {
 	if o.leaderElectionNamespace == "" {
 		o.leaderElectionNamespace = ownNamespace(o.kubeconfig)
 	}
-	cfg := controller.Config{
-		SubnetSource:       controller.SubnetSource(o.subnetSource),
+	cfg := config.Config{
+		SubnetSource:       config.SubnetSource(o.subnetSource),
 		SubnetPolicy:       subnetplan.Policy(o.subnetPolicy),
 		SubnetHold:         o.subnetHold,
 		Watermark:          o.watermark,

@@ -15,12 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/fixedip"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/controller/nodepool"
 	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -34,7 +36,7 @@ import (
 
 // parts are what the controllers share.
 type parts struct {
-	cfg    Config
+	cfg    config.Config
 	ledger *ledger.Ledger
 	pools  *ciliumpool.Pools
 	claims *subnets.Store
@@ -58,7 +60,7 @@ func newFeeds() feeds {
 	return feeds{nodes: &source.Feed{}, identities: &source.Feed{}, joining: &source.Feed{}, orphans: &source.Feed{}, slots: &source.Feed{}, verified: &source.Feed{}, adopted: &source.Feed{}}
 }
 
-func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, error) {
+func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*parts, error) {
 	live, err := liveClient(mgr)
 	if err != nil {
 		return nil, err
@@ -95,7 +97,7 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg Config) (*parts, err
 func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
 	// The ledger is behind its watch.
 	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
-		to.nodes.Add(nodeRequest(node))
+		to.nodes.Add(nodepool.Request(node))
 		if change.Appeared || change.Moved {
 			to.joining.Add(subnet.NodeRequest(node))
 			to.orphans.Add(subnet.All)
@@ -120,13 +122,13 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *fi
 		to.identities.Add(source.Request(client.ObjectKeyFromObject(record).String())...)
 		to.verified.Add(source.Request(conformance.HolderOf(record))...)
 		for _, node := range freed {
-			to.nodes.Add(nodeRequest(node))
+			to.nodes.Add(nodepool.Request(node))
 		}
 		// What is kept may be in the way of a pool, or a pool's dynamic entry in its way.
 		for _, ip := range record.Spec.IPs {
 			if a, err := address.Parse(ip); err == nil {
 				if home, ok := p.ledger.Home(a); ok {
-					to.nodes.Add(nodeRequest(home))
+					to.nodes.Add(nodepool.Request(home))
 				}
 			}
 		}

@@ -1,6 +1,12 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package controller is the IPAM controller for Cilium's CRD mode: it gives nodes their subnets,
+// keeps their pools filled, and keeps the FixedIPs: the records of what the scheduler claims.
+//
+// It is glue over controller-runtime: it reads caches, asks ipam/core/plan what to do, and has it
+// done by ipam/store. It may not decide about addresses itself, and keeps nothing in memory that
+// it could not read from the API again.
 package controller
 
 import (
@@ -18,6 +24,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
+	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/fixedip"
@@ -26,6 +33,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/controller/nodepool"
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/core/endpoint"
@@ -36,13 +44,13 @@ import (
 
 // CacheOptions returns the options of the manager's cache: the kinds that the controllers watch, and the fields that
 // they read.
-func CacheOptions(cfg Config) cache.Options {
+func CacheOptions(cfg config.Config) cache.Options {
 	return informers.Options(cfg.Adoption, cfg.Verify.Endpoints)
 }
 
 // Setup adds the controllers to a manager. ctx bounds the writes that are under way when the
 // manager stops.
-func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
+func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if cfg.DryRun {
 		var err error
 		if mgr, err = newDryRunManager(mgr); err != nil {
@@ -71,8 +79,11 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := index.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	pools := p.newNodeReconciler()
-	if err := pools.setup(mgr, to.nodes); err != nil {
+	pools := nodepool.New(nodepool.Options{
+		Config: p.cfg, Ledger: p.ledger, Writer: p.writer, Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
+		Kinds: p.kinds, RecordsSeen: p.watched["fixedips"],
+	})
+	if err := pools.Setup(mgr, to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
 	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, to.joining.Source(p.watched["fixedips"], none), to.orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })); err != nil {
@@ -144,12 +155,12 @@ func (p *parts) newFixedIPControllers(to feeds) (*fixedip.Controller, *release.C
 // none asks for nothing: the package subnet asks for all nodes when it is ready for them.
 func none() []reconcile.Request { return nil }
 
-func (p *parts) newSubnetController(pools *nodeReconciler, to feeds) *subnet.Controller {
+func (p *parts) newSubnetController(pools *nodepool.Reconciler, to feeds) *subnet.Controller {
 	return &subnet.Controller{
 		Assigner: &subnet.Assigner{Options: subnet.Options{
 			Store: p.claims, Pools: p.pools, Writer: p.writer, Ledger: p.ledger, API: p.live, Cached: p.cached,
-			Rules: p.cfg.subnetRules(), FromNode: p.cfg.SubnetSource == FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
-			Fill: pools.firstEntries,
+			Rules: p.cfg.SubnetRules(), FromNode: p.cfg.SubnetSource == config.FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
+			Fill: pools.FirstEntries,
 		}},
 		Events: p.events, Resync: p.cfg.SweepInterval,
 		Synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
@@ -158,15 +169,5 @@ func (p *parts) newSubnetController(pools *nodeReconciler, to feeds) *subnet.Con
 				to.joining.Add(subnet.NodeRequest(n))
 			}
 		},
-	}
-}
-
-func (p *parts) newNodeReconciler() *nodeReconciler {
-	return &nodeReconciler{
-		ledger: p.ledger, writer: p.writer, cached: p.cached, live: p.live, events: p.events, clock: p.clock, cfg: p.cfg,
-		kinds:       p.kinds,
-		untracked:   map[string]string{},
-		answers:     newAnswers(p.clock),
-		recordsSeen: p.watched["fixedips"],
 	}
 }

@@ -30,6 +30,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	ipamcontroller "fixedip.io/fixedip/ipam/controller"
+	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -46,12 +47,12 @@ const coolDown = time.Minute
 // clusterPool is small: subnets run out, and so do the addresses in them.
 var clusterPool = address.ClusterPool{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}
 
-func controllerConfig() ipamcontroller.Config {
+func controllerConfig() ipamconfig.Config {
 	verify := conformance.DefaultConfig()
 	verify.Endpoints = false
-	return ipamcontroller.Config{
+	return ipamconfig.Config{
 		ClusterPools:       []address.ClusterPool{clusterPool},
-		SubnetSource:       ipamcontroller.ClusterPool,
+		SubnetSource:       ipamconfig.ClusterPool,
 		SubnetPolicy:       subnetplan.Inherit,
 		SubnetHold:         2 * time.Minute,
 		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
@@ -62,7 +63,7 @@ func controllerConfig() ipamcontroller.Config {
 		AgentSilence:       agentReportTimeout,
 		Failover:           v1alpha1.Wait,
 		FinalizerDeadline:  10 * time.Minute,
-		SweepInterval:      ipamcontroller.DefaultSweepInterval,
+		SweepInterval:      ipamconfig.DefaultSweepInterval,
 		Namespace:          "kube-system",
 		Adoption:           identity.Adoption{Schedulers: []string{schedulerName}},
 		Verify:             verify,

@@ -1,13 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller is the IPAM controller for Cilium's CRD mode: it gives nodes their subnets,
-// keeps their pools filled, and keeps the FixedIPs: the records of what the scheduler claims.
-//
-// It is glue over controller-runtime: it reads caches, asks ipam/core/plan what to do, and has it
-// done by ipam/store. It may not decide about addresses itself, and keeps nothing in memory that
-// it could not read from the API again.
-package controller
+package config
 
 import (
 	"fmt"
@@ -92,8 +86,8 @@ type Config struct {
 	Verify conformance.Config
 }
 
-// subnetRules are what the config says about subnets.
-func (c Config) subnetRules() subnetplan.Rules {
+// SubnetRules are what the config says about subnets.
+func (c Config) SubnetRules() subnetplan.Rules {
 	return subnetplan.Rules{Pools: c.ClusterPools, Policy: c.SubnetPolicy, Hold: c.SubnetHold, Failover: c.Failover}
 }
 

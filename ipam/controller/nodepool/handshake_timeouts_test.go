@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"errors"
@@ -10,44 +10,33 @@ import (
 	"time"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // shrinking is a node whose pool has one free entry too many, 10.0.1.2, and the reconciler of pools.
 type shrinking struct {
 	*stage
-	r *nodeReconciler
+	r *Reconciler
 }
 
 func newShrinking(t *testing.T) *shrinking {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	s := &shrinking{stage: newStage(t, nil, objects(node))}
+	s := &shrinking{stage: newStage(t, nil, controllertest.Objects(node))}
 	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": pool.ForOwner("router")}, map[string]string{"10.0.1.3": "router"})
-	cfg := Config{
-		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool,
-		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		Watermark:    nodepool.Watermark{Free: 1, Max: 9},
-	}
-	l := s.ledger
-	s.r = &nodeReconciler{
-		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
-		kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
-	}
+	s.r = s.reconciler(func(o *Options) {
+		o.Config.Watermark, o.Config.CoolDown = nodepool.Watermark{Free: 1, Max: 9}, 0
+	})
 	return s
 }
 
@@ -55,26 +44,19 @@ func newShrinking(t *testing.T) *shrinking {
 // looked at again.
 func (s *shrinking) looks() (patches int, again time.Duration) {
 	s.t.Helper()
-	var cn ciliumv2.CiliumNode
-	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
-		s.t.Fatal(err)
-	}
-	s.ledger.SetNode(ciliumpool.FromCiliumNode(&cn))
-	before := s.patches
-	result, err := s.r.Reconcile(s.t.Context(), nodeRequest("n"))
+	s.syncLedger()
+	before := s.Patches
+	result, err := s.r.Reconcile(s.t.Context(), Request("n"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return s.patches - before, result.RequeueAfter
+	return s.Patches - before, result.RequeueAfter
 }
 
 // is checks where the handshake over 10.0.1.2 stands, and whether there is an entry.
 func (s *shrinking) is(state ipamtypes.IPReleaseStatus, listed bool) {
 	s.t.Helper()
-	var cn ciliumv2.CiliumNode
-	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
-		s.t.Fatal(err)
-	}
+	cn := s.node()
 	if _, ok := cn.Spec.IPAM.Pool["10.0.1.2"]; cn.Status.IPAM.ReleaseIPs["10.0.1.2"] != state || ok != listed {
 		s.t.Errorf("the handshakes are %v, an entry: %v; want %q, %v", cn.Status.IPAM.ReleaseIPs, ok, state, listed)
 	}
@@ -91,14 +73,9 @@ func (s *shrinking) wants(what string, patches int, again time.Duration) {
 // answer is the agent's.
 func (s *shrinking) answer(state ipamtypes.IPReleaseStatus) {
 	s.t.Helper()
-	var cn ciliumv2.CiliumNode
-	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
-		s.t.Fatal(err)
-	}
+	cn := s.node()
 	cn.Status.IPAM.ReleaseIPs["10.0.1.2"] = state
-	if err := s.api.Update(s.t.Context(), &cn); err != nil {
-		s.t.Fatal(err)
-	}
+	s.update(cn)
 }
 
 // An agent forgets its answer when somebody writes a label of its CiliumNode just then. What it was asked is
@@ -108,15 +85,15 @@ func TestAgentForgetsItsAnswer(t *testing.T) {
 	s.wants("at first", 1, 0)
 	s.is("marked-for-release", true)
 	s.wants("asked", 0, answerWithin)
-	s.clock.Step(answerWithin - time.Second)
+	s.Clock.Step(answerWithin - time.Second)
 	s.wants("soon after", 0, time.Second)
-	if s.event("ReleaseUnanswered") {
+	if s.Event("ReleaseUnanswered") {
 		t.Error("it is said too early that there is no answer")
 	}
-	s.clock.Step(time.Second)
+	s.Clock.Step(time.Second)
 	s.looks()
 	s.is("", true)
-	if !s.event("ReleaseUnanswered") {
+	if !s.Event("ReleaseUnanswered") {
 		t.Error("nobody is told that there is no answer")
 	}
 	s.wants("ended", 1, 0)
@@ -128,10 +105,10 @@ func TestAgentForgetsItsAnswer(t *testing.T) {
 	s.wants("answered", 2, 0)
 	s.is("released", false)
 	s.wants("taken out", 0, answerWithin)
-	s.clock.Step(answerWithin)
+	s.Clock.Step(answerWithin)
 	s.looks()
 	s.is("", false)
-	s.clock.Step(time.Hour)
+	s.Clock.Step(time.Hour)
 	s.wants("at rest", 0, 0)
 }
 
@@ -143,17 +120,17 @@ func TestNobodyIsThereToAnswer(t *testing.T) {
 	ready := func(status corev1.ConditionStatus) {
 		t.Helper()
 		var node corev1.Node
-		if err := s.cached.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		if err := s.Cached.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
 			t.Fatal(err)
 		}
 		node.Status.Conditions[0].Status = status
-		if err := s.cached.Status().Update(t.Context(), &node); err != nil {
+		if err := s.Cached.Status().Update(t.Context(), &node); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ready(corev1.ConditionUnknown)
 	for range 5 {
-		s.clock.Step(answerWithin)
+		s.Clock.Step(answerWithin)
 		s.wants("the node is not heard of", 0, answerWithin)
 	}
 	ready(corev1.ConditionTrue)
@@ -168,26 +145,26 @@ func TestUnansweredIsWrittenOnce(t *testing.T) {
 	s := newShrinking(t)
 	s.looks()
 	s.looks()
-	s.clock.Step(answerWithin)
-	s.onPatch = func() (func(), error) {
+	s.Clock.Step(answerWithin)
+	s.OnPatch = func() (func(), error) {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "ciliumnodes"}, "n", errors.New("no"))
 	}
-	before := s.patches
-	if _, err := s.r.Reconcile(t.Context(), nodeRequest("n")); err == nil || s.patches != before+1 {
-		t.Fatalf("%v, %d writes; want one that fails", err, s.patches-before)
+	before := s.Patches
+	if _, err := s.r.Reconcile(t.Context(), Request("n")); err == nil || s.Patches != before+1 {
+		t.Fatalf("%v, %d writes; want one that fails", err, s.Patches-before)
 	}
 	for range 3 {
 		s.wants("after it failed", 0, 2*answerWithin)
 	}
-	s.onPatch = nil
-	s.clock.Step(2 * answerWithin)
+	s.OnPatch = nil
+	s.Clock.Step(2 * answerWithin)
 	s.wants("after another wait", 1, 0)
 	s.is("", true)
 }
 
 // What is remembered is of one CiliumNode, one address and one state.
 func TestAnswersAreWaitedForAnew(t *testing.T) {
-	clock := clocktesting.NewFakePassiveClock(begin)
+	clock := clocktesting.NewFakePassiveClock(controllertest.Begin)
 	a := netip.MustParseAddr("10.0.1.2")
 	asked := pool.Node{Name: "n", UID: "1", Entries: map[netip.Addr]pool.Entry{a: {}}, Handshakes: map[netip.Addr]pool.Handshake{a: pool.Asked}}
 	with := func(change func(*pool.Node)) pool.Node {

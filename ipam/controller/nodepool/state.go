@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 
+	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -29,7 +30,7 @@ const defaultPodCapacity = 110
 
 // duty is what the pool of one node has to be, by its Node and its pods.
 type duty struct {
-	cfg Config
+	cfg config.Config
 	now time.Time
 	// strict: the pool holds owned entries only.
 	strict bool
@@ -68,15 +69,15 @@ type duty struct {
 }
 
 // dutyFor gathers it from the caches.
-func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error) {
-	d := &duty{cfg: r.cfg, now: r.clock.Now(), capacity: defaultPodCapacity, held: r.podHas(ctx, n.Name), kept: r.ledger.Kept}
-	d.lingers = func(a netip.Addr) bool { return n.Home(a) && r.ledger.Lingers(a, n.Name) }
+func (r *Reconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error) {
+	d := &duty{cfg: r.Config, now: r.Clock.Now(), capacity: defaultPodCapacity, held: r.podHas(ctx, n.Name), kept: r.Ledger.Kept}
+	d.lingers = func(a netip.Addr) bool { return n.Home(a) && r.Ledger.Lingers(a, n.Name) }
 	node, err := r.nodeOf(ctx, n.Name)
 	if err != nil {
 		return nil, err
 	}
 	if node != nil {
-		d.strict = r.cfg.StrictNodes.Matches(labels.Set(node.Labels))
+		d.strict = r.Config.StrictNodes.Matches(labels.Set(node.Labels))
 		if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
 			d.capacity = pods.Value()
 		}
@@ -88,10 +89,10 @@ func (r *nodeReconciler) dutyFor(ctx context.Context, n pool.Node) (*duty, error
 		d.late, d.answerDue = nil, sooner(d.answerDue, d.now.Add(answerWithin))
 	}
 	d.stays = func(namespace, name string) bool {
-		stays, err := needsEntry(ctx, r.cached, r.kinds, n.Name, namespace, name)
+		stays, err := needsEntry(ctx, r.Cached, r.Kinds, n.Name, namespace, name)
 		return err != nil || stays
 	}
-	pods, err := index.PodsOnNode(ctx, r.cached, n.Name)
+	pods, err := index.PodsOnNode(ctx, r.Cached, n.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -138,8 +139,8 @@ func without(n pool.Node, owners []string) int {
 }
 
 // lookLive replaces what the caches say of the node and its pods by what the API server has.
-func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) error {
-	node, err := index.Node(ctx, r.live, n.Name)
+func (d *duty) lookLive(ctx context.Context, r *Reconciler, n pool.Node) error {
+	node, err := index.Node(ctx, r.Live, n.Name)
 	if err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (d *duty) lookLive(ctx context.Context, r *nodeReconciler, n pool.Node) err
 	d.gone = map[string]bool{}
 	for _, e := range nodepool.StaleUnreserved(n, d.stays) {
 		namespace, name, _ := pool.SplitOwnerKey(e.Owner)
-		stays, err := needsEntry(ctx, r.live, r.kinds, n.Name, namespace, name)
+		stays, err := needsEntry(ctx, r.Live, r.Kinds, n.Name, namespace, name)
 		if err != nil {
 			return err
 		}
@@ -212,8 +213,8 @@ func (d *duty) untold(n pool.Node) int {
 	return len(pool.NodeOwners) - told
 }
 
-// firstEntries returns what the first pool of a node needs beside the addresses that are reserved or in use.
-func (r *nodeReconciler) firstEntries(ctx context.Context, n pool.Node) (func(pool.Node) []pool.Edit, error) {
+// FirstEntries returns what the first pool of a node needs beside the addresses that are reserved or in use.
+func (r *Reconciler) FirstEntries(ctx context.Context, n pool.Node) (func(pool.Node) []pool.Edit, error) {
 	d, err := r.dutyFor(ctx, n)
 	if err != nil {
 		return nil, err
@@ -315,7 +316,7 @@ func sooner(a, b time.Time) time.Time {
 }
 
 // tell says what the pool lacks that no edit can give it.
-func (d *duty) tell(r *nodeReconciler, n pool.Node) {
+func (d *duty) tell(r *Reconciler, n pool.Node) {
 	if d.strict {
 		if _, short := nodepool.Strict(n, d.occupants, d.kept); short > 0 {
 			r.warn(n, "SubnetFull", "FillPool", "The node is strict, %d addresses are needed for it and its pods, and subnets %v have none left", short, n.PodCIDRs)

@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 
 // write brings the pool up to date. A pod that was bound to the node during the write under the name of a pod that
 // is gone has the unreserved entry of that name again.
-func (r *nodeReconciler) write(ctx context.Context, n pool.Node, d *duty, untrack bool) error {
-	_, err := r.writer.Apply(ctx, ciliumpool.Change{
+func (r *Reconciler) write(ctx context.Context, n pool.Node, d *duty, untrack bool) error {
+	_, err := r.Writer.Apply(ctx, ciliumpool.Change{
 		Request: ciliumpool.Request{
 			Node: n.Name,
 			Decide: func(n pool.Node) ([]pool.Edit, error) {

@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -36,23 +37,28 @@ import (
 // restedSlack is for timers that end a little early.
 const restedSlack = 10 * time.Millisecond
 
-// nodeReconciler owns the release handshakes, and the entries of every pool that are dynamic, released,
+// Options are what a Reconciler needs.
+type Options struct {
+	Config config.Config
+	Ledger *ledger.Ledger
+	Writer *ciliumpool.Writer
+	Cached client.Reader
+	Live   client.Reader
+	Events events.EventRecorder
+	Clock  clock.Clock
+	// Kinds are those whose pods may have fixed addresses.
+	Kinds identity.Kinds
+	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start: before that no pool may be
+	// filled.
+	RecordsSeen toolscache.InformerSynced
+}
+
+// Reconciler owns the release handshakes, and the entries of every pool that are dynamic, released,
 // the node's own or an ordinary pod's. Those that are kept for an identity belong to the scheduler and
 // to recordReconciler, subnets with their first entries to the package subnet.
-type nodeReconciler struct {
-	ledger *ledger.Ledger
-	writer *ciliumpool.Writer
-	cached client.Reader
-	live   client.Reader
-	events events.EventRecorder
-	clock  clock.Clock
-	cfg    Config
-	// kinds are those whose pods may have fixed addresses.
-	kinds identity.Kinds
-	// recordsSeen tells whether the ledger knows what all FixedIPs keep: before that nothing may be
-	// filled.
-	recordsSeen toolscache.InformerSynced
-	answers     *answers
+type Reconciler struct {
+	Options
+	answers *answers
 
 	mu sync.Mutex
 	// untracked are the CiliumNodes that were once written to for the sake of their field tracking
@@ -61,17 +67,24 @@ type nodeReconciler struct {
 	untracked map[string]string
 }
 
-func nodeRequest(node string) reconcile.Request {
+// New returns a Reconciler.
+func New(o Options) *Reconciler {
+	return &Reconciler{Options: o, answers: newAnswers(o.Clock), untracked: map[string]string{}}
+}
+
+// Request returns the request for the pool of a node.
+func Request(node string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
 }
 
-func (r *nodeReconciler) setup(mgr manager.Manager, nodes *source.Feed) error {
+// Setup adds the controller to a manager. nodes has the nodes whose pools the ledger reports as changed.
+func (r *Reconciler) Setup(mgr manager.Manager, nodes *source.Feed) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("pool").
-		WatchesRawSource(nodes.Source(r.recordsSeen, func() []reconcile.Request {
+		WatchesRawSource(nodes.Source(r.RecordsSeen, func() []reconcile.Request {
 			var all []reconcile.Request
-			for _, n := range r.ledger.Nodes() {
-				all = append(all, nodeRequest(n.Name))
+			for _, n := range r.Ledger.Nodes() {
+				all = append(all, Request(n.Name))
 			}
 			return all
 		})).
@@ -82,8 +95,8 @@ func (r *nodeReconciler) setup(mgr manager.Manager, nodes *source.Feed) error {
 }
 
 // Reconcile brings the pool of one node up to date, with one request to the writer at most.
-func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	n, ok := r.ledger.Node(req.Name)
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	n, ok := r.Ledger.Node(req.Name)
 	if !ok {
 		r.mu.Lock()
 		delete(r.untracked, req.Name)
@@ -94,7 +107,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	if len(n.Malformed) > 0 {
 		r.warn(n, "MalformedPool", "ReadPool", "Entries that are not addresses or subnets are left alone: %s", strings.Join(n.Malformed, ", "))
 	}
-	if wait := r.writer.Delay(n.Name); wait > 0 {
+	if wait := r.Writer.Delay(n.Name); wait > 0 {
 		// What the pool needs gathers meanwhile.
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
@@ -107,7 +120,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	var retry time.Duration
-	if other, disputed := r.ledger.Disputed(n.Name); disputed {
+	if other, disputed := r.Ledger.Disputed(n.Name); disputed {
 		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
 		return reconcile.Result{}, nil
 	}
@@ -137,7 +150,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 	_, next := d.rested(n)
 	if next = sooner(sooner(next, d.answerDue), d.lastBack(n)); !next.IsZero() {
 		// Marks tell whole seconds, so that those of one second come due together.
-		rested := max(restedSlack, next.Sub(r.clock.Now()))
+		rested := max(restedSlack, next.Sub(r.Clock.Now()))
 		if retry == 0 || rested < retry {
 			retry = rested
 		}
@@ -147,7 +160,7 @@ func (r *nodeReconciler) Reconcile(ctx context.Context, req reconcile.Request) (
 
 // giveUp says that the agent of a node is not waited for any longer, before the write that ends the handshakes:
 // however that ends, the next one for their sake comes no sooner than after another wait.
-func (r *nodeReconciler) giveUp(ctx context.Context, n pool.Node, late []turn) {
+func (r *Reconciler) giveUp(ctx context.Context, n pool.Node, late []turn) {
 	r.answers.giveUp(n, late)
 	var addrs []netip.Addr
 	for _, t := range late {
@@ -160,8 +173,8 @@ func (r *nodeReconciler) giveUp(ctx context.Context, n pool.Node, late []turn) {
 
 // untracks tells whether the CiliumNode is to be written to for its field tracking alone, and
 // remembers that it was.
-func (r *nodeReconciler) untracks(n pool.Node) bool {
-	if !r.cfg.StripManagedFields || !n.Tracked {
+func (r *Reconciler) untracks(n pool.Node) bool {
+	if !r.Config.StripManagedFields || !n.Tracked {
 		return false
 	}
 	r.mu.Lock()
@@ -175,13 +188,13 @@ func (r *nodeReconciler) untracks(n pool.Node) bool {
 
 // podHas tells whether a pod on the node has an address, as far as the cache of pods goes. It
 // covers the time that the agent's word is late.
-func (r *nodeReconciler) podHas(ctx context.Context, node string) func(netip.Addr) bool {
+func (r *Reconciler) podHas(ctx context.Context, node string) func(netip.Addr) bool {
 	return func(a netip.Addr) bool {
-		pods, err := index.PodsWithIP(ctx, r.cached, a)
+		pods, err := index.PodsWithIP(ctx, r.Cached, a)
 		return err != nil || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
 	}
 }
 
-func (r *nodeReconciler) warn(n pool.Node, reason, action, note string, args ...any) {
-	r.events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
+func (r *Reconciler) warn(n pool.Node, reason, action, note string, args ...any) {
+	r.Events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
 }

@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"net/netip"
@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -42,7 +43,7 @@ func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 			l := ledger.New()
 			l.SetNode(pool.Node{Name: "strict", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true,
 				Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.0.9"): pool.UnreservedEntry("db", "job")}})
-			r := &nodeReconciler{ledger: l, cfg: Config{StrictNodes: labels.Nothing()}, cached: fake.NewFakeClient()}
+			r := New(Options{Ledger: l, Config: config.Config{StrictNodes: labels.Nothing()}, Cached: fake.NewFakeClient()})
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 			defer q.ShutDown()
 			happens(r.podEvents(), q)
@@ -51,7 +52,7 @@ func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 				req, _ := q.Get()
 				asked[req] = true
 			}
-			if !asked[nodeRequest("strict")] {
+			if !asked[Request("strict")] {
 				t.Errorf("the pool that has the entry is not looked at, but %v", asked)
 			}
 		})

@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"context"
@@ -20,11 +20,11 @@ import (
 
 // nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
 // that the node is strict would have to be emptied again.
-func (r *nodeReconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
-	if node, err := index.Node(ctx, r.cached, name); node != nil || err != nil {
+func (r *Reconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
+	if node, err := index.Node(ctx, r.Cached, name); node != nil || err != nil {
 		return node, err
 	}
-	return index.Node(ctx, r.live, name)
+	return index.Node(ctx, r.Live, name)
 }
 
 // needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or
@@ -50,9 +50,9 @@ func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, n
 }
 
 // livePods are the pods that are bound to a node, as the API server has them.
-func (r *nodeReconciler) livePods(ctx context.Context, node string) ([]corev1.Pod, error) {
+func (r *Reconciler) livePods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	var pods corev1.PodList
-	if err := r.live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+	if err := r.Live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
 		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
 	}
 	return pods.Items, nil
@@ -60,7 +60,7 @@ func (r *nodeReconciler) livePods(ctx context.Context, node string) ([]corev1.Po
 
 // occupants are those of the pods that have or need an address. What a record keeps for a pod is
 // projected, and not replaced.
-func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
+func (r *Reconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
 	var list []nodepool.PodAddresses
 	for i := range pods {
 		pod := &pods[i]
@@ -68,7 +68,7 @@ func (r *nodeReconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]no
 			continue
 		}
 		var record v1alpha1.FixedIP
-		err := r.cached.Get(ctx, client.ObjectKeyFromObject(pod), &record)
+		err := r.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &record)
 		if err == nil && len(record.Spec.IPs) > 0 {
 			continue
 		}

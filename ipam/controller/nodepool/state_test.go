@@ -1,13 +1,14 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"fmt"
 	"net/netip"
 	"testing"
 
+	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -24,7 +25,7 @@ func TestPoolIsForAllThatWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const own, running, waiting = 3, 20, 15
 			n := pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true, Entries: map[netip.Addr]pool.Entry{}, Used: used}
-			d := &duty{cfg: Config{Watermark: nodepool.Watermark{Free: 4}}, capacity: defaultPodCapacity, kept: func(netip.Addr) bool { return false }}
+			d := &duty{cfg: config.Config{Watermark: nodepool.Watermark{Free: 4}}, capacity: defaultPodCapacity, kept: func(netip.Addr) bool { return false }}
 			next := netip.MustParseAddr("10.0.0.1")
 			for i := range own + running {
 				n.Entries[next] = pool.Entry{}

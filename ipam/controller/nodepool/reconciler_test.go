@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"context"
@@ -11,16 +11,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // slowReader takes its time for a list.
@@ -40,27 +38,20 @@ func (r slowReader) List(ctx context.Context, list client.ObjectList, opts ...cl
 func TestRestThatEndsDuringALook(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	s := newStage(t, objects(node), objects(node))
-	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", begin)}, nil)
+	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
+	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", controllertest.Begin)}, nil)
 	s.syncLedger()
-	cfg := Config{
-		StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
-		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		Watermark:    nodepool.Watermark{Free: 1, Max: 1},
+	r := s.reconciler(func(o *Options) {
+		o.Config.Watermark = nodepool.Watermark{Free: 1, Max: 1}
+		o.Cached = slowReader{s.Cached, s.Clock, 5 * time.Second}
+	})
+	s.Clock.SetTime(controllertest.Begin.Add(9 * time.Second))
+	result, err := r.Reconcile(t.Context(), Request("n"))
+	if err != nil || s.Patches > 0 || result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
+		t.Fatalf("after the first look: %v, %v, %d patches; want it to be asked for again at once", result, err, s.Patches)
 	}
-	l := s.ledger
-	r := &nodeReconciler{
-		ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, events: s.recorder, clock: s.clock, cfg: cfg,
-		cached: slowReader{s.cached, s.clock, 5 * time.Second},
-		kinds:  identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
-	}
-	s.clock.SetTime(begin.Add(9 * time.Second))
-	result, err := r.Reconcile(t.Context(), nodeRequest("n"))
-	if err != nil || s.patches > 0 || result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
-		t.Fatalf("after the first look: %v, %v, %d patches; want it to be asked for again at once", result, err, s.patches)
-	}
-	if _, err := r.Reconcile(t.Context(), nodeRequest("n")); err != nil || s.patches != 1 {
-		t.Errorf("after the second look: %v, %d patches; want the one that ends the rest", err, s.patches)
+	if _, err := r.Reconcile(t.Context(), Request("n")); err != nil || s.Patches != 1 {
+		t.Errorf("after the second look: %v, %d patches; want the one that ends the rest", err, s.Patches)
 	}
 }
 
@@ -87,9 +78,9 @@ func TestRestForAPodThatWaits(t *testing.T) {
 		"nobody has given it that back":      {after: 10 * time.Minute, ends: 1},
 		"it has opted out":                   {annotations: optedOut, after: time.Minute, ends: 1},
 		"nothing is heard of the node":       {annotations: optedOut, after: time.Hour, unheard: true},
-		"the node was not heard of just now": {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 9*time.Second)},
-		"the node is heard of again":         {annotations: optedOut, after: time.Hour, heard: begin.Add(time.Hour - 10*time.Second), ends: 1},
-		"its entry elsewhere rests":          {annotations: optedOut, after: time.Hour, elsewhere: ptr.To(pool.CooldownEntry("", begin)), again: true},
+		"the node was not heard of just now": {annotations: optedOut, after: time.Hour, heard: controllertest.Begin.Add(time.Hour - 9*time.Second)},
+		"the node is heard of again":         {annotations: optedOut, after: time.Hour, heard: controllertest.Begin.Add(time.Hour - 10*time.Second), ends: 1},
+		"its entry elsewhere rests":          {annotations: optedOut, after: time.Hour, elsewhere: ptr.To(pool.CooldownEntry("", controllertest.Begin)), again: true},
 		"it is listed elsewhere":             {annotations: optedOut, after: time.Hour, used: true, again: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,8 +91,8 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, LastTransitionTime: metav1.NewTime(c.heard)}}
-			s := newStage(t, objects(), objects(node, pod))
-			s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("db/mysql-0", begin)}, nil)
+			s := newStage(t, controllertest.Objects(), controllertest.Objects(node, pod))
+			s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("db/mysql-0", controllertest.Begin)}, nil)
 			s.syncLedger()
 			other := pool.Node{Name: "m", UID: "m", Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 			if c.elsewhere != nil {
@@ -110,22 +101,14 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			if c.used {
 				other.Used[netip.MustParseAddr("10.0.1.9")] = "db/mysql-0"
 			}
-			s.ledger.SetNode(other)
-			cfg := Config{
-				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
-				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-			}
-			l := s.ledger
-			r := &nodeReconciler{
-				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
-				kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
-			}
-			n, _ := l.Node("n")
+			s.Ledger.SetNode(other)
+			r := s.reconciler(nil)
+			n, _ := s.Ledger.Node("n")
 			d, err := r.dutyFor(t.Context(), n)
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.now = begin.Add(c.after)
+			d.now = controllertest.Begin.Add(c.after)
 			edits, again := d.rested(n)
 			if len(edits) != c.ends {
 				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)
@@ -144,36 +127,28 @@ func TestRestForAPodThatWaits(t *testing.T) {
 // address, and its agent may not have reported it.
 func TestCooldownEndsAfterALiveLook(t *testing.T) {
 	const addr = "10.0.1.9"
-	runs := podOf(0)
+	runs := controllertest.Pod(0)
 	runs.Status.PodIPs = []corev1.PodIP{{IP: addr}}
 	for name, c := range map[string]struct {
 		live []client.Object
 		want bool
 	}{
 		"no pod has it":                          {want: true},
-		"a pod that the cache does not show has": {live: objects(runs)},
+		"a pod that the cache does not show has": {live: controllertest.Objects(runs)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-			s := newStage(t, append(c.live, node), objects(node.DeepCopy()))
-			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("", begin)}, nil)
+			s := newStage(t, append(c.live, node), controllertest.Objects(node.DeepCopy()))
+			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("", controllertest.Begin)}, nil)
 			s.syncLedger()
-			cfg := Config{
-				StrictNodes: labels.Nothing(), SubnetSource: ClusterPool, CoolDown: 10 * time.Second,
-				ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-			}
-			l := s.ledger
-			r := &nodeReconciler{
-				ledger: l, writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), live: s.api, cached: s.cached, events: s.recorder, clock: s.clock, cfg: cfg,
-				kinds: identity.NewKinds(), untracked: map[string]string{}, answers: newAnswers(s.clock),
-			}
-			s.clock.SetTime(begin.Add(time.Minute))
-			if _, err := r.Reconcile(t.Context(), nodeRequest("n")); err != nil {
+			r := s.reconciler(nil)
+			s.Clock.SetTime(controllertest.Begin.Add(time.Minute))
+			if _, err := r.Reconcile(t.Context(), Request("n")); err != nil {
 				t.Fatal(err)
 			}
-			if _, stands := s.poolOwners()[addr]; stands == c.want {
-				t.Errorf("the entry is %v", s.poolOwners())
+			if entries := s.node().Spec.IPAM.Pool; (entries[addr].Owner == "") != c.want {
+				t.Errorf("the entries are %v", entries)
 			}
 		})
 	}

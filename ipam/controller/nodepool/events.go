@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodepool
 
 import (
 	"context"
@@ -25,12 +25,12 @@ import (
 // labels, its subnets or the number of its pods are others.
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) { q.Add(nodeRequest(e.Object.GetName())) },
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) { q.Add(Request(e.Object.GetName())) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q source.Queue) {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 			a, b := before.Status.Allocatable[corev1.ResourcePods], after.Status.Allocatable[corev1.ResourcePods]
 			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || nodeutil.IsReady(before) != nodeutil.IsReady(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
-				q.Add(nodeRequest(after.Name))
+				q.Add(Request(after.Name))
 			}
 		},
 	}
@@ -38,7 +38,7 @@ func nodeEvents() handler.Funcs {
 
 // podEvents asks for the pool of a pod's node where the pod may need an entry there, or need it no
 // more. A released address may be had again, too, when the pod that has it is gone.
-func (r *nodeReconciler) podEvents() handler.Funcs {
+func (r *Reconciler) podEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q source.Queue) {
 			r.podCame(ctx, e.Object.(*corev1.Pod), q)
@@ -58,27 +58,27 @@ func (r *nodeReconciler) podEvents() handler.Funcs {
 	}
 }
 
-func (r *nodeReconciler) podWent(pod *corev1.Pod, q source.Queue) {
+func (r *Reconciler) podWent(pod *corev1.Pod, q source.Queue) {
 	if place := identity.Place(pod); place != "" {
-		q.Add(nodeRequest(place))
+		q.Add(Request(place))
 	}
 	r.elsewhere(pod, q)
 }
 
 // elsewhere asks for the pools of other nodes that have an entry of a pod's name: one that was claimed on a
 // strict node for a pod that was bound to another afterwards, or never, is vacant by that alone.
-func (r *nodeReconciler) elsewhere(pod *corev1.Pod, q source.Queue) {
-	for _, h := range r.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
+func (r *Reconciler) elsewhere(pod *corev1.Pod, q source.Queue) {
+	for _, h := range r.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
 		if h.Node != identity.Place(pod) {
-			q.Add(nodeRequest(h.Node))
+			q.Add(Request(h.Node))
 		}
 	}
 }
 
 // restsFor tells whether an address that was taken from a pod's name rests on a node. Once the pod has
 // another it has nothing to wait for.
-func (r *nodeReconciler) restsFor(node string, pod *corev1.Pod) bool {
-	n, _ := r.ledger.Node(node)
+func (r *Reconciler) restsFor(node string, pod *corev1.Pod) bool {
+	n, _ := r.Ledger.Node(node)
 	for _, e := range n.Entries {
 		if e.CoolsDownFrom(pool.OwnerKey(pod.Namespace, pod.Name)) {
 			return true
@@ -89,14 +89,14 @@ func (r *nodeReconciler) restsFor(node string, pod *corev1.Pod) bool {
 
 // podCame asks for the pool of a node where a pod waits for an address, and of a strict one for what a
 // pod has got, too. What rests of its own it may have taken.
-func (r *nodeReconciler) podCame(ctx context.Context, pod *corev1.Pod, q source.Queue) {
+func (r *Reconciler) podCame(ctx context.Context, pod *corev1.Pod, q source.Queue) {
 	place := identity.Place(pod)
 	if place == "" || pod.Spec.HostNetwork {
 		return
 	}
 	var node corev1.Node
-	err := r.cached.Get(ctx, client.ObjectKey{Name: place}, &node)
-	if err != nil || podutil.AwaitsIP(pod) || r.restsFor(place, pod) || r.cfg.StrictNodes.Matches(labels.Set(node.Labels)) {
-		q.Add(nodeRequest(place))
+	err := r.Cached.Get(ctx, client.ObjectKey{Name: place}, &node)
+	if err != nil || podutil.AwaitsIP(pod) || r.restsFor(place, pod) || r.Config.StrictNodes.Matches(labels.Set(node.Labels)) {
+		q.Add(Request(place))
 	}
 }

@@ -1,0 +1,89 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/controller/config"
+	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// stage is a node "n" whose pool the test sets.
+type stage struct {
+	*controllertest.Stage
+	t *testing.T
+}
+
+func newStage(t *testing.T, api, cached []client.Object) *stage {
+	t.Helper()
+	return &stage{controllertest.New(t, api, cached), t}
+}
+
+// reconciler returns a reconciler with a cooldown of 10 seconds.
+func (s *stage) reconciler(change func(*Options)) *Reconciler {
+	o := Options{
+		Ledger: s.Ledger, Writer: s.Writer, Live: s.API, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock, Kinds: identity.NewKinds(),
+		Config: config.Config{
+			StrictNodes: labels.Nothing(), SubnetSource: config.ClusterPool, CoolDown: 10 * time.Second,
+			ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	return New(o)
+}
+
+// node reads the CiliumNode.
+func (s *stage) node() *ciliumv2.CiliumNode {
+	s.t.Helper()
+	var node ciliumv2.CiliumNode
+	if err := s.API.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+		s.t.Fatal(err)
+	}
+	return &node
+}
+
+// update writes the CiliumNode.
+func (s *stage) update(node *ciliumv2.CiliumNode) {
+	s.t.Helper()
+	if err := s.API.Update(s.t.Context(), node); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// fill replaces the pool and what the agent reports as used. The pool also has the dynamic entry 10.0.1.2.
+func (s *stage) fill(entries map[string]pool.Entry, used map[string]string) {
+	s.t.Helper()
+	node := s.node()
+	// The fake API server counts none, and leaves out a 0.
+	node.Generation = 1
+	node.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.2": {}}
+	for a, e := range entries {
+		node.Spec.IPAM.Pool[a] = ciliumpool.EncodeEntry(e)
+	}
+	node.Status.IPAM.Used = ipamtypes.AllocationMap{}
+	for a, owner := range used {
+		node.Status.IPAM.Used[a] = ipamtypes.AllocationIP{Owner: owner}
+	}
+	s.update(node)
+}
+
+// syncLedger gives the ledger the node as the API server has it.
+func (s *stage) syncLedger() {
+	s.t.Helper()
+	s.Ledger.SetNode(ciliumpool.FromCiliumNode(s.node()))
+}
