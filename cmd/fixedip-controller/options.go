@@ -39,7 +39,7 @@ type options struct {
 	ipv4MaskSizes, ipv6MaskSizes []int
 	ipv6                         bool
 	watermark                    nodepool.Watermark
-	coolDown, agentReportTimeout time.Duration
+	coolDown                     time.Duration
 	failover                     string
 	strictNodes                  string
 	writesPerMinute              int
@@ -76,7 +76,6 @@ func defaults() *options {
 		schedulers:             []string{"fixedip-scheduler"},
 		watermark:              nodepool.Watermark{Free: 8, Excess: 8},
 		coolDown:               time.Minute,
-		agentReportTimeout:     time.Minute,
 		failover:               "Wait",
 		strictNodes:            "fixedip.io/strict=true",
 		writesPerMinute:        60,
@@ -116,7 +115,6 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.writesPerMinute, "node-writes-per-minute", o.writesPerMinute, "Maximum of writes to one CiliumNode per minute; half of them may come at once")
 	fs.BoolVar(&o.stripManagedFields, "strip-managed-fields", o.stripManagedFields, "Remove metadata.managedFields from CiliumNodes, which is half of their size")
 	fs.DurationVar(&o.coolDown, "address-cooldown", o.coolDown, "How long a released address is not offered to other pods")
-	fs.DurationVar(&o.agentReportTimeout, "agent-report-timeout", o.agentReportTimeout, "Time within which an agent sees a write to its CiliumNode and reports the addresses that it gave to pods; longer than its --ipam-cilium-node-update-rate. Has to equal agentReportTimeout of the scheduler")
 	fs.StringVar(&o.failover, "failover", o.failover, "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign. Has to equal failover of the scheduler")
 	addVerifyFlags(fs, &o.verify)
 	fs.DurationVar(&o.finalizerDeadline, "force-finalize-after", o.finalizerDeadline, "How long after its deletion the finalizer of a FixedIP is removed even if its addresses could not be released")
@@ -157,7 +155,6 @@ func (o *options) config() (config.Config, error) {
 		WritesPerMinute:    o.writesPerMinute,
 		StripManagedFields: o.stripManagedFields,
 		CoolDown:           o.coolDown,
-		AgentSilence:       o.agentReportTimeout,
 		FinalizerDeadline:  o.finalizerDeadline,
 		SweepInterval:      o.sweepInterval,
 		Namespace:          o.leaderElectionNamespace,

@@ -97,7 +97,7 @@ profiles:
 		}
 	}
 	want := map[string]any{
-		"FixedIP": &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait", AgentSilence: metav1.Duration{Duration: time.Minute}, StrictNodes: "fixedip.io/strict=true",
+		"FixedIP": &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait", StrictNodes: "fixedip.io/strict=true",
 			Workloads: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot, Enabled: identity.ByAnnotation}}},
 		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
 	}

@@ -74,7 +74,6 @@ profiles:
       ipFamilies: [{{range $i, $f := .Families}}{{if $i}}, {{end}}{{$f}}{{end}}]
       failover: {{or .Failover "Wait"}}
       allowAddressMigration: {{.Movable}}
-      agentReportTimeout: 2s
 {{- with .Workloads}}
       workloads: {{.}}
 {{- end}}
@@ -132,7 +131,6 @@ func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) 
 		"--leader-election-retry-period=" + o.Lease.Retry.String(),
 		"--metrics-bind-address=0",
 		"--health-probe-bind-address=0",
-		"--agent-report-timeout=2s",
 		"-v=2",
 	}, o.Args...)
 	return c.Run(context.Background(), name, cluster.Program{Bin: bin, Args: args, Env: o.Env})

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/barrier"
 	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/conformance"
@@ -41,6 +42,8 @@ type parts struct {
 	pools  *ciliumpool.Pools
 	claims *subnets.Store
 	writer *ciliumpool.Writer
+	// agents asks Cilium agents what they know.
+	agents *barrier.Service
 	// cached reads what the watches have shown, live what the API server has.
 	cached client.Client
 	live   client.Client
@@ -85,11 +88,12 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
 	writer.Observe(metrics.PoolWrites{})
 	writer.Pace(ciliumpool.NewPace(real, cfg.WritesPerMinute))
+	recorder := mgr.GetEventRecorder("fixedip-controller")
 	return &parts{
-		cfg: cfg, ledger: l, pools: pools, writer: writer, claims: subnets.New(live, mgr.GetClient()),
+		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer, claims: subnets.New(live, mgr.GetClient()),
 		cached: mgr.GetClient(), live: live,
 		kinds: kinds, workloads: owners, watched: watched,
-		events: mgr.GetEventRecorder("fixedip-controller"), clock: real,
+		events: recorder, clock: real,
 	}, nil
 }
 
@@ -98,6 +102,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *fi
 	// The ledger is behind its watch.
 	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
 		to.nodes.Add(nodepool.Request(node))
+		p.agents.Changed(node)
 		if change.Appeared || change.Moved {
 			to.joining.Add(subnet.NodeRequest(node))
 			to.orphans.Add(subnet.All)

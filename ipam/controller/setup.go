@@ -32,6 +32,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/nodepool"
 	"fixedip.io/fixedip/ipam/controller/release"
@@ -41,6 +42,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
+
+// agentWorkers is how many agents are asked at the same time.
+const agentWorkers = 8
 
 // CacheOptions returns the options of the manager's cache: the kinds that the controllers watch, and the fields that
 // they read.
@@ -94,6 +98,13 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if err := records.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of FixedIPs: %w", err)
 	}
+	if !cfg.DryRun {
+		// To ask an agent is a write.
+		if err := p.agents.Setup(mgr, source.Workers(agentWorkers)); err != nil {
+			return err
+		}
+	}
+	metrics.Barriers(p.agents.Overdue)
 	if err := releases.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
@@ -140,12 +151,12 @@ func (p *parts) isFixed(ctx context.Context, pod types.NamespacedName) bool {
 func (p *parts) newFixedIPControllers(to feeds) (*fixedip.Controller, *release.Controller) {
 	gatherer := &gather.Gatherer{
 		Ledger: p.ledger, Cached: p.cached, Kinds: p.kinds, Events: p.events, Clock: p.clock,
-		Failover: p.cfg.Failover, Deadline: p.cfg.FinalizerDeadline, AgentSilence: p.cfg.AgentSilence,
+		Failover: p.cfg.Failover, Deadline: p.cfg.FinalizerDeadline,
 	}
 	batches := release.NewBatches(p.clock)
 	return fixedip.New(fixedip.Options{
 			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
-			Events: p.events, Clock: p.clock, ResyncPeriod: p.cfg.SweepInterval, Identities: to.identities, Slots: to.slots,
+			Events: p.events, Clock: p.clock, ResyncPeriod: p.cfg.SweepInterval, Agents: p.agents, Identities: to.identities, Slots: to.slots,
 		}), release.New(release.Options{
 			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
 			Events: p.events, Clock: p.clock, Again: to.identities,

@@ -24,7 +24,6 @@ import (
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/binder"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
-	"fixedip.io/fixedip/plugins/fixedip/inuse"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
@@ -50,8 +49,6 @@ type Plugin struct {
 	handle framework.Handle
 	binder binder.Interface
 	queue  *requeue.Queue
-	// wait returns when nothing of the profiles runs in the background.
-	wait func()
 }
 
 // Name returns the name of the plugin.
@@ -61,7 +58,6 @@ func (p *Plugin) Name() string { return Name }
 // scheduler has ended.
 func (p *Plugin) Close() error {
 	p.queue.Wait()
-	p.wait()
 	return nil
 }
 
@@ -100,8 +96,7 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory
 // profiles is what all profiles share.
 type profiles struct {
 	*binder.Shared
-	judge *inuse.Judge
-	args  *config.FixedIPArgs
+	args *config.FixedIPArgs
 }
 
 func newProfiles(ctx context.Context, h framework.Handle, args *config.FixedIPArgs, newCache ctrlcache.NewCacheFunc) (*profiles, error) {
@@ -113,15 +108,11 @@ func newProfiles(ctx context.Context, h framework.Handle, args *config.FixedIPAr
 	if err := c.FollowWorkloads(ctx, informers); err != nil {
 		return nil, err
 	}
-	judge, err := inuse.New(ctx, c, h.ClientSet(), informers, args.AgentSilence.Duration)
-	if err != nil {
-		return nil, err
-	}
 	c.Join(informers)
 	metrics.Register(c)
 	return &profiles{
-		Shared: &binder.Shared{Cache: c, InUse: judge, Client: h.ClientSet(), Nodes: informers.Core().V1().Nodes().Lister(), Pods: informers.Core().V1().Pods().Lister()},
-		judge:  judge, args: args,
+		Shared: &binder.Shared{Cache: c, Client: h.ClientSet(), Nodes: informers.Core().V1().Nodes().Lister(), Pods: informers.Core().V1().Pods().Lister()},
+		args:   args,
 	}, nil
 }
 
@@ -129,10 +120,9 @@ func newProfiles(ctx context.Context, h framework.Handle, args *config.FixedIPAr
 func (s *profiles) sameArgs(args *config.FixedIPArgs) error {
 	var differ []string
 	for name, same := range map[string]bool{
-		"claimQPS":           args.ClaimQPS == s.args.ClaimQPS,
-		"claimBurst":         args.ClaimBurst == s.args.ClaimBurst,
-		"agentReportTimeout": args.AgentSilence == s.args.AgentSilence,
-		"workloads":          slices.Equal(identity.NewKinds(args.Workloads...).All(), identity.NewKinds(s.args.Workloads...).All()),
+		"claimQPS":   args.ClaimQPS == s.args.ClaimQPS,
+		"claimBurst": args.ClaimBurst == s.args.ClaimBurst,
+		"workloads":  slices.Equal(identity.NewKinds(args.Workloads...).All(), identity.NewKinds(s.args.Workloads...).All()),
 	} {
 		if !same {
 			differ = append(differ, name)
@@ -157,7 +147,7 @@ func newPlugin(ctx context.Context, shared *profiles, args *config.FixedIPArgs, 
 		return nil, err
 	}
 	shared.Cache.Subscribe(q.Notify)
-	return &Plugin{handle: h, binder: b, queue: q, wait: shared.judge.Wait}, nil
+	return &Plugin{handle: h, binder: b, queue: q}, nil
 }
 
 // snapshot is the binder's view of the nodes and pods of a scheduling cycle.

@@ -6,9 +6,7 @@ package fixedip
 import (
 	"strings"
 	"testing"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -56,7 +54,7 @@ func TestOrderIsChecked(t *testing.T) {
 // Finding S11. What the profiles share is the same in each, or the scheduler does not start.
 func TestProfilesShareArguments(t *testing.T) {
 	args := func(change ...func(*config.FixedIPArgs)) *config.FixedIPArgs {
-		a := &config.FixedIPArgs{ClaimQPS: 100, ClaimBurst: 200, AgentSilence: metav1.Duration{Duration: time.Minute}, Failover: "Wait"}
+		a := &config.FixedIPArgs{ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait"}
 		for _, c := range change {
 			c(a)
 		}
@@ -70,10 +68,10 @@ func TestProfilesShareArguments(t *testing.T) {
 		"the same":         {second: args()},
 		"another failover": {second: args(func(a *config.FixedIPArgs) { a.Failover = "Reassign" })},
 		"another claimQPS": {second: args(func(a *config.FixedIPArgs) { a.ClaimQPS = 1 }), want: "FixedIPArgs of two profiles differ in [claimQPS], which the profiles share; write the same values in each"},
-		"other workloads, another agentReportTimeout": {second: args(func(a *config.FixedIPArgs) {
-			a.AgentSilence.Duration = time.Hour
+		"other workloads, another claimBurst": {second: args(func(a *config.FixedIPArgs) {
+			a.ClaimBurst = 1
 			a.Workloads = []identity.Kind{{Kind: "Flock"}}
-		}), want: "FixedIPArgs of two profiles differ in [agentReportTimeout workloads], which the profiles share; write the same values in each"},
+		}), want: "FixedIPArgs of two profiles differ in [claimBurst workloads], which the profiles share; write the same values in each"},
 	} {
 		got := ""
 		if err := first.sameArgs(tc.second); err != nil {

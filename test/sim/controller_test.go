@@ -60,7 +60,6 @@ func controllerConfig() ipamconfig.Config {
 		WritesPerMinute:    30,
 		StripManagedFields: true,
 		CoolDown:           coolDown,
-		AgentSilence:       agentReportTimeout,
 		Failover:           v1alpha1.Wait,
 		FinalizerDeadline:  10 * time.Minute,
 		SweepInterval:      ipamconfig.DefaultSweepInterval,

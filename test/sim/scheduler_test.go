@@ -91,7 +91,6 @@ func (w *world) startScheduler() *scheduler {
 		ClaimBurst:       200,
 		Failover:         "Wait",
 		MovableAddresses: true,
-		AgentSilence:     metav1.Duration{Duration: agentReportTimeout},
 	}
 	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)
 	if err != nil {

@@ -203,9 +203,14 @@ type FixedIPStatus struct {
 	// expiresAt is when the addresses are released, unless a pod with the same name returns before.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
-	// departed describes the last pod of a slot while no pod has the slot.
+	// vacatedBy is the name of the last pod of a slot, once it is gone and the agent of its node has confirmed that
+	// nothing uses the addresses. Another pod of the workload may then take over the slot.
 	// +optional
-	Departed *Departure `json:"departed,omitempty"`
+	VacatedBy string `json:"vacatedBy,omitempty"`
+	// movableFor is the UID of a pod that its node cannot take, once the agent of that node has confirmed that nothing
+	// uses the addresses. The pod may then take them to another node.
+	// +optional
+	MovableFor types.UID `json:"movableFor,omitempty"`
 	// mismatchPodUID is the pod that the condition Mismatch is about, while that is True.
 	// +optional
 	MismatchPodUID types.UID `json:"mismatchPodUID,omitempty"`
@@ -214,25 +219,6 @@ type FixedIPStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
-// Departure describes a deleted pod.
-type Departure struct {
-	// podName is the name of the pod.
-	// +required
-	PodName string `json:"podName"`
-	// at is a time at which the API server no longer had the pod, in whole seconds, rounded up. A scheduler that
-	// did not see the deletion waits for a report of the agent from then on, and not from its own start.
-	// +required
-	At metav1.Time `json:"at"`
-	// nodeName is the node whose agent reported the addresses.
-	// +optional
-	NodeName string `json:"nodeName,omitempty"`
-	// listed are the addresses that the agent reported as used at that time. When the agent no longer reports
-	// them, the pod has stopped.
-	// +optional
-	// +listType=set
-	Listed []string `json:"listed,omitempty"`
 }
 
 // ConditionHomed is True if the subnet of the addresses belongs to exactly one node. The pool of that node

@@ -34,7 +34,7 @@ func (s *Service) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		s.mu.Unlock()
 		return reconcile.Result{}, nil
 	}
-	maps.DeleteFunc(n.answers, func(_ string, a answer) bool { return s.clock.Since(a.at) >= uncollected })
+	maps.DeleteFunc(n.answers, func(_ string, a answer) bool { return s.clock.Since(a.at) >= remembered })
 	s.drop(req.Name)
 	barrier, open := n.barrier, n.open()
 	s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *Service) ask(ctx context.Context, now pool.Node) (reconcile.Result, err
 	served := maps.Clone(n.waiting)
 	s.mu.Unlock()
 	if len(served) == 0 {
-		return reconcile.Result{RequeueAfter: uncollected}, nil
+		return reconcile.Result{RequeueAfter: remembered}, nil
 	}
 	if !agentview.CanAsk(now) {
 		return s.await(now), nil

@@ -27,8 +27,9 @@ const (
 	// overdue is how long an agent may take before it is reported. An agent answers within one report interval, 15 s
 	// by default, and within two if another write of the CiliumNode comes between.
 	overdue = 2 * time.Minute
-	// uncollected is how long an answer waits for the controller that asked. One that lost interest asks again later.
-	uncollected = 10 * time.Minute
+	// remembered is how long an answer is given to the same question, so that a caller whose pods change does not ask
+	// anew each time.
+	remembered = 10 * time.Minute
 )
 
 // Pools reads and writes CiliumNodes. Get reads from the API server.
@@ -103,10 +104,11 @@ func (s *Service) Setup(mgr manager.Manager, o controller.Options) error {
 }
 
 // Ask returns the answer of a node's agent to a question, or asks and returns false. It returns at once. When there is
-// an answer, notify is called, which is to have the caller ask again; it must not block. An answer is returned once.
+// an answer, notify is called, which is to have the caller ask again; it must not block. The same question gets the same
+// answer for some minutes.
 //
-// key identifies the question and has to contain all that it depends on, for example the address, the pool entry that
-// the agent has to know, and the UID of the pod that has gone: an answer to the question about an earlier entry proves
+// key identifies the question and has to contain all that it depends on, for example the UID of the CiliumNode, the address, the
+// pool entry that the agent has to know, and the UID of the pod that has gone: an answer to the question about an earlier entry proves
 // nothing about the one that stands now.
 func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, bool) {
 	s.mu.Lock()
@@ -117,8 +119,6 @@ func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, 
 		s.nodes[nodeName] = n
 	}
 	if a, ok := n.answers[key]; ok {
-		delete(n.answers, key)
-		s.drop(nodeName)
 		return a.evidence, true
 	}
 	if _, asked := n.asked[key]; asked {

@@ -137,9 +137,6 @@ func TestService(t *testing.T) {
 			w.want("a", true)
 			w.want("b", true)
 			w.wantWrites(1)
-			if len(w.s.nodes) != 0 {
-				w.Errorf("%d nodes are remembered", len(w.s.nodes))
-			}
 		},
 		"a question that comes later waits for the next barrier": func(w *world) {
 			w.want("a", false)
@@ -164,13 +161,20 @@ func TestService(t *testing.T) {
 			w.wantNotified("a")
 			w.want("b", false)
 		},
-		"an answer is given once": func(w *world) {
+		"an answer is given again until it is forgotten": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.answer()
 			w.reconcile()
 			w.want("a", true)
+			w.want("a", true)
+			w.clock.SetTime(w.clock.Now().Add(remembered))
+			w.reconcile()
+			if len(w.s.nodes) != 0 {
+				w.Errorf("%d nodes are remembered", len(w.s.nodes))
+			}
 			w.want("a", false)
+			w.wantWrites(1)
 		},
 		"an agent that restores endpoints is waited for": func(w *world) {
 			w.want("a", false)

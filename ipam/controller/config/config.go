@@ -63,9 +63,6 @@ type Config struct {
 	StripManagedFields bool
 	// CoolDown is how long an address rests between two owners.
 	CoolDown time.Duration
-	// AgentSilence is how long an agent takes at most to see what is written to its CiliumNode, or to report what it has
-	// given out. It has to be what the arguments of the scheduler say.
-	AgentSilence time.Duration
 	// Adoption says which pods of other schedulers get the address fixed that they run with.
 	Adoption identity.Adoption
 	// Failover is what becomes of pods whose node can't take them, of workloads that say nothing. It is
@@ -140,9 +137,6 @@ func (c Config) Validate() field.ErrorList {
 	}
 	if c.CoolDown < 0 {
 		errs = append(errs, field.Invalid(field.NewPath("address-cooldown"), c.CoolDown.String(), "must not be negative"))
-	}
-	if c.AgentSilence <= 0 {
-		errs = append(errs, field.Invalid(field.NewPath("agent-report-timeout"), c.AgentSilence.String(), "must be more than 0s, and longer than the report interval of the agents"))
 	}
 	if slices.Contains(c.Adoption.ExcludeDBBranch, "") {
 		errs = append(errs, field.Invalid(field.NewPath("exclude-dbbranch-prefixes"), "", "every label begins with the empty prefix"))

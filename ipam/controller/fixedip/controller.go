@@ -23,11 +23,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/barrier"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
+	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -40,6 +42,8 @@ const (
 	// wait.
 	parallelFinishes = 4
 	whileFinishing   = 100 * time.Millisecond
+	// whileUnproved is how long an action waits whose evidence was not enough: most often for a pod without an address.
+	whileUnproved = 5 * time.Second
 )
 
 // Options are what a Controller needs.
@@ -58,9 +62,18 @@ type Options struct {
 	Ready     []toolscache.InformerSynced
 	// ResyncPeriod is how often an identity is looked at without an event.
 	ResyncPeriod time.Duration
+	// Agents answers what has to be proved.
+	Agents Agents
 	// Identities and Slots have what the ledger reports: identities, and workloads with slots.
 	Identities, Slots *source.Feed
 }
+
+// Agents asks Cilium agents: see barrier.Service.
+type Agents interface {
+	Ask(node, question string, notify func()) (agentview.Evidence, bool)
+}
+
+var _ Agents = &barrier.Service{}
 
 // Controller reconciles FixedIPs.
 type Controller struct {
@@ -141,12 +154,15 @@ func (c *Controller) reconcileIdentity(ctx context.Context, req reconcile.Reques
 		}
 		a = reclaim.Decide(s)
 	}
-	switch err := c.perform(ctx, req.NamespacedName, s, a); {
+	switch err := c.perform(ctx, req, req.NamespacedName, s, a); {
 	case errors.Is(err, requeue.ErrSuperseded), apierrors.IsConflict(err):
 		klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "rule", a.Rule, "err", err)
 		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
 	case errors.Is(err, errBusy):
 		return reconcile.Result{RequeueAfter: whileFinishing}, nil
+	case errors.Is(err, errUnproved):
+		klog.FromContext(ctx).V(2).Info("Action waits", "action", a.Type, "err", err)
+		return requeue.BeforeResync(whileUnproved, c.ResyncPeriod), nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("%s of %s: %w", a.Type, req, err)
 	case a.Type == reclaim.Fence:
@@ -177,12 +193,15 @@ func (c *Controller) reconcileSlots(ctx context.Context, req reconcile.Request) 
 	after := c.ResyncPeriod
 	var failed []error
 	for i, a := range actions {
-		switch err := c.performForSlot(ctx, req.Namespace, states[i], a); {
+		switch err := c.performForSlot(ctx, req, states[i], a); {
 		case errors.Is(err, requeue.ErrSuperseded), apierrors.IsConflict(err):
 			klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "rule", a.Rule, "pod", states[i].Holder, "err", err)
 			after = min(after, requeue.AfterConflict)
 		case errors.Is(err, errBusy):
 			after = min(after, whileFinishing)
+		case errors.Is(err, errUnproved):
+			klog.FromContext(ctx).V(2).Info("Action waits", "action", a.Type, "pod", states[i].Holder, "err", err)
+			after = min(after, whileUnproved)
 		case err != nil:
 			failed = append(failed, fmt.Errorf("%s of the slot of %s, held by pod %s: %w", a.Type, req, states[i].Holder, err))
 		}
@@ -194,6 +213,15 @@ func (c *Controller) reconcileSlots(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, errors.Join(failed...)
 	}
 	return reconcile.Result{RequeueAfter: after}, nil
+}
+
+// requeue queues a request again.
+func (c *Controller) requeue(req reconcile.Request) {
+	if strings.Contains(req.Name, "/") {
+		c.Slots.Add(req)
+	} else {
+		c.Identities.Add(req)
+	}
 }
 
 func decideAll(states []reclaim.State) []reclaim.Action {

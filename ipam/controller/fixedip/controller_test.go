@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
@@ -28,6 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/release"
+	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
@@ -38,6 +40,22 @@ import (
 type stage struct {
 	*controllertest.Stage
 	fixedips *Controller
+	agents   agents
+}
+
+// agents answers questions with evidence, once it is set.
+type agents struct {
+	evidence *agentview.Evidence
+	// asked are the nodes that questions were about.
+	asked []string
+}
+
+func (a *agents) Ask(node, _ string, _ func()) (agentview.Evidence, bool) {
+	a.asked = append(a.asked, node)
+	if a.evidence == nil {
+		return agentview.Evidence{}, false
+	}
+	return *a.evidence, true
 }
 
 func newStage(t *testing.T, api, cached []client.Object) *stage {
@@ -46,70 +64,61 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	s.fixedips = New(Options{
 		Gatherer: &gather.Gatherer{
 			Ledger: s.Ledger, Cached: s.Cached, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
-			Deadline: 10 * time.Minute, AgentSilence: time.Minute,
+			Deadline: 10 * time.Minute,
 		},
 		Batches: release.NewBatches(s.Clock), Writer: s.Writer, Cached: s.Cached, Live: s.API, Workloads: s, Events: s.Recorder, Clock: s.Clock,
-		ResyncPeriod: source.ResyncPeriod, Identities: &source.Feed{}, Slots: &source.Feed{},
+		ResyncPeriod: source.ResyncPeriod, Agents: &s.agents, Identities: &source.Feed{}, Slots: &source.Feed{},
 	})
 	return s
 }
 
-// A pod that the caches do not show may exist. The FixedIP of its slot reports that it is gone when the API server says
-// so, since a scheduler hands the slot on by that.
-func TestDeparture(t *testing.T) {
+// What depends on a Cilium agent is written when the agent has confirmed it, and no pod on the node says otherwise.
+func TestActionsThatNeedEvidence(t *testing.T) {
+	a := netip.MustParseAddr(controllertest.IP(0))
 	slot := controllertest.Record(0, false)
 	slot.Spec.Slot = true
-	lives, over := controllertest.Pod(0), controllertest.Pod(0)
-	over.Status.Phase = corev1.PodSucceeded
-	gone := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: reclaim.Terminated("web-0", controllertest.Begin.Add(time.Hour))}
-	listed := *gone.DeepCopy()
-	listed.Departed.NodeName, listed.Departed.Listed = "n", []string{controllertest.IP(0)}
+	fixed := controllertest.Record(0, false)
+	mine := pool.OwnedEntry("db", "web-0", "StatefulSet", "web")
+	confirmed := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: mine}}
+	used := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: mine}, Used: map[netip.Addr]string{a: "db/web-0"}}
+	starting := controllertest.Pod(1)
+	starting.Spec.NodeName, starting.Status.PodIPs = "n", nil
+	vacate := reclaim.Action{Type: reclaim.Vacate, Node: "n", Addrs: []netip.Addr{a}, Status: v1alpha1.FixedIPStatus{VacatedBy: "web-0"}}
+	allow := reclaim.Action{Type: reclaim.AllowMove, Node: "n", Addrs: []netip.Addr{a}, Status: v1alpha1.FixedIPStatus{MovableFor: "uid-2"}}
 	for name, c := range map[string]struct {
-		api []client.Object
-		// used is an address that the agent lists.
-		used string
-		// lost: the node is gone.
-		lost bool
-		want v1alpha1.FixedIPStatus
-		err  error
+		record   *v1alpha1.FixedIP
+		pods     []client.Object
+		evidence *agentview.Evidence
+		action   reclaim.Action
+		want     v1alpha1.FixedIPStatus
+		err      error
 	}{
-		"it is gone":                     {api: controllertest.Objects(slot), want: gone},
-		"it is over":                     {api: controllertest.Objects(slot, over), want: gone},
-		"it is there":                    {api: controllertest.Objects(slot, lives), want: slot.Status, err: requeue.ErrSuperseded},
-		"its agent lists it":             {api: controllertest.Objects(slot), used: controllertest.IP(0), want: listed},
-		"its agent lists another":        {api: controllertest.Objects(slot), used: controllertest.IP(1), want: gone},
-		"it is gone, and so is its node": {api: controllertest.Objects(slot), lost: true, want: gone},
+		"a slot is vacated":                             {record: slot, evidence: confirmed, action: vacate, want: vacate.Status},
+		"the agent has not answered":                    {record: slot, action: vacate, want: slot.Status},
+		"the agent lists the address":                   {record: slot, evidence: used, action: vacate, want: slot.Status, err: errUnproved},
+		"the pod is still there":                        {record: slot, pods: controllertest.Objects(controllertest.Pod(0)), evidence: confirmed, action: vacate, want: slot.Status, err: errUnproved},
+		"a pod that has not reported its address":       {record: slot, pods: controllertest.Objects(starting), evidence: confirmed, action: vacate, want: slot.Status, err: errUnproved},
+		"addresses may move":                            {record: fixed, evidence: confirmed, action: allow, want: allow.Status},
+		"addresses that are used may not":               {record: fixed, evidence: used, action: allow, want: fixed.Status, err: errUnproved},
+		"an owner is acknowledged that has the address": {record: fixed, evidence: used, action: reclaim.Action{Type: reclaim.Acknowledge, Node: "n", Addrs: []netip.Addr{a}}, want: fixed.Status},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t, c.api, nil)
-			var node ciliumv2.CiliumNode
-			if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
-				t.Fatal(err)
-			}
-			if c.used != "" {
-				node.Status.IPAM.Used = ipamtypes.AllocationMap{c.used: {Owner: "db/web-0"}}
-				if err := s.API.Update(t.Context(), &node); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if c.lost {
-				if err := s.API.Delete(t.Context(), &node); err != nil {
-					t.Fatal(err)
-				}
-			}
+			s := newStage(t, append(controllertest.Objects(c.record), c.pods...), nil)
+			s.agents.evidence = c.evidence
 			var record v1alpha1.FixedIP
-			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(slot), &record); err != nil {
+			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(c.record), &record); err != nil {
 				t.Fatal(err)
 			}
-			state := reclaim.State{Slot: true, Record: &record, Holder: "web-0", Now: controllertest.Begin}
-			report := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: reclaim.Terminated("web-0", controllertest.Begin)}}
-			// When the API server is asked, it is later than when this was decided.
-			s.Clock.Step(time.Hour)
-			if err := s.fixedips.performForSlot(t.Context(), "db", state, report); !errors.Is(err, c.err) {
+			state := reclaim.State{Slot: c.record.Spec.Slot, Record: &record, Holder: "web-0", Now: controllertest.Begin}
+			again := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: "web-0"}}
+			if err := s.fixedips.perform(t.Context(), again, again.NamespacedName, state, c.action); !errors.Is(err, c.err) {
 				t.Error(err)
 			}
+			if diff := cmp.Diff([]string{"n"}, s.agents.asked); diff != "" {
+				t.Errorf("asked (-want +got): %s", diff)
+			}
 			var now v1alpha1.FixedIP
-			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(slot), &now); err != nil {
+			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(c.record), &now); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(c.want, now.Status); diff != "" {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
@@ -24,19 +24,23 @@ import (
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
-	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // errBusy is the error of a FinishRecord that has to wait.
 var errBusy = errors.New("as many finalizers are being removed as may be")
 
-// perform performs an action. key is the identity: the pod of the entries, and the name of the FixedIP to create.
-func (c *Controller) perform(ctx context.Context, key types.NamespacedName, s reclaim.State, a reclaim.Action) error {
+// perform performs an action. again is the request that it is for. key is the identity: the pod of the entries, and the
+// name of the FixedIP to create.
+func (c *Controller) perform(ctx context.Context, again reconcile.Request, key types.NamespacedName, s reclaim.State, a reclaim.Action) error {
 	if a.Why != "" {
 		if err := c.reportBlocked(ctx, pool.OwnerKey(key.Namespace, key.Name), s, a.Why); err != nil {
+			return err
+		}
+	}
+	if a.Type.NeedsEvidence() {
+		if asked, err := c.prove(ctx, again, key, s, a); asked || err != nil {
 			return err
 		}
 	}
@@ -47,7 +51,9 @@ func (c *Controller) perform(ctx context.Context, key types.NamespacedName, s re
 		return c.createRecord(ctx, key, a)
 	case reclaim.UpdateRecord:
 		return c.updateRecord(ctx, s, a)
-	case reclaim.UpdateStatus:
+	case reclaim.Acknowledge:
+		return c.acknowledge(ctx, key, a)
+	case reclaim.UpdateStatus, reclaim.Vacate, reclaim.AllowMove:
 		return c.updateStatus(ctx, s, a)
 	case reclaim.Allocate:
 		return c.allocate(ctx, s, a)
@@ -75,8 +81,8 @@ func (c *Controller) perform(ctx context.Context, key types.NamespacedName, s re
 
 // performForSlot performs an action for a slot. Entries are those of its holder; a new FixedIP is named after the
 // workload and an address.
-func (c *Controller) performForSlot(ctx context.Context, namespace string, s reclaim.State, a reclaim.Action) error {
-	key := types.NamespacedName{Namespace: namespace, Name: s.Holder}
+func (c *Controller) performForSlot(ctx context.Context, again reconcile.Request, s reclaim.State, a reclaim.Action) error {
+	key := types.NamespacedName{Namespace: again.Namespace, Name: s.Holder}
 	if a.Type == reclaim.CreateRecord {
 		first, err := address.Parse(a.Spec.IPs[0])
 		if err != nil {
@@ -84,41 +90,7 @@ func (c *Controller) performForSlot(ctx context.Context, namespace string, s rec
 		}
 		key.Name = identity.SlotName(a.Spec.Owner.Name, first)
 	}
-	if s.Record != nil && a.ReportsTermination(s.Record) {
-		var pod corev1.Pod
-		switch err := c.Live.Get(ctx, key, &pod); {
-		case err == nil && !podutil.IsTerminal(&pod):
-			return fmt.Errorf("pod %s exists: %w", key, requeue.ErrSuperseded)
-		case client.IgnoreNotFound(err) != nil:
-			return fmt.Errorf("read pod %s: %w", key, err)
-		}
-		// The pod does not exist now. It may have existed when this was decided.
-		last := reclaim.Terminated(key.Name, c.Clock.Now())
-		if err := c.reportedIPs(ctx, s.Record.Spec, last); err != nil {
-			return err
-		}
-		a.Status.Departed = last
-	}
-	return c.perform(ctx, key, s, a)
-}
-
-// reportedIPs adds which addresses of a slot the agent of its node reports. The API server is asked: the cache may be
-// from before the pod was gone.
-func (c *Controller) reportedIPs(ctx context.Context, spec v1alpha1.FixedIPSpec, last *v1alpha1.Departure) error {
-	var node ciliumv2.CiliumNode
-	switch err := c.Live.Get(ctx, client.ObjectKey{Name: spec.NodeName}, &node); {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("read CiliumNode %s: %w", spec.NodeName, err)
-	}
-	seen := ciliumpool.FromCiliumNode(&node)
-	for _, ip := range spec.IPs {
-		if a, err := address.Parse(ip); err == nil && seen.InUse(a) {
-			last.NodeName, last.Listed = spec.NodeName, append(last.Listed, ip)
-		}
-	}
-	return nil
+	return c.perform(ctx, again, key, s, a)
 }
 
 func (c *Controller) createRecord(ctx context.Context, key types.NamespacedName, a reclaim.Action) error {

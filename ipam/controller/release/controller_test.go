@@ -37,7 +37,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	s.release = New(Options{
 		Gatherer: &gather.Gatherer{
 			Ledger: s.Ledger, Cached: s.Cached, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
-			Deadline: 10 * time.Minute, AgentSilence: time.Minute,
+			Deadline: 10 * time.Minute,
 		},
 		Batches: batches, Writer: s.Writer, Cached: s.Cached, Live: s.API, Workloads: s, Events: s.Recorder, Clock: s.Clock,
 		Again: &source.Feed{},

@@ -30,9 +30,9 @@ func (n *node) freedSince(before [2]int64) int {
 	return int(max(0, now[0]-before[0], now[1]-before[1]))
 }
 
-// reports compares what an agent says in two versions of a pool, and what it has acknowledged. fixed is true if that
-// differs for an address that is not dynamic; workloads are those that such addresses are kept for, sorted.
-func reports(before, after pool.Node, unheardBefore, unheardAfter map[netip.Addr]struct{}) (fixed bool, workloads []string) {
+// reports compares what an agent says in two versions of a pool. fixed is true if that differs for an address that is
+// not dynamic; workloads are those that such addresses are kept for, sorted.
+func reports(before, after pool.Node) (fixed bool, workloads []string) {
 	found := map[string]bool{}
 	note := func(a netip.Addr) {
 		e, exists := after.Entries[a]
@@ -46,11 +46,6 @@ func reports(before, after pool.Node, unheardBefore, unheardAfter map[netip.Addr
 	}
 	differs(before.Used, after.Used, note)
 	differs(before.Handshakes, after.Handshakes, note)
-	for a := range unheardBefore {
-		if _, still := unheardAfter[a]; !still {
-			note(a)
-		}
-	}
 	return fixed, slices.Sorted(maps.Keys(found))
 }
 

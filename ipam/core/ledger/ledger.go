@@ -145,7 +145,7 @@ func (l *Ledger) setNode(p pool.Node) Change {
 		}
 		l.nodes.Store(p.Name, n)
 	}
-	before, unheardBefore, roomBefore := n.pool, n.unheard, n.rooms()
+	before, roomBefore := n.pool, n.rooms()
 	change := Change{Appeared: !known, Status: !sameStatus(before, p)}
 	if known && before.SameSpec(p) {
 		n.set(p, change.Status)
@@ -160,7 +160,7 @@ func (l *Ledger) setNode(p pool.Node) Change {
 		l.moveSubnets(p.Name, before.Subnets, p.Subnets)
 	}
 	change.Grew, change.Freed = n.grewSince(roomBefore), n.freedSince(roomBefore)
-	change.Fixed, change.Reported = reports(before, p, unheardBefore, n.unheard)
+	change.Fixed, change.Reported = reports(before, p)
 	return change
 }
 
@@ -192,6 +192,18 @@ func (l *Ledger) Node(name string) (pool.Node, bool) {
 		return pool.Node{}, false
 	}
 	return n.pool, true
+}
+
+// Unacknowledged returns the first of the addresses whose entry on the node is one that the agent may not know yet; not
+// valid: there is none. See pool.Entry.
+func (l *Ledger) Unacknowledged(name string, addrs []netip.Addr) netip.Addr {
+	n, _ := l.Node(name)
+	for _, a := range addrs {
+		if n.Entries[a].Unacknowledged() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // Nodes are the pools of all nodes, by name.

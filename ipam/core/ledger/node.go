@@ -25,9 +25,6 @@ type node struct {
 	// that it was decided for. An address may be here and in the pool at once: the claim has been
 	// seen and its pod is not bound yet.
 	assumed map[netip.Addr]types.UID
-	// unheard are the addresses of which the agent may not know whose they are (see Ledger.Unheard). Invariant: each has
-	// an entry that names a pod.
-	unheard map[netip.Addr]struct{}
 	// kept is the ledger's.
 	kept *kept
 	// disputedWith names another node whose subnets overlap this node's; empty where none does.
@@ -42,7 +39,6 @@ func newNode(k *kept) *node { return &node{assumed: map[netip.Addr]types.UID{}, 
 
 // set replaces the pool. recount says whether what count reads may have changed.
 func (n *node) set(p pool.Node, recount bool) {
-	n.unheard = unheardOf(n.unheard, n.pool, p)
 	n.pool = p
 	if recount {
 		n.count()

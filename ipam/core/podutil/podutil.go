@@ -60,6 +60,13 @@ func HasFamily(pod *corev1.Pod, f address.Family) bool {
 	return slices.ContainsFunc(IPs(pod), func(a netip.Addr) bool { return address.Of(a) == f })
 }
 
+// IsUnschedulable reports whether a scheduler has found no node for the pod. A nil pod is not unschedulable.
+func IsUnschedulable(pod *corev1.Pod) bool {
+	return pod != nil && pod.Spec.NodeName == "" && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
+	})
+}
+
 // IsReady reports whether the pod is not being deleted and says that it is ready.
 func IsReady(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {

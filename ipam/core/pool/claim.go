@@ -53,6 +53,18 @@ func (n Node) Release(owner string, addrs []netip.Addr, at time.Time) []Edit {
 	return edits
 }
 
+// Acknowledge returns the edits that note that the agent knows the owner of the addresses.
+func (n Node) Acknowledge(owner string, addrs []netip.Addr) []Edit {
+	var edits []Edit
+	for _, a := range addrs {
+		if e := n.Entries[a]; e.OwnedBy(owner) && e.Unacknowledged() {
+			e.Since = 0
+			edits = append(edits, n.Set(a, e))
+		}
+	}
+	return edits
+}
+
 // With returns the node as it is after the edits, with a map of its own.
 func (n Node) With(edits []Edit) Node {
 	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))

@@ -67,8 +67,8 @@ type Entry struct {
 	// Node is the node that has the address of a Moved entry. It is empty if the marker can't be read.
 	Node string
 	// Since is a Unix time in seconds. For a Cooldown entry it is when the address was released; 0 counts as long ago. For
-	// an Owned entry it is when a dynamic entry became the pod's: an agent that has not seen the change may still give the
-	// address to another pod. 0 means that the entry never was dynamic.
+	// an Owned entry it is when a dynamic entry became the pod's, until the agent has acknowledged that: see
+	// Entry.Unacknowledged.
 	Since int64
 }
 
@@ -201,6 +201,10 @@ func SplitWorkloadKey(key string) (kind, name string, ok bool) {
 	}
 	return kind, name, true
 }
+
+// Unacknowledged reports whether the agent may not know yet whose the address is: the entry was dynamic before. The
+// controller removes Since when the agent has confirmed that it gives the address to no other pod.
+func (e Entry) Unacknowledged() bool { return e.Kind == Owned && e.Since != 0 }
 
 // SinceTime returns Since as a time; zero if it is 0.
 func (e Entry) SinceTime() time.Time {

@@ -42,33 +42,14 @@ type Move struct {
 	// Home is the node whose subnets have the addresses, From the node whose pool has them now, To the one that gets them.
 	// From and To are the same if a move that was interrupted after Turn is completed.
 	Home, From, To string
-	// Fence is what is known of the pod that had the addresses on From.
-	Fence Fence
+	// Down means that From was deleted, or tainted out-of-service: no pod runs there, whatever its agent reported last.
+	// Otherwise the agent has confirmed that the former pod stopped (see package agentview).
+	Down bool
 }
 
-// Fence is what is known of a pod that had addresses on a node, and was deleted at the API server.
-type Fence int
-
-const (
-	// Unfenced means that the node is not ready. The last report of its agent proves nothing.
-	Unfenced Fence = iota
-	// Unheard means that the node is ready, and its agent has not had the time to report. That it does not report an address proves
-	// nothing.
-	Unheard
-	// Reported means that the node is ready, and an address that its agent does not report is not in use.
-	Reported
-	// Down means that the node was deleted, or tainted out-of-service: no pod runs there.
-	Down
-)
-
-// Keeps returns why an address of a node may still be in use there; nil if it is not.
-func (f Fence) Keeps(n Node, a netip.Addr) error {
-	switch {
-	case f == Unfenced:
-		return fmt.Errorf("node %s is not ready: %w", n.Name, ErrUnfenced)
-	case f == Unheard && !n.InUse(a):
-		return fmt.Errorf("the agent on node %s has not had the time to list %s: %w", n.Name, a, ErrUnfenced)
-	case f != Down && n.InUse(a):
+// inUse returns an error if the agent of From reports an address as in use.
+func (m Move) inUse(n Node, a netip.Addr) error {
+	if !m.Down && n.InUse(a) {
 		return fmt.Errorf("%s is listed as used on node %s: %w", a, n.Name, ErrUnfenced)
 	}
 	return nil
@@ -134,14 +115,14 @@ func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
 		switch {
 		case now.CoolsDownFrom(m.Owner):
 			// The pod had it here and may still run: the writer that released it did not check.
-			if err := m.Fence.Keeps(n, a); err != nil {
+			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
 			continue
 		case now.Kind == Cooldown:
 			continue
 		case now.OwnedBy(m.Owner):
-			if err := m.Fence.Keeps(n, a); err != nil {
+			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
 			edits = append(edits, m.taken(n.Set(a, CooldownEntry("", at))))
@@ -158,7 +139,7 @@ func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
 // taken requires for an edit that takes an address from the pod that had it on From that the agent does not report it
 // before the write, unless the node is down: then the report is an old one.
 func (m Move) taken(e Edit) Edit {
-	e.Unlisted = m.Fence != Down
+	e.Unlisted = !m.Down
 	return e
 }
 
@@ -191,7 +172,7 @@ func (m Move) Turn(n Node) ([]Edit, error) {
 			if user, used := n.Used[a]; used && user != m.Owner {
 				return nil, &Blocker{Addr: a, Node: n.Name, Reason: InUseByPod, Who: user, Asks: m.Owner}
 			}
-			if err := m.Fence.Keeps(n, a); err != nil {
+			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
 			edit = m.taken(edit)

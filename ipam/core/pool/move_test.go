@@ -24,12 +24,12 @@ func TestMoveSteps(t *testing.T) {
 	other := pool.ForOwner("db/other-0")
 	type entries = map[netip.Addr]pool.Entry
 	is := func(e pool.Entry) entries { return entries{a: e} }
-	out := pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: "h", From: "h", To: "t", Fence: pool.Reported}
+	out := pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: "h", From: "h", To: "t"}
 	on := out
 	on.From, on.To = "s", "t"
 	back := out
 	back.From, back.To = "s", "h"
-	fenced := func(m pool.Move, f pool.Fence) pool.Move { m.Fence = f; return m }
+	lost := func(m pool.Move) pool.Move { m.Down = true; return m }
 	announce, settle, turn := pool.Move.Announce, pool.Move.Settle, pool.Move.Turn
 	leave := func(m pool.Move, n pool.Node) ([]pool.Edit, error) { return m.Leave(n, at) }
 	for name, c := range map[string]struct {
@@ -56,40 +56,33 @@ func TestMoveSteps(t *testing.T) {
 		"nor from elsewhere":        {step: pool.Move.Depart, move: on, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
 		"not turned on before that": {step: turn, move: on, entries: is(pool.MovedEntry("s", owner)), err: pool.ErrUndecided},
 
-		"left":                                  {step: leave, move: on, entries: is(mine), want: is(pool.CooldownEntry("", at))},
-		"left before it arrived":                {step: leave, move: on, entries: is(pool.MoveTargetEntry(owner)), want: is(pool.CooldownEntry("", at))},
-		"left where it never was":               {step: leave, move: on, want: is(pool.CooldownEntry("", at))},
-		"left long ago":                         {step: leave, move: on, entries: is(pool.CooldownEntry("", at.Add(-time.Hour))), want: is(pool.CooldownEntry("", at.Add(-time.Hour)))},
-		"what was taken is not left in use":     {step: leave, move: on, entries: is(pool.CooldownEntry(owner, at)), used: owner, err: pool.ErrUnfenced},
-		"nor where the node is not ready":       {step: leave, move: fenced(on, pool.Unfenced), entries: is(pool.CooldownEntry(owner, at)), err: pool.ErrUnfenced},
-		"but where it is down":                  {step: leave, move: fenced(on, pool.Down), entries: is(pool.CooldownEntry(owner, at)), used: owner, want: is(pool.CooldownEntry(owner, at))},
-		"another's is not left":                 {step: leave, move: on, entries: is(other), err: pool.ErrTaken},
-		"what is in use is not left":            {step: leave, move: on, entries: is(mine), used: owner, err: pool.ErrUnfenced},
-		"nor what the agent may not have said":  {step: leave, move: fenced(on, pool.Unheard), entries: is(mine), err: pool.ErrUnfenced},
-		"nor what it has said":                  {step: leave, move: fenced(on, pool.Unheard), entries: is(mine), used: owner, err: pool.ErrUnfenced},
-		"but on a node that is down":            {step: leave, move: fenced(on, pool.Down), entries: is(mine), used: owner, want: is(pool.CooldownEntry("", at))},
-		"not on one that is not ready":          {step: leave, move: fenced(on, pool.Unfenced), entries: is(mine), err: pool.ErrUnfenced},
-		"unless it was never had there":         {step: leave, move: fenced(on, pool.Unfenced), entries: is(pool.MoveTargetEntry(owner)), want: is(pool.CooldownEntry("", at))},
-		"turned":                                {step: turn, move: out, entries: is(mine), want: is(pool.MovedEntry("t", owner))},
-		"turned already":                        {step: turn, move: out, entries: is(pool.MovedEntry("t", owner)), want: is(pool.MovedEntry("t", owner))},
-		"turned without an entry":               {step: turn, move: out, want: is(pool.MovedEntry("t", owner))},
-		"turned from rest":                      {step: turn, move: out, entries: is(pool.CooldownEntry("", at)), want: is(pool.MovedEntry("t", owner))},
-		"what is in use is not turned":          {step: turn, move: out, entries: is(mine), used: owner, err: pool.ErrUnfenced},
-		"not while the agent may not have said": {step: turn, move: fenced(out, pool.Unheard), entries: is(mine), err: pool.ErrUnfenced},
-		"but where the node is down":            {step: turn, move: fenced(out, pool.Down), entries: is(mine), used: owner, want: is(pool.MovedEntry("t", owner))},
-		"not where it is not ready":             {step: turn, move: fenced(out, pool.Unfenced), entries: is(mine), err: pool.ErrUnfenced},
-		"nor what another uses at home":         {step: turn, move: fenced(out, pool.Down), used: "db/other-0", err: pool.ErrTaken},
-		"nor another's":                         {step: turn, move: out, entries: is(other), err: pool.ErrTaken},
-		"nor a dynamic one":                     {step: turn, move: out, entries: is(pool.Entry{}), err: pool.ErrTaken},
-		"turned on":                             {step: turn, move: on, entries: is(pool.LeavingEntry("s", owner)), want: is(pool.MovedEntry("t", owner))},
-		"not on from elsewhere":                 {step: turn, move: on, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
-		"nor on from home":                      {step: turn, move: on, entries: is(mine), err: pool.ErrUndecided},
-		"nor on from rest":                      {step: turn, move: on, entries: is(pool.CooldownEntry("", at)), err: pool.ErrUndecided},
-		"nor another's absence":                 {step: turn, move: on, entries: is(pool.MovedEntry("s", "db/other-0")), err: pool.ErrUndecided},
-		"turned home":                           {step: turn, move: back, entries: is(pool.LeavingEntry("s", owner)), want: is(mine)},
-		"turned home already":                   {step: turn, move: back, entries: is(mine), want: is(mine)},
-		"not home from elsewhere":               {step: turn, move: back, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
-		"not home beside another address":       {step: turn, move: back, entries: entries{a: pool.LeavingEntry("s", owner), b: mine}, err: pool.ErrTaken},
+		"left":                              {step: leave, move: on, entries: is(mine), want: is(pool.CooldownEntry("", at))},
+		"left before it arrived":            {step: leave, move: on, entries: is(pool.MoveTargetEntry(owner)), want: is(pool.CooldownEntry("", at))},
+		"left where it never was":           {step: leave, move: on, want: is(pool.CooldownEntry("", at))},
+		"left long ago":                     {step: leave, move: on, entries: is(pool.CooldownEntry("", at.Add(-time.Hour))), want: is(pool.CooldownEntry("", at.Add(-time.Hour)))},
+		"what was taken is not left in use": {step: leave, move: on, entries: is(pool.CooldownEntry(owner, at)), used: owner, err: pool.ErrUnfenced},
+		"but where it is down":              {step: leave, move: lost(on), entries: is(pool.CooldownEntry(owner, at)), used: owner, want: is(pool.CooldownEntry(owner, at))},
+		"another's is not left":             {step: leave, move: on, entries: is(other), err: pool.ErrTaken},
+		"what is in use is not left":        {step: leave, move: on, entries: is(mine), used: owner, err: pool.ErrUnfenced},
+		"but on a node that is down":        {step: leave, move: lost(on), entries: is(mine), used: owner, want: is(pool.CooldownEntry("", at))},
+		"turned":                            {step: turn, move: out, entries: is(mine), want: is(pool.MovedEntry("t", owner))},
+		"turned already":                    {step: turn, move: out, entries: is(pool.MovedEntry("t", owner)), want: is(pool.MovedEntry("t", owner))},
+		"turned without an entry":           {step: turn, move: out, want: is(pool.MovedEntry("t", owner))},
+		"turned from rest":                  {step: turn, move: out, entries: is(pool.CooldownEntry("", at)), want: is(pool.MovedEntry("t", owner))},
+		"what is in use is not turned":      {step: turn, move: out, entries: is(mine), used: owner, err: pool.ErrUnfenced},
+		"but where the node is down":        {step: turn, move: lost(out), entries: is(mine), used: owner, want: is(pool.MovedEntry("t", owner))},
+		"nor what another uses at home":     {step: turn, move: lost(out), used: "db/other-0", err: pool.ErrTaken},
+		"nor another's":                     {step: turn, move: out, entries: is(other), err: pool.ErrTaken},
+		"nor a dynamic one":                 {step: turn, move: out, entries: is(pool.Entry{}), err: pool.ErrTaken},
+		"turned on":                         {step: turn, move: on, entries: is(pool.LeavingEntry("s", owner)), want: is(pool.MovedEntry("t", owner))},
+		"not on from elsewhere":             {step: turn, move: on, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
+		"nor on from home":                  {step: turn, move: on, entries: is(mine), err: pool.ErrUndecided},
+		"nor on from rest":                  {step: turn, move: on, entries: is(pool.CooldownEntry("", at)), err: pool.ErrUndecided},
+		"nor another's absence":             {step: turn, move: on, entries: is(pool.MovedEntry("s", "db/other-0")), err: pool.ErrUndecided},
+		"turned home":                       {step: turn, move: back, entries: is(pool.LeavingEntry("s", owner)), want: is(mine)},
+		"turned home already":               {step: turn, move: back, entries: is(mine), want: is(mine)},
+		"not home from elsewhere":           {step: turn, move: back, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
+		"not home beside another address":   {step: turn, move: back, entries: entries{a: pool.LeavingEntry("s", owner), b: mine}, err: pool.ErrTaken},
 
 		"settled":                          {step: settle, move: out, entries: is(pool.MoveTargetEntry(owner)), want: is(mine)},
 		"settled already":                  {step: settle, move: out, entries: is(mine), want: is(mine)},
@@ -130,8 +123,8 @@ func TestMoveTakesWhatIsNotListed(t *testing.T) {
 	const owner = "db/mysql-0"
 	a := addr("10.0.1.9")
 	mine := pool.ForOwner(owner)
-	from := func(home, from, to string, fence pool.Fence) pool.Move {
-		return pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: home, From: from, To: to, Fence: fence}
+	from := func(home, from, to string, isDown bool) pool.Move {
+		return pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: home, From: from, To: to, Down: isDown}
 	}
 	leave := func(m pool.Move, n pool.Node) ([]pool.Edit, error) { return m.Leave(n, time.Unix(1000, 0)) }
 	for name, c := range map[string]struct {
@@ -140,16 +133,16 @@ func TestMoveTakesWhatIsNotListed(t *testing.T) {
 		entry pool.Entry
 		want  bool
 	}{
-		"turned at home":                        {pool.Move.Turn, from("h", "h", "t", pool.Reported), mine, true},
-		"turned at a home that is down":         {pool.Move.Turn, from("h", "h", "t", pool.Down), mine, false},
-		"turned at the home of what lives away": {pool.Move.Turn, from("h", "s", "t", pool.Reported), pool.LeavingEntry("s", owner), false},
-		"turned home":                           {pool.Move.Turn, from("h", "s", "h", pool.Reported), pool.LeavingEntry("s", owner), false},
-		"left":                                  {leave, from("h", "s", "t", pool.Reported), mine, true},
-		"left on a node that is down":           {leave, from("h", "s", "t", pool.Down), mine, false},
-		"left before it arrived":                {leave, from("h", "s", "t", pool.Reported), pool.MoveTargetEntry(owner), false},
-		"announced":                             {pool.Move.Announce, from("h", "h", "t", pool.Reported), pool.MoveTargetEntry(owner), false},
-		"settled":                               {pool.Move.Settle, from("h", "h", "t", pool.Reported), pool.MoveTargetEntry(owner), false},
-		"departed from a node that may have it": {pool.Move.Depart, from("h", "s", "t", pool.Reported), pool.MovedEntry("s", owner), false},
+		"turned at home":                        {pool.Move.Turn, from("h", "h", "t", false), mine, true},
+		"turned at a home that is down":         {pool.Move.Turn, from("h", "h", "t", true), mine, false},
+		"turned at the home of what lives away": {pool.Move.Turn, from("h", "s", "t", false), pool.LeavingEntry("s", owner), false},
+		"turned home":                           {pool.Move.Turn, from("h", "s", "h", false), pool.LeavingEntry("s", owner), false},
+		"left":                                  {leave, from("h", "s", "t", false), mine, true},
+		"left on a node that is down":           {leave, from("h", "s", "t", true), mine, false},
+		"left before it arrived":                {leave, from("h", "s", "t", false), pool.MoveTargetEntry(owner), false},
+		"announced":                             {pool.Move.Announce, from("h", "h", "t", false), pool.MoveTargetEntry(owner), false},
+		"settled":                               {pool.Move.Settle, from("h", "h", "t", false), pool.MoveTargetEntry(owner), false},
+		"departed from a node that may have it": {pool.Move.Depart, from("h", "s", "t", false), pool.MovedEntry("s", owner), false},
 	} {
 		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{a: c.entry}}
 		edits, err := c.step(c.move, n)
@@ -168,7 +161,7 @@ func TestMoveTakesWhatIsNotListed(t *testing.T) {
 func TestMoveTogether(t *testing.T) {
 	const owner = "db/mysql-0"
 	addrs := []netip.Addr{addr("10.0.1.9"), addr("fd00:1::9")}
-	m := pool.Move{Owner: owner, Entry: pool.ForOwner(owner), Addrs: addrs, Home: "h", From: "h", To: "t", Fence: pool.Down}
+	m := pool.Move{Owner: owner, Entry: pool.ForOwner(owner), Addrs: addrs, Home: "h", From: "h", To: "t", Down: true}
 	n := pool.Node{Name: "h", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 		Entries: map[netip.Addr]pool.Entry{addrs[0]: pool.ForOwner(owner), addrs[1]: pool.ForOwner(owner)}}
 	edits, err := m.Turn(n)

@@ -53,6 +53,20 @@ func Decide(s State) Action {
 	default:
 		rules, v.spec = active, v.wantedSpec()
 	}
+	a := first(v, rules)
+	if a.Type != Nothing {
+		return a
+	}
+	q := first(v, questions)
+	if q.Type == Nothing {
+		return a
+	}
+	q.At, q.Why = a.At, a.Why
+	return q
+}
+
+// first returns the action of the first rule that applies.
+func first(v *view, rules []rule) Action {
 	for _, r := range rules {
 		if a, ok := r.next(v); ok {
 			a.Rule = r.name
@@ -89,20 +103,16 @@ var unrecorded = []rule{
 	}, (*view).releaseAll)},
 	{"stale move", (*view).staleMove},
 	{"bound elsewhere", when(func(v *view) bool { return v.Slot && v.node != "" && !v.isHeld }, (*view).releaseAll)},
+	{"vacant claim", when(func(v *view) bool { return v.Slot && v.Pod == nil && len(v.Held) > 0 }, func(v *view) Action {
+		// Only a FixedIP can say that another pod may take the slot over.
+		return v.createRecord(v.Held[0].Node, v.Held[0].Addrs)
+	})},
 	{"recordable", func(v *view) (Action, bool) {
 		addrs, ok := onePerFamily(v.held.Addrs, v.Pod)
 		if !v.isHeld || !ok || !v.Asked && !podutil.HasIPs(v.Pod) {
-			return Action{}, false
+			return v.recordStranded()
 		}
-		return Action{Type: CreateRecord, Spec: v1alpha1.FixedIPSpec{
-			IPs:      address.Strings(addrs),
-			NodeName: v.held.Node,
-			Owner:    v.Workload.OwnerReference,
-			Slot:     v.Slot,
-			PodName:  v.Pod.Name,
-			Reclaim:  v.reclaimPolicy(),
-			Failover: ptr.Deref(v.Workload.Failover, ""),
-		}}, true
+		return v.createRecord(v.held.Node, addrs), true
 	}},
 }
 
@@ -336,7 +346,7 @@ func earliest(a, b time.Time) time.Time {
 // Rules returns the names of all rules, in order.
 func Rules() []string {
 	var names []string
-	for _, rules := range [][]rule{unrecorded, active, deleting} {
+	for _, rules := range [][]rule{unrecorded, active, deleting, questions} {
 		for _, r := range rules {
 			names = append(names, r.name)
 		}

@@ -29,7 +29,9 @@
 //	  scaled down        the workload has no such replica, and its policy says Delete: release all
 //	  stale move         the pod of a move that was only prepared is gone: release the move target
 //	  bound elsewhere    a slot's pod was bound to another node: release the claim
-//	  recordable         the pod runs, or asked for the claim: create the FixedIP of the claim
+//	  vacant claim       a slot's pod is gone: create the FixedIP, so that the slot can be taken over
+//	  recordable         the pod runs, or asked for the claim: create the FixedIP of the claim, also if
+//	                     its node cannot take the pod any more and its failover policy is Migrate
 //
 //	Active: the FixedIP exists and is not being deleted
 //	  spec               the spec, the finalizer or the UID annotation is out of date: update
@@ -54,6 +56,11 @@
 //	  in use             the pod holds the addresses: report
 //	  maybe in use       the pod may run with the addresses, though no pool has them: wait until the deadline
 //	  overdue            remove the finalizer
+//
+//	Any state, if there is nothing to write: what the agent has to be asked
+//	  unacknowledged     whether it knows the owner of an address that was a dynamic one
+//	  vacant             whether the former pod of a slot has stopped, so that another pod may take over
+//	  stranded           whether the addresses of a pod that its node cannot take are unused (Migrate)
 //
 // A FixedIP is created when the pod runs with what was claimed for it, and not before. Two claims for one pod are
 // possible: a scheduler dies between the claim and the bind, and its successor reads an old cache. The bind decides

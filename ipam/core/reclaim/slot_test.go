@@ -45,34 +45,15 @@ func slotRecord(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 }
 
 func keptAside(r *v1alpha1.FixedIP) {
-	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: reclaim.Terminated("shop-x", now.Add(-time.Hour))}
+	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, VacatedBy: "shop-x"}
+}
+
+func unconfirmed(r *v1alpha1.FixedIP) {
+	r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
 }
 
 func reclaimed(p v1alpha1.ReclaimPolicy) func(*v1alpha1.FixedIP) {
 	return func(r *v1alpha1.FixedIP) { r.Spec.Reclaim = p }
-}
-
-// Whole seconds are what the API keeps: a pod is never said to be gone before it is.
-func TestDeparted(t *testing.T) {
-	for by, want := range map[time.Time]time.Time{time.Unix(7, 0): time.Unix(7, 0), time.Unix(7, 1): time.Unix(8, 0)} {
-		if at := reclaim.Terminated("shop-x", by).At; !at.Time.Equal(want) {
-			t.Errorf("%v for %v, want %v", at, by, want)
-		}
-	}
-	said := slotRecord(keptAside)
-	for name, c := range map[string]struct {
-		next reclaim.Action
-		want bool
-	}{
-		"for the first time": {reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Departed: reclaim.Terminated("shop-y", now)}}, true},
-		"as it says":         {reclaim.Action{Type: reclaim.UpdateStatus, Status: said.Status}, false},
-		"of none":            {reclaim.Action{Type: reclaim.UpdateStatus}, false},
-		"another step":       {reclaim.Action{Type: reclaim.DeleteRecord}, false},
-	} {
-		if got := c.next.ReportsTermination(said); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
 }
 
 func replica(name, node string, ips ...string) *corev1.Pod {
@@ -103,7 +84,7 @@ func TestDecideSlot(t *testing.T) {
 		"a claim whose pod runs with another IP is a slot":      {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
 		"one that was asked for is a slot whatever its pod got": {reclaim.State{Held: mine, Asked: true, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
 		"a claim whose pod is on its way waits":                 {reclaim.State{Held: mine, Pod: replica("shop-x", ""), Workload: open}, "shop-x", reclaim.Action{}},
-		"a claim whose pod is gone is for the next":             {reclaim.State{Held: mine, Workload: open}, "shop-x", reclaim.Action{}},
+		"a claim whose pod is gone becomes a slot for the next": {reclaim.State{Held: mine, Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
 		"a claim whose pod is bound elsewhere goes back": {reclaim.State{Held: mine, Pod: replica("shop-x", "node-2"), Workload: open}, "shop-x",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"a claim whose pod and workload are gone goes back": {reclaim.State{Held: mine, Workload: closed}, "shop-x",
@@ -114,10 +95,13 @@ func TestDecideSlot(t *testing.T) {
 
 		"all is well": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x", reclaim.Action{}},
 		"the pod is gone": {reclaim.State{Record: slotRecord(), Held: mine, Workload: open}, "shop-x",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: reclaim.Terminated("shop-x", now)}}},
-		"and has been for long": {reclaim.State{Record: slotRecord(keptAside), Held: mine, Workload: open}, "shop-x", reclaim.Action{}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
+		"that its agent has to confirm": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: open}, "shop-x",
+			reclaim.Action{Type: reclaim.Vacate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, VacatedBy: "shop-x"}}},
+		"and is not asked for while it lists the address": {reclaim.State{Record: slotRecord(unconfirmed), Held: mine, Workload: open, Reported: []netip.Addr{addr("10.0.1.6")}}, "shop-x", reclaim.Action{}},
+		"and has been for long":                           {reclaim.State{Record: slotRecord(keptAside), Held: mine, Workload: open}, "shop-x", reclaim.Action{}},
 		"another one is gone than the record says": {reclaim.State{Record: slotRecord(keptAside, func(r *v1alpha1.FixedIP) { r.Spec.PodName = "shop-y" }), Held: mine, Workload: open}, "shop-y",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, Departed: reclaim.Terminated("shop-y", now)}}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
 		"made beforehand, it never had a pod": {reclaim.State{Record: slotRecord(func(r *v1alpha1.FixedIP) { r.Spec.PodName, r.Status = "", v1alpha1.FixedIPStatus{} }), Workload: open}, "",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
 		"another pod has taken it over": {reclaim.State{Record: slotRecord(keptAside), Held: mine, Pod: replica("shop-y", ""), Workload: open}, "shop-y",
@@ -140,7 +124,7 @@ func TestDecideSlot(t *testing.T) {
 		"the workload is gone, not it":      {reclaim.State{Record: slotRecord(keptAside, reclaimed(policy("Retain", "Retain", 0))), Held: mine, Workload: closed}, "shop-x", reclaim.Action{}},
 		"the workload is gone, its pod not": {reclaim.State{Record: slotRecord(), Held: mine, Pod: replica("shop-x", "node-1"), Workload: closed}, "shop-x", reclaim.Action{}},
 		"the workload is gone, and it has time to live": {reclaim.State{Record: slotRecord(keptAside, reclaimed(policy("Delete", "Retain", time.Hour))), Held: mine, Workload: closed}, "shop-x",
-			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}, Departed: reclaim.Terminated("shop-x", now.Add(-time.Hour))}, At: now.Add(time.Hour)}},
+			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}, VacatedBy: "shop-x"}, At: now.Add(time.Hour)}},
 
 		"deleted while its pod runs": {reclaim.State{Record: slotRecord(deleting), Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x",
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "uid-shop-x"}}},

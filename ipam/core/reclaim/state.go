@@ -29,6 +29,9 @@ type State struct {
 	Away     []ledger.Absence
 	// Blockers are the reasons why held addresses must not be released yet.
 	Blockers []ReleaseBlocker
+	// Unacknowledged are the held addresses whose entries the agent may not know yet, and Reported those that it
+	// reports as in use.
+	Unacknowledged, Reported []netip.Addr
 	// Pod is the holder; nil: it does not exist.
 	Pod *corev1.Pod
 	// Idle is since when the identity is known to have no bound pod; zero: that is not known.
@@ -120,10 +123,17 @@ const (
 	ReleaseHome
 	// FinishRecord removes the finalizer: no pool has an entry of the identity any more.
 	FinishRecord
+	// Acknowledge notes in the entries that the agent knows the owner of the addresses. This and the next two have to
+	// be proved first: see NeedsEvidence.
+	Acknowledge
+	// Vacate reports that the former pod of a slot has stopped.
+	Vacate
+	// AllowMove reports that the pod may take the addresses to another node.
+	AllowMove
 )
 
 func (t ActionType) String() string {
-	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "Allocate", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Depart", "Fence", "ReleaseHome", "FinishRecord"}[t]
+	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "Allocate", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Depart", "Fence", "ReleaseHome", "FinishRecord", "Acknowledge", "Vacate", "AllowMove"}[t]
 }
 
 // Destroys reports whether the action takes something from the identity, so that it has to be decided from a live
@@ -136,6 +146,10 @@ func (t ActionType) Destroys() bool {
 	return false
 }
 
+// NeedsEvidence reports whether the action is right only if the agent of Node has confirmed that no pod uses Addrs, but
+// for the owner of the entries in Acknowledge. Package agentview says how that is proved.
+func (t ActionType) NeedsEvidence() bool { return t == Acknowledge || t == Vacate || t == AllowMove }
+
 // Action is what Decide returns.
 type Action struct {
 	Type ActionType
@@ -143,7 +157,7 @@ type Action struct {
 	Rule string
 	// Spec is the spec to write, for CreateRecord and UpdateRecord.
 	Spec v1alpha1.FixedIPSpec
-	// Status is the status to write, for UpdateStatus.
+	// Status is the status to write, for UpdateStatus, Vacate and AllowMove.
 	Status v1alpha1.FixedIPStatus
 	// Node and Addrs say where entries are released or written, and which. No Addrs means all of the identity.
 	Node  string

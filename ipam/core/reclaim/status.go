@@ -4,14 +4,15 @@
 package reclaim
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -23,9 +24,15 @@ const Gap = 5 * time.Second
 // report writes the status with the phase, the pod and the expiry of want, unless it is up to date.
 func (v *view) report(want v1alpha1.FixedIPStatus) Action {
 	have := v.Record.Status
-	want.Departed, want.Conditions, want.MismatchPodUID = v.departed(), v.conditions(), have.MismatchPodUID
+	want.Conditions, want.MismatchPodUID = v.conditions(), have.MismatchPodUID
+	if v.Slot && v.Pod == nil && have.VacatedBy == v.Record.Spec.PodName {
+		want.VacatedBy = have.VacatedBy
+	}
+	if v.Pod != nil && v.node == "" && have.MovableFor == v.Pod.UID {
+		want.MovableFor = have.MovableFor
+	}
 	if have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) &&
-		have.Departed == want.Departed && sameConditions(have.Conditions, want.Conditions) {
+		have.VacatedBy == want.VacatedBy && have.MovableFor == want.MovableFor && sameConditions(have.Conditions, want.Conditions) {
 		return Action{}
 	}
 	return Action{Type: UpdateStatus, Status: want}
@@ -35,33 +42,10 @@ func (v *view) report(want v1alpha1.FixedIPStatus) Action {
 func (v *view) afterGap(a Action) Action {
 	due := v.Idle.Add(Gap)
 	if v.Idle.IsZero() || !v.Now.Before(due) || a.Type != UpdateStatus || v.Record.Status.Phase != v1alpha1.PhaseInUse ||
-		a.Status.Departed != nil || !sameConditions(v.Record.Status.Conditions, a.Status.Conditions) {
+		!sameConditions(v.Record.Status.Conditions, a.Status.Conditions) {
 		return a
 	}
 	return Action{At: due}
-}
-
-// departed returns the last pod of a slot, if it is gone: what the status says already, if it is about that pod.
-func (v *view) departed() *v1alpha1.Departure {
-	name := v.Record.Spec.PodName
-	if !v.Slot || v.Pod != nil || name == "" {
-		return nil
-	}
-	if said := v.Record.Status.Departed; said != nil && said.PodName == name {
-		return said
-	}
-	return Terminated(name, v.Now)
-}
-
-// Terminated returns that a pod did not exist at a time. The API stores whole seconds: the time is rounded up.
-func Terminated(pod string, by time.Time) *v1alpha1.Departure {
-	return &v1alpha1.Departure{PodName: pod, At: metav1.NewTime(by.Add(time.Second - 1).Truncate(time.Second))}
-}
-
-// ReportsTermination reports whether the action says for the first time that a pod is gone. The caches do not prove
-// that: the API server has to be asked before.
-func (a Action) ReportsTermination(record *v1alpha1.FixedIP) bool {
-	return a.Type == UpdateStatus && a.Status.Departed != nil && !equality.Semantic.DeepEqual(a.Status.Departed, record.Status.Departed)
 }
 
 // conditions returns the conditions of the FixedIP as they should be. Those of other controllers stay as they are.
@@ -114,6 +98,9 @@ func (v *view) ready(conditions []metav1.Condition) (status metav1.ConditionStat
 		if c := meta.FindStatusCondition(conditions, bad.kind); c != nil && c.Status == bad.status {
 			return metav1.ConditionFalse, c.Reason, c.Message
 		}
+	}
+	if len(v.Unacknowledged) > 0 {
+		return metav1.ConditionFalse, "NotAcknowledged", fmt.Sprintf("The Cilium agent has not confirmed yet that it gives %s to no other pod; no pod of the name is placed before that", address.Join(v.Unacknowledged))
 	}
 	if v.node != "" && v.Pod.DeletionTimestamp == nil && !identity.OptsOut(v.Pod.Annotations) {
 		if err := pool.CheckBinding(ownerOf(v.State), v.node, v.held.Addrs, recorded(r)); err != nil {

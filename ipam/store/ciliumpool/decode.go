@@ -33,7 +33,6 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		Entries:         make(map[netip.Addr]pool.Entry, len(cn.Spec.IPAM.Pool)),
 		Used:            make(map[netip.Addr]string, len(cn.Status.IPAM.Used)),
 		HasUsed:         cn.Status.IPAM.Used != nil,
-		Handshakes:      handshakes(cn.Status.IPAM.ReleaseIPs),
 		HasHandshakes:   cn.Status.IPAM.ReleaseIPs != nil,
 		Tracked:         len(cn.ManagedFields) > 0,
 	}
@@ -63,6 +62,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
 		}
 	}
 	slices.SortFunc(n.Probes, netip.Addr.Compare)
+	n.Handshakes = handshakes(cn.Status.IPAM.ReleaseIPs, n.Probes)
 	return n
 }
 

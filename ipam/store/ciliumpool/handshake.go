@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	ipamoption "github.com/cilium/cilium/pkg/ipam/option"
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
@@ -27,13 +28,14 @@ var spelling = map[pool.Handshake]ipamtypes.IPReleaseStatus{
 	pool.Refused:  ipamoption.IPAMDoNotRelease,
 }
 
-// handshakes returns the release handshakes in release-ips; nil if there are none. Keys that are not addresses and
-// probes are left out: no entry leaves the pool because of them.
-func handshakes(keys map[string]ipamtypes.IPReleaseStatus) map[netip.Addr]pool.Handshake {
+// handshakes returns the release handshakes in release-ips; nil if there are none. Keys that are not addresses are left
+// out, and probes that wait for their answer. The key of another probe was left behind by a write of the labels, which
+// makes the agent forget it (Cilium fact 28): it is withdrawn as any handshake without an answer is.
+func handshakes(keys map[string]ipamtypes.IPReleaseStatus, probes []netip.Addr) map[netip.Addr]pool.Handshake {
 	var states map[netip.Addr]pool.Handshake
 	for key, status := range keys {
 		a, err := address.Parse(key)
-		if err != nil || pool.IsProbe(a) {
+		if err != nil || slices.Contains(probes, a) {
 			continue
 		}
 		state := pool.OtherState

@@ -13,8 +13,6 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 func TestAsk(t *testing.T) {
@@ -74,10 +72,8 @@ func TestAsk(t *testing.T) {
 			if diff := cmp.Diff(map[netip.Addr]string{addr("10.0.1.1"): "router"}, after.Used, compareAddrs); diff != "" {
 				t.Errorf("addresses in use (-want +got): %s", diff)
 			}
-			for a := range after.Handshakes {
-				if pool.IsProbe(a) {
-					t.Errorf("%s is in a release handshake", a)
-				}
+			if state, ok := after.Handshakes[addr(probe)]; ok {
+				t.Errorf("%s is in a release handshake: %v", probe, state)
 			}
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -44,7 +43,7 @@ func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed 
 	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { set(obj.(*v1alpha1.FixedIP)) },
 		UpdateFunc: func(before, after any) {
-			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); Reserves(a, b) || Departs(a, b) {
+			if a, b := before.(*v1alpha1.FixedIP), after.(*v1alpha1.FixedIP); Reserves(a, b) || HandsOver(a, b) {
 				set(b)
 			}
 		},
@@ -69,7 +68,8 @@ func Reserves(before, after *v1alpha1.FixedIP) bool {
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }
 
-// Departs reports whether the status of a slot has a new last pod, so that another pod may take the slot over.
-func Departs(before, after *v1alpha1.FixedIP) bool {
-	return after.Status.Departed != nil && !equality.Semantic.DeepEqual(before.Status.Departed, after.Status.Departed)
+// HandsOver reports whether the status says anew that another pod may take the addresses over, or that their pod may
+// take them to another node.
+func HandsOver(before, after *v1alpha1.FixedIP) bool {
+	return before.Status.VacatedBy != after.Status.VacatedBy || before.Status.MovableFor != after.Status.MovableFor
 }

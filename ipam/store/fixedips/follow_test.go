@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -48,22 +49,25 @@ func TestKeeping(t *testing.T) {
 	}
 }
 
-func TestDeparts(t *testing.T) {
-	said := func(d v1alpha1.Departure) *v1alpha1.FixedIP {
-		return record(func(r *v1alpha1.FixedIP) { r.Status.Departed = &d })
+func TestHandsOver(t *testing.T) {
+	vacated := func(by string) *v1alpha1.FixedIP {
+		return record(func(r *v1alpha1.FixedIP) { r.Status.VacatedBy = by })
 	}
-	once := v1alpha1.Departure{PodName: "web-x", At: made}
+	movable := func(pod types.UID) *v1alpha1.FixedIP {
+		return record(func(r *v1alpha1.FixedIP) { r.Status.MovableFor = pod })
+	}
 	for name, c := range map[string]struct {
 		before, after *v1alpha1.FixedIP
 		want          bool
 	}{
-		"for the first time":      {record(), said(once), true},
-		"again":                   {said(once), said(once), false},
-		"of another":              {said(once), said(v1alpha1.Departure{PodName: "web-y", At: made}), true},
-		"a pod has it":            {said(once), record(), false},
-		"nothing is said of pods": {record(), record(func(r *v1alpha1.FixedIP) { r.Status.Phase = v1alpha1.PhaseInUse }), false},
+		"vacated":                  {record(), vacated("web-x"), true},
+		"vacated as before":        {vacated("web-x"), vacated("web-x"), false},
+		"vacated by another":       {vacated("web-x"), vacated("web-y"), true},
+		"movable":                  {record(), movable("uid-2"), true},
+		"movable for another":      {movable("uid-2"), movable("uid-3"), true},
+		"another change of status": {record(), record(func(r *v1alpha1.FixedIP) { r.Status.Phase = v1alpha1.PhaseInUse }), false},
 	} {
-		if got := Departs(c.before, c.after); got != c.want {
+		if got := HandsOver(c.before, c.after); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

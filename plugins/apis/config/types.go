@@ -33,9 +33,6 @@ type FixedIPArgs struct {
 	// MovableAddresses tells that an address may be on another node than the one whose subnet it is in: the cluster's
 	// routing carries single addresses.
 	MovableAddresses bool
-	// AgentSilence is how long the agent of a ready node may take to report an address that it has assigned to a pod. All
-	// profiles have the same.
-	AgentSilence metav1.Duration
 	// StrictNodes is a label selector. On the nodes that it selects, every pod that the plugin's scheduler places gets an
 	// address of its own, fixed or not; empty: there are no such nodes.
 	StrictNodes string

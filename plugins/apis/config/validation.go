@@ -35,9 +35,6 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	if d := args.ClaimTimeout.Duration; d <= 0 || d > maxClaimTimeout {
 		errs = append(errs, field.Invalid(path.Child("claimTimeout"), d.String(), "must be more than 0s and at most "+maxClaimTimeout.String()))
 	}
-	if d := args.AgentSilence.Duration; d <= 0 {
-		errs = append(errs, field.Invalid(path.Child("agentReportTimeout"), d.String(), "must be more than 0s, and longer than the report interval of the agents"))
-	}
 	if args.ClaimQPS <= 0 {
 		errs = append(errs, field.Invalid(path.Child("claimQPS"), args.ClaimQPS, "must be more than 0"))
 	}

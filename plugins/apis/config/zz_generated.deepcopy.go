@@ -22,7 +22,6 @@ func (in *FixedIPArgs) DeepCopyInto(out *FixedIPArgs) {
 		copy(*out, *in)
 	}
 	out.ClaimTimeout = in.ClaimTimeout
-	out.AgentSilence = in.AgentSilence
 	if in.Workloads != nil {
 		in, out := &in.Workloads, &out.Workloads
 		*out = make([]identity.Kind, len(*in))

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,36 +22,19 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
-	"fixedip.io/fixedip/plugins/fixedip/inuse"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
 // ErrNotReady is the error of Find while the cache is not complete. Nothing is decided from a part of the cluster.
 var ErrNotReady = errors.New("not all CiliumNodes and FixedIPs have been listed since the scheduler started; check that their CRDs are installed, and that the scheduler may list and watch them")
 
-// InUse answers whether addresses are provably free of other pods: see inuse.Judge.
-type InUse interface {
-	ByOthers(s inuse.Subject, pods iter.Seq[*corev1.Pod]) inuse.Verdict
-	Unacknowledged(s inuse.Subject) inuse.Verdict
-	ByPredecessor(s inuse.Subject, moves bool) inuse.Verdict
-	Fence(ctx context.Context, s inuse.Subject) (pool.Fence, error)
-	Lives(owner string) (lives, leaves bool)
-	FormerUntil(owner, node string, addrs []netip.Addr, recorded *v1alpha1.Departure) time.Time
-	FormerGone(ctx context.Context, owner string) error
-}
-
-var (
-	_ Interface = &Binder{}
-	_ InUse     = &inuse.Judge{}
-)
+var _ Interface = &Binder{}
 
 // Shared is what the profiles of a scheduler have in common.
 type Shared struct {
 	Cache *cache.Cache
-	InUse InUse
 	// Client reads and writes pods.
 	Client kubernetes.Interface
 	Nodes  corelisters.NodeLister
@@ -98,6 +79,9 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot Snapshot, f informer
 		}
 		b.strict.selector = selector
 	}
+	if err := followNodes(f.Core().V1().Nodes().Informer(), shared.Cache.Notify); err != nil {
+		return nil, err
+	}
 	if _, err := f.Core().V1().Nodes().Informer().AddEventHandler(b.strict.handler(shared.Cache.Notify)); err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
@@ -139,7 +123,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{id: id, uid: pod.UID, created: pod.CreationTimestamp.Time, reservation: r}
+	p := &Plan{id: id, uid: pod.UID, reservation: r}
 	if r.node == "" {
 		if id.Slot {
 			return b.findSlot(p, pod)
@@ -152,8 +136,8 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	}
 	if !r.moving {
 		// The addresses of an interrupted migration are not there yet. Bind checks them.
-		if v := b.InUse.ByOthers(p.subject(), b.snapshot.PodsOn(r.node)); v.Reason != "" {
-			return nil, &Refusal{Reason: v.Reason, WakeOn: v.WakeOn}
+		if refusal := b.usedByOthers(pod, r.node, r.addrs); refusal != nil {
+			return nil, refusal
 		}
 	}
 	stuck := b.stuck(p)
@@ -161,11 +145,11 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	if b.tries.take(pod.UID) || stuck != "" || nominated != "" && nominated != r.node && b.tries.has(&b.tries.opened, pod.UID) {
 		policy := b.policyOf(p)
 		remains, home := b.remains(p, policy)
-		if remains.Reason == "" {
+		if remains == "" {
 			return b.openFailover(p, pod, policy, home)
 		}
 		if stuck != "" {
-			return nil, &Refusal{Reason: p.belongs() + stuck + remains.Reason, WakeOn: b.wakeOnRemaining(p, remains.WakeOn)}
+			return nil, &Refusal{Reason: p.belongs() + stuck + remains, WakeOn: b.wakeOnRemaining(p)}
 		}
 	}
 	p.narrow(r.node)

@@ -4,12 +4,12 @@
 package binder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
@@ -19,7 +19,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
-	"fixedip.io/fixedip/plugins/fixedip/inuse"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
@@ -74,7 +73,7 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 
 func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledger.Claim) error {
 	if claim.From != "" && claim.From != claim.Owner {
-		if err := b.formerGone(ctx, p, claim); err != nil {
+		if err := b.formerGone(ctx, claim.From); err != nil {
 			return err
 		}
 	}
@@ -89,26 +88,18 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 	if h, ok := notKnown(b.Cache.Ledger.Held(claim.Owner), append(slices.Clone(p.reservation.holders), claim.Node)); ok {
 		return pool.ErrOnOtherNode(claim.Owner, h.Node, h.Addrs)
 	}
-	return b.acknowledged(claim, p.created)
-}
-
-// errUnacknowledged: an agent may not know yet whose the addresses of a claim are.
-var errUnacknowledged = errors.New("its agent may be behind")
-
-// acknowledged returns an error if a claim stands whose entries the agent may not know.
-func (b *Binder) acknowledged(claim ledger.Claim, created time.Time) error {
-	if v := b.InUse.Unacknowledged(inuse.Subject{Owner: claim.Owner, Node: claim.Node, Addrs: claim.Addrs, Created: created}); v.Reason != "" {
-		return fmt.Errorf("%w: %s", errUnacknowledged, v.Reason)
-	}
 	return nil
 }
+
+// errUnacknowledged: an agent may not know yet whose an address is.
+var errUnacknowledged = errors.New("the agent may be behind")
 
 // certain reports whether a claim that stands needs no look at the API server. It needs one as long as no FixedIP names
 // its addresses: the former pod of the name may have got others than were claimed for it, and the watch be behind. And
 // it needs one as long as the agent may not know its entries, and may have reported to whom it assigned an address.
 func (b *Binder) certain(c ledger.Claim, p *Plan) bool {
-	_, unheard := b.Cache.Ledger.Unheard(c.Node, c.Addrs)
-	return p.reservation.recorded && !unheard
+	n, _ := b.Cache.Ledger.Node(c.Node)
+	return p.reservation.recorded && acknowledged(n, c.Addrs) == nil
 }
 
 // claim writes a claim into the pool of its node, unless it stands there for certain.
@@ -121,7 +112,7 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 		Node: c.Node,
 		Decide: func(n pool.Node) ([]pool.Edit, error) {
 			if stands {
-				return nil, n.CheckBinding(c.Owner, planned)
+				return nil, cmp.Or(n.CheckBinding(c.Owner, planned), acknowledged(n, c.Addrs))
 			}
 			if c.From != "" {
 				return n.TakeOver(c.Addrs, c.From, p.id.Entry())

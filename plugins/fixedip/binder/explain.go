@@ -12,7 +12,6 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
-	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
 // Explain adds to the scheduler's count of nodes which node the pod's address belongs to, why that one cannot take the
@@ -40,7 +39,7 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	if stuck := b.stuck(p); stuck != "" {
 		if p.failover == "" {
 			// The node has gone since Find.
-			wake := b.wakeOnRemaining(p, requeue.WakeOn{})
+			wake := b.wakeOnRemaining(p)
 			return Explanation{WakeOn: &wake}
 		}
 		return nowhere(b.stuckReason(p, stuck, refused))
@@ -52,15 +51,15 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	}
 	policy := b.policyOf(p)
 	remains, _ := b.remains(p, policy)
-	if remains.Reason == "" && !b.preempting(pod, node.Name) {
+	if remains == "" && !b.preempting(pod, node.Name) {
 		b.tries.add(&b.tries.next, pod.UID, func() bool { return b.exists(pod) })
 		return Explanation{Reason: p.belongs() + reason + "; other nodes are tried", Retry: true}
 	}
-	why := remains.Reason
+	why := remains
 	if policy == v1alpha1.Wait && remedy == "" {
 		why = ""
 	}
-	wake := b.wakeOnRemaining(p, remains.WakeOn)
+	wake := b.wakeOnRemaining(p)
 	return Explanation{Reason: p.belongs() + reason + remedy + why, WakeOn: &wake}
 }
 

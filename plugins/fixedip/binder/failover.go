@@ -13,7 +13,6 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/plugins/fixedip/inuse"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -86,37 +85,34 @@ func (b *Binder) policyOf(p *Plan) v1alpha1.Failover {
 }
 
 // remains says why a pod whose node cannot take it does not go to another, and what helps, as the end of a sentence.
-// With an empty reason it goes to home, or to any node if home is empty.
-func (b *Binder) remains(p *Plan, policy v1alpha1.Failover) (v inuse.Verdict, home string) {
+// If that is empty, it goes to home, or to any node if home is empty.
+func (b *Binder) remains(p *Plan, policy v1alpha1.Failover) (why, home string) {
 	if policy == v1alpha1.Wait || policy == v1alpha1.Migrate && !b.movable {
 		home = b.homeward(p.id, p.reservation)
 	}
-	reason := func(text string) (inuse.Verdict, string) { return inuse.Verdict{Reason: text}, "" }
 	switch {
 	case home != "":
-		return inuse.Verdict{}, home
+		return "", home
 	case p.id.Slot:
-		return reason("; delete the pod to have another in its place")
+		return "; delete the pod to have another in its place", ""
 	case policy == v1alpha1.Wait && b.movable:
-		return reason(", or set failover to Migrate")
+		return ", or set failover to Migrate", ""
 	case policy == v1alpha1.Wait:
-		return reason(", or set failover to Reassign, which gives the pod another address")
+		return ", or set failover to Reassign, which gives the pod another address", ""
 	case policy == v1alpha1.Migrate && !b.movable:
-		return reason("; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false")
+		return "; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", ""
 	}
-	if !p.reservation.moving || b.takenFrom(p) {
-		// Otherwise the addresses have never been the pod's on that node.
-		if v := b.InUse.ByPredecessor(p.subject(), policy == v1alpha1.Migrate); v.Reason != "" {
-			v.Reason = "; its old pod may still run there: " + v.Reason
-			return v, ""
+	if b.wereUsed(p) {
+		if why := b.formerPod(p, policy == v1alpha1.Migrate); why != "" {
+			return "; its old pod may still run there: " + why, ""
 		}
 	}
 	if policy == v1alpha1.Migrate {
 		if _, err := b.Cache.Ledger.HomeOf(p.id.Key(), p.reservation.addrs); err != nil {
-			return reason("; " + err.Error())
+			return "; " + err.Error(), ""
 		}
 	}
-	return inuse.Verdict{}, ""
+	return "", ""
 }
 
 // homeward returns the home of addresses that were moved to a node that does not exist any more; empty otherwise. They
@@ -191,14 +187,14 @@ func (b *Binder) fitsCarrier(p *Plan, node string) error {
 
 // wakeOnRemaining returns what helps a pod that waits for its node: its reservation, the node or the home of its
 // addresses changes, or its failover policy.
-func (b *Binder) wakeOnRemaining(p *Plan, more requeue.WakeOn) requeue.WakeOn {
+func (b *Binder) wakeOnRemaining(p *Plan) requeue.WakeOn {
 	wake := requeue.WakeOn{Owner: p.id.Key(), Workload: p.id.Resource(), Nodes: []string{p.reservation.node}, Addrs: p.reservation.addrs}
 	for _, a := range p.reservation.addrs {
 		if home, ok := b.Cache.Ledger.Home(a); ok && !slices.Contains(wake.Nodes, home) {
 			wake.Nodes = append(wake.Nodes, home)
 		}
 	}
-	return wake.Merge(more)
+	return wake
 }
 
 // wakeOnNowhere returns what helps a pod that may leave its node, and that no node could take.

@@ -4,40 +4,39 @@
 package binder
 
 import (
-	"context"
-	"iter"
-	"net/netip"
-	"slices"
-	"time"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/plugins/fixedip/inuse"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// fakeInUse answers from what a test sets. The zero value: all addresses are free, and all pods are gone.
-type fakeInUse struct {
-	fence pool.Fence
-	// living and leaving are pods, as pool entries name them.
-	living, leaving []string
-	// formerUntil is when former pods have stopped.
-	formerUntil time.Time
+// podLister lists what the watch of pods shows. Pods that are nil are left out.
+func podLister(t *testing.T, pods ...*corev1.Pod) corelisters.PodLister {
+	t.Helper()
+	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+	for _, p := range pods {
+		if p == nil {
+			continue
+		}
+		if err := indexer.Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return corelisters.NewPodLister(indexer)
 }
 
-func (f fakeInUse) ByOthers(inuse.Subject, iter.Seq[*corev1.Pod]) inuse.Verdict {
-	return inuse.Verdict{}
-}
-func (f fakeInUse) Unacknowledged(inuse.Subject) inuse.Verdict               { return inuse.Verdict{} }
-func (f fakeInUse) ByPredecessor(inuse.Subject, bool) inuse.Verdict          { return inuse.Verdict{} }
-func (f fakeInUse) Fence(context.Context, inuse.Subject) (pool.Fence, error) { return f.fence, nil }
-func (f fakeInUse) FormerGone(context.Context, string) error                 { return nil }
-
-func (f fakeInUse) Lives(owner string) (lives, leaves bool) {
-	return slices.Contains(f.living, owner), slices.Contains(f.leaving, owner)
-}
-
-func (f fakeInUse) FormerUntil(string, string, []netip.Addr, *v1alpha1.Departure) time.Time {
-	return f.formerUntil
+// nodeLister lists what the watch of nodes shows. Nodes that are nil are left out.
+func nodeLister(t *testing.T, nodes ...*corev1.Node) corelisters.NodeLister {
+	t.Helper()
+	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})
+	for _, n := range nodes {
+		if n == nil {
+			continue
+		}
+		if err := indexer.Add(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return corelisters.NewNodeLister(indexer)
 }

@@ -99,7 +99,7 @@ func (s *pools) process(ctx context.Context, name string, clients kubernetes.Int
 	a := &actor{pools: s, name: name, dies: -1}
 	c := &cache.Cache{Ledger: ledger.New()}
 	c.Pools = cache.NewPools(ctx, ciliumpool.New(a), c)
-	a.binder = &Binder{Shared: &Shared{Cache: c, Client: clients, InUse: fakeInUse{fence: pool.Reported}}}
+	a.binder = &Binder{Shared: &Shared{Cache: c, Client: clients}}
 	for _, cn := range s.nodes {
 		a.binder.Cache.Ledger.SetNode(ciliumpool.FromCiliumNode(cn))
 	}
@@ -212,7 +212,8 @@ func (s *pools) judge() {
 // goTo does what PreBind does for the pod on a node, from what the actor's ledger shows now.
 func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
 	r := a.binder.fromPools(a.binder.Cache.Ledger.Held(movedOwner), a.binder.Cache.Ledger.Away(movedOwner), "", nil)
-	p := &Plan{id: movedID, reservation: r}
+	p := &Plan{id: movedID, uid: pod.UID, reservation: r}
+	p.reservation.movableFor = pod.UID
 	if r.node != node {
 		p.failover = v1alpha1.Migrate
 	}
@@ -244,12 +245,7 @@ func (s *pools) settled(t *testing.T, node string) {
 func movedPod() (*corev1.Pod, kubernetes.Interface) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "pod-1"}}
 	objects := fake.NewClientset(pod)
-	for _, name := range []string{"home", "a", "b"} {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
-		if err := objects.Tracker().Add(node); err != nil {
-			panic(err)
-		}
-	}
+
 	return pod, objects
 }
 

@@ -6,7 +6,6 @@ package binder
 import (
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -15,7 +14,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/request"
-	"fixedip.io/fixedip/plugins/fixedip/inuse"
 )
 
 // Plan is what Find decided about a pod. Nothing but lacked changes afterwards, so that parallel calls of Fits may share
@@ -30,19 +28,16 @@ type Plan struct {
 	// optedOut: the unreserved pod could have had a fixed address under its name, and opted out.
 	optedOut bool
 
-	id  identity.Identity
-	uid types.UID
-	// created is when the pod was created: the former pod of its name was gone then.
-	created     time.Time
+	id          identity.Identity
+	uid         types.UID
 	reservation reservation
 	// failover is Migrate or Reassign if the plan has other nodes than that of the reservation, which cannot take the
 	// pod. home is the only node of such a plan; empty: all nodes.
 	failover v1alpha1.Failover
 	home     string
-	// searching: the pod takes over one of slots. due is when another slot may be free; zero: no time is known.
+	// searching: the pod takes over one of slots.
 	searching bool
 	slots     []freeSlot
-	due       time.Time
 	// requested are the addresses that the pod asks for. They count only without a reservation.
 	requested request.Asked
 	// nodes are the only nodes to look at; nil: all.
@@ -63,11 +58,6 @@ func (p *Plan) Skip(anyStrict bool) bool {
 func (p *Plan) Fixed() bool { return !p.unreserved }
 
 func (p *Plan) narrow(nodes ...string) { p.nodes = sets.New(nodes...) }
-
-// subject is the pod with the addresses of its reservation.
-func (p *Plan) subject() inuse.Subject {
-	return inuse.Subject{Owner: p.id.Key(), UID: p.uid, Created: p.created, Node: p.reservation.node, Addrs: p.reservation.addrs}
-}
 
 // moves reports whether a pod that goes to the node takes its addresses there, or completes a migration to it.
 func (p *Plan) moves(node string) bool {

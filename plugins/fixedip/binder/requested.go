@@ -132,7 +132,7 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 func (b *Binder) wakeOnRoom(p *Plan) requeue.WakeOn {
 	wake := requeue.WakeOn{Owner: p.id.Key()}
 	if p.searching {
-		wake.Workload, wake.Slots, wake.Searching, wake.At = p.id.Resource(), p.id.Resource(), true, p.due
+		wake.Workload, wake.Slots, wake.Searching = p.id.Resource(), p.id.Resource(), true
 		return wake
 	}
 	if p.id.Slot {

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -37,6 +39,8 @@ type reservation struct {
 	// hasFixedIP tells whether there is a FixedIP, and failover is its policy.
 	hasFixedIP bool
 	failover   v1alpha1.Failover
+	// movableFor is the pod that may take the addresses to another node: see v1alpha1.FixedIPStatus.
+	movableFor types.UID
 }
 
 func (r *reservation) holds(node string) bool { return slices.Contains(r.holders, node) }
@@ -79,7 +83,7 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 		return reservation{}, err
 	}
 	r.recorded = len(r.addrs) > 0 && fip.Spec.Owner.UID == id.Owner.UID && containsAll(parseAddrs(fip.Spec.IPs), r.addrs)
-	r.hasFixedIP, r.failover = true, fip.Spec.Failover
+	r.hasFixedIP, r.failover, r.movableFor = true, fip.Spec.Failover, fip.Status.MovableFor
 	return r, nil
 }
 

@@ -118,7 +118,7 @@ func TestReleasing(t *testing.T) {
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", Annotations: map[string]string{identity.AnnotationEnabled: "false"},
 					OwnerReferences: []metav1.OwnerReference{{APIVersion: kind[0], Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}}}}
 				sets := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &appsv1.StatefulSet{}, 0, nil)
-				b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build(), Workloads: workloads.New(nil, nil)}, InUse: fakeInUse{}}, snapshot: noNodes{}}
+				b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes{}}
 				if err := b.Cache.Workloads.Lend(groupKind(&pod.OwnerReferences[0]), sets); err != nil {
 					t.Fatal(err)
 				}
@@ -158,7 +158,7 @@ func (noNodes) PodsOn(string) iter.Seq[*corev1.Pod] { return func(func(*corev1.P
 
 // Finding S11. Pods of the host's network get no address, whatever is reserved for their name.
 func TestHostNetworkIsExempt(t *testing.T) {
-	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), Workloads: workloads.New(nil, nil)}, InUse: fakeInUse{}}, snapshot: noNodes{}}
+	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes{}}
 	b.Cache.Ledger.SetNode(pool.Node{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}})
 	for host, blocked := range map[bool]int{true: 0, false: 1} {
 		pod := namedPod("web-0")

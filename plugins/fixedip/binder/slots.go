@@ -4,13 +4,11 @@
 package binder
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -19,7 +17,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
-	"fixedip.io/fixedip/plugins/fixedip/inuse"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -37,11 +34,8 @@ type freeSlot struct {
 	from  string
 	node  string
 	addrs []netip.Addr
-	// blocked says why it cannot be taken over yet; empty if it can. at is when that ends at the latest; zero: unknown.
+	// blocked says why it cannot be taken over yet; empty if it can.
 	blocked string
-	at      time.Time
-	// recorded is what the controller says about the end of the former holder; nil: nothing.
-	recorded *v1alpha1.Departure
 }
 
 // freeSlots returns the slots of a workload that no living pod has, sorted by node and then by address from the top
@@ -71,7 +65,7 @@ func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
 		if s.Owner == asker || s.Claimed || record != nil && record.DeletionTimestamp != nil {
 			continue
 		}
-		if f, ok := b.judgeSlot(freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs, recorded: departureOf(record, s.Owner)}, s.User); ok {
+		if f, ok := b.slotOf(s, record); ok {
 			free = append(free, f)
 		}
 	}
@@ -93,59 +87,30 @@ func (b *Binder) freeSlots(workload, asker string) ([]freeSlot, error) {
 	return free, nil
 }
 
-// judgeSlot fills in whether a slot can be taken over; ok is false if its pod lives. user is the pod that the agent
-// lists; empty: none.
-func (b *Binder) judgeSlot(f freeSlot, user string) (slot freeSlot, ok bool) {
-	switch lives, leaves := b.InUse.Lives(f.from); {
+// slotOf returns a slot of the pools; ok is false if its pod lives. record is its FixedIP; nil: there is none.
+func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok bool) {
+	f = freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs}
+	switch lives, leaves := b.lives(s.Owner); {
+	case leaves:
+		f.blocked = beingDeleted(s.Owner)
 	case lives:
 		return f, false
-	case leaves:
-		f.blocked = beingDeleted(f.from)
-		return f, true
-	}
-	f.at = b.InUse.FormerUntil(f.from, f.node, f.addrs, f.recorded)
-	switch {
-	case user != "":
-		f.blocked = fmt.Sprintf("the agent there still lists it as used by %s", user)
-	case !f.at.IsZero():
-		f.blocked = notReported(f.from, f.at)
-	default:
-		v := b.InUse.Unacknowledged(inuse.Subject{Node: f.node, Addrs: f.addrs})
-		f.blocked, f.at = v.Reason, v.Until
+	case s.User != "":
+		f.blocked = fmt.Sprintf("the agent there still lists it as used by %s", s.User)
+	case record == nil || pool.OwnerKey(record.Namespace, record.Status.VacatedBy) != s.Owner:
+		f.blocked = fmt.Sprintf("the controller waits for the agent there to confirm that %s has stopped", s.Owner)
 	}
 	return f, true
-}
-
-// departureOf returns what the FixedIP of a slot says about the end of a pod; nil: nothing.
-func departureOf(r *v1alpha1.FixedIP, owner string) *v1alpha1.Departure {
-	if r == nil || r.Status.Departed == nil || pool.OwnerKey(r.Namespace, r.Status.Departed.PodName) != owner {
-		return nil
-	}
-	return r.Status.Departed
-}
-
-func notReported(owner string, at time.Time) string {
-	return fmt.Sprintf("its agent has not listed it since %s was gone, and may take until %s to do so", owner, at.UTC().Format(time.RFC3339))
 }
 
 func beingDeleted(owner string) string {
 	return fmt.Sprintf("%s, which is being deleted, still has it", owner)
 }
 
-// earliest returns the first time at which a blocked slot may be free; zero: no time is known.
-func earliest(free []freeSlot) (at time.Time) {
-	for _, f := range free {
-		if !f.at.IsZero() && (at.IsZero() || f.at.Before(at)) {
-			at = f.at
-		}
-	}
-	return at
-}
-
 // freeRecord returns a slot that only its FixedIP knows: its entries went with their node, or were lost.
 func (b *Binder) freeRecord(r *v1alpha1.FixedIP, asker string) (f freeSlot, ok bool) {
 	owner := cache.KeyOf(r)
-	if lives, _ := b.InUse.Lives(owner); lives && owner != asker || len(r.Spec.IPs) == 0 {
+	if lives, _ := b.lives(owner); lives && owner != asker || len(r.Spec.IPs) == 0 {
 		return freeSlot{}, false
 	}
 	f.from = owner
@@ -155,10 +120,7 @@ func (b *Binder) freeRecord(r *v1alpha1.FixedIP, asker string) (f freeSlot, ok b
 		return f, true
 	}
 	f.node, f.addrs = placed.node, placed.addrs
-	if r.Spec.NodeName != "" && owner != asker {
-		f.recorded = departureOf(r, f.from)
-		f, _ = b.judgeSlot(f, "")
-	}
+	f.blocked = "the controller has not written its entry into the pool there yet"
 	for _, a := range f.addrs {
 		if blocker := b.Cache.Ledger.Blocker(f.from, a); blocker != nil {
 			f.blocked = blocker.Error()
@@ -187,7 +149,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	if !b.slots.search(workload, pod.UID, len(free), func() bool { return b.exists(pod) }) {
 		return b.findRequested(p, pod)
 	}
-	p.searching, p.slots, p.due = true, available(free), earliest(free)
+	p.searching, p.slots = true, available(free)
 	if len(p.slots) == 0 {
 		return nil, &Refusal{WakeOn: b.wakeOnRoom(p), Reason: fmt.Sprintf("its %s has %s, and it takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))}
 	}
@@ -252,22 +214,6 @@ func (b *Binder) assumeSlot(p *Plan, pod *corev1.Pod, node string) (claim ledger
 		}
 	}
 	return ledger.Claim{}, err
-}
-
-// formerGone returns an error unless the former holder of the slot of a claim is provably gone, by what is known now.
-func (b *Binder) formerGone(ctx context.Context, p *Plan, claim ledger.Claim) error {
-	for _, f := range p.slots {
-		if f.from != claim.From || f.node != claim.Node {
-			continue
-		}
-		if at := b.InUse.FormerUntil(f.from, f.node, f.addrs, f.recorded); !at.IsZero() {
-			return fmt.Errorf("%s: %w", notReported(f.from, at), pool.ErrUnfenced)
-		}
-		if v := b.InUse.Unacknowledged(inuse.Subject{Node: f.node, Addrs: f.addrs}); v.Reason != "" {
-			return fmt.Errorf("%s: %w", v.Reason, pool.ErrUnfenced)
-		}
-	}
-	return b.InUse.FormerGone(ctx, claim.From)
 }
 
 // explainSlots says why none of the nodes with a free slot can take the pod.

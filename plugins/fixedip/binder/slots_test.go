@@ -43,50 +43,40 @@ func TestFreeSlots(t *testing.T) {
 	free := func(blocked string) []freeSlot {
 		return []freeSlot{{from: "db/web-x", node: "n", addrs: []netip.Addr{netip.MustParseAddr(addr)}, blocked: blocked}}
 	}
-	until := func(blocked string) []freeSlot {
-		f := free(blocked)
-		f[0].at = time.Date(2000, 1, 1, 0, 0, 59, 0, time.UTC)
-		return f
-	}
+	vacated := func(r *v1alpha1.FixedIP) { r.Status.VacatedBy = "web-x" }
+	const unconfirmed, unwritten = "the controller waits for the agent there to confirm that db/web-x has stopped", "the controller has not written its entry into the pool there yet"
 	for name, c := range map[string]struct {
 		entry   pool.Entry
 		user    string
 		pod     *corev1.Pod
 		record  *v1alpha1.FixedIP
 		claimed bool
-		// stops is when it is certain that the pod web-x has stopped; zero: now. leaves: the watch has lost it, and not yet
-		// reported how it went.
-		stops  bool
-		leaves bool
 		// asks is the pod that looks; web-y if empty.
 		asks string
 		want []freeSlot
 	}{
-		"its pod is gone":                         {entry: entry("web-x"), record: record(), want: free("")},
-		"its pod is gone, there is no record yet": {entry: entry("web-x"), want: free("")},
-		"its pod lives":                           {entry: entry("web-x"), record: record(), pod: living},
+		"its pod is gone":                         {entry: entry("web-x"), record: record(vacated), want: free("")},
+		"its agent has not confirmed it":          {entry: entry("web-x"), record: record(), want: free(unconfirmed)},
+		"its agent has confirmed it of another":   {entry: entry("web-z"), record: record(vacated), want: []freeSlot{{from: "db/web-z", node: "n", addrs: free("")[0].addrs, blocked: "the controller waits for the agent there to confirm that db/web-z has stopped"}}},
+		"its pod is gone, there is no record yet": {entry: entry("web-x"), want: free(unconfirmed)},
+		"its pod lives":                           {entry: entry("web-x"), record: record(vacated), pod: living},
 		"its pod is being deleted":                {entry: entry("web-x"), record: record(), pod: leaving, want: free("db/web-x, which is being deleted, still has it")},
 		"the agent lists it":                      {entry: entry("web-x"), record: record(), user: "db/web-x", want: free("the agent there still lists it as used by db/web-x")},
-		"a claim for it is in flight":             {entry: entry("web-x"), record: record(), claimed: true},
-		"it is being given back":                  {entry: entry("web-x"), record: record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
+		"a claim for it is in flight":             {entry: entry("web-x"), record: record(vacated), claimed: true},
+		"it is being given back":                  {entry: entry("web-x"), record: record(vacated, func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} })},
 		"it is the pod's own":                     {entry: entry("web-x"), record: record(), asks: "web-x", pod: living},
-		"its pod was deleted by force":            {entry: entry("web-x"), record: record(), stops: true, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
-		"and the agent lists it":                  {entry: entry("web-x"), record: record(), stops: true, user: "db/web-x", want: until("the agent there still lists it as used by db/web-x")},
-		"its pod has only just left the cache":    {entry: entry("web-x"), record: record(), leaves: true, want: free("db/web-x, which is being deleted, still has it")},
 		"another workload's":                      {entry: pool.OwnedEntry("db", "web-x", "StatefulSet", "web")},
 
-		"its entry is lost":                               {record: record(), want: free("")},
-		"its entry is lost, its pod lives":                {record: record(), pod: living},
-		"its entry is lost, and its pod looks":            {record: record(), pod: living, asks: "web-x", want: free("")},
-		"its entry is lost, its pod was deleted by force": {record: record(), stops: true, want: until("its agent has not listed it since db/web-x was gone, and may take until 2000-01-01T00:00:59Z to do so")},
-		"its entry is lost, its pod has only just left":   {record: record(), leaves: true, want: free("db/web-x, which is being deleted, still has it")},
-		"its entry is lost, the agent lists it":           {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by pod db/web-x")},
-		"its entry is lost, another's is there":           {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
-		"its node is gone":                                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
-		"a record that is no slot is no business":         {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
-		"made beforehand, since the start":                {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free("")},
-		"a record made beforehand, for no pod yet":        {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free("")},
-		"a record that is another workload's slots":       {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
+		"its entry is lost":                         {record: record(vacated), want: free(unwritten)},
+		"its entry is lost, its pod lives":          {record: record(), pod: living},
+		"its entry is lost, and its pod looks":      {record: record(), pod: living, asks: "web-x", want: free(unwritten)},
+		"its entry is lost, the agent lists it":     {record: record(), user: "db/web-x", want: free("IP 10.0.1.6 on node n is still in use by pod db/web-x")},
+		"its entry is lost, another's is there":     {entry: pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), record: record(), want: free("IP 10.0.1.6 on node n belongs to pod db/shop-x")},
+		"its node is gone":                          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.6"} }), want: []freeSlot{{from: "db/web-x", blocked: "its address 10.0.9.6 (FixedIP web-10-0-1-6) is in no node's subnet, and was kept on node n; it waits for a node that has it"}}},
+		"a record that is no slot is no business":   {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Slot = false })},
+		"made beforehand, since the start":          {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},
+		"a record made beforehand, for no pod yet":  {record: record(func(r *v1alpha1.FixedIP) { r.Spec.NodeName = "" }), want: free(unwritten)},
+		"a record that is another workload's slots": {record: record(func(r *v1alpha1.FixedIP) { r.Spec.Owner.APIVersion = "apps.kruise.io/v1" })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme := runtime.NewScheme()
@@ -97,17 +87,7 @@ func TestFreeSlots(t *testing.T) {
 			if c.record != nil {
 				records = records.WithObjects(c.record)
 			}
-			use := fakeInUse{}
-			switch {
-			case c.leaves || c.pod == leaving:
-				use.leaving = []string{"db/web-x"}
-			case c.pod != nil:
-				use.living = []string{"db/web-x"}
-			}
-			if c.stops {
-				use.formerUntil = until("")[0].at
-			}
-			b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build()}, InUse: use}}
+			b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build()}, Pods: podLister(t, c.pod)}}
 			n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 			if c.entry != (pool.Entry{}) {
 				n.Entries[netip.MustParseAddr(addr)] = c.entry
@@ -129,7 +109,7 @@ func TestFreeSlots(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(freeSlot{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(time.Time.Equal)); diff != "" {
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(freeSlot{}), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("(-want +got): %s", diff)
 			}
 		})

@@ -21,7 +21,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
-	"fixedip.io/fixedip/plugins/fixedip/inuse"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -36,7 +35,7 @@ type blockedNode struct {
 
 // findUnreserved plans for a pod without a fixed address. Pods of the host's network get no address.
 func (b *Binder) findUnreserved(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
-	p := &Plan{unreserved: true, uid: pod.UID, created: pod.CreationTimestamp.Time}
+	p := &Plan{unreserved: true, uid: pod.UID}
 	if p.exempt = pod.Spec.HostNetwork; p.exempt {
 		return p, nil
 	}
@@ -100,10 +99,9 @@ func (b *Binder) blockedBy(pod *corev1.Pod, owner *metav1.OwnerReference, held [
 			blocked = append(blocked, blockedNode{h.Node, "node(s) kept an address for the pod's name, for a workload that it does not belong to"})
 			continue
 		}
-		s := inuse.Subject{Owner: wake.Owner, UID: pod.UID, Created: pod.CreationTimestamp.Time, Node: h.Node, Addrs: h.Addrs}
-		if v := b.InUse.ByOthers(s, b.snapshot.PodsOn(h.Node)); v.Reason != "" {
-			blocked = append(blocked, blockedNode{h.Node, "node(s) couldn't take a pod of this name: " + v.Reason})
-			wake = wake.Merge(v.WakeOn)
+		if refusal := b.usedByOthers(pod, h.Node, h.Addrs); refusal != nil {
+			blocked = append(blocked, blockedNode{h.Node, "node(s) couldn't take a pod of this name: " + refusal.Reason})
+			wake = wake.Merge(refusal.WakeOn)
 		}
 	}
 	return blocked, wake
@@ -209,8 +207,8 @@ func (b *Binder) confirmUnreserved(ctx context.Context, p *Plan, pod *corev1.Pod
 	if err := n.CheckBinding(owner, planned); err != nil {
 		return &Refusal{Reason: err.Error(), WakeOn: wake}
 	}
-	if v := b.InUse.Unacknowledged(inuse.Subject{Owner: owner, Node: node, Addrs: has, Created: p.created}); v.Reason != "" {
-		return &Refusal{Reason: v.Reason, WakeOn: wake.Merge(v.WakeOn)}
+	if err := acknowledged(n, has); err != nil {
+		return &Refusal{Reason: err.Error(), WakeOn: wake}
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (d domain) FreeSlots(workload string) (requeue.FreeSlots, error) {
 	if err != nil {
 		return requeue.FreeSlots{}, err
 	}
-	found := requeue.FreeSlots{Count: len(free), Searching: d.slots.count(workload), Next: earliest(free)}
+	found := requeue.FreeSlots{Count: len(free), Searching: d.slots.count(workload)}
 	for _, f := range available(free) {
 		found.Nodes = append(found.Nodes, f.node)
 	}

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,8 +32,6 @@ type FreeSlots struct {
 	Count, Searching int
 	// Nodes are the nodes of those that a pod can take over now, one element for each slot.
 	Nodes []string
-	// Next is when another one may be taken over; zero: no time is known.
-	Next time.Time
 }
 
 // window selects the pods that arrived in it, after excluded, until included.
@@ -155,15 +152,7 @@ func (q *Queue) offerSlots(t task) {
 			if i := slices.IndexFunc(nodes, func(node string) bool { return q.domain.Fits(w.pod, node) }); i >= 0 &&
 				q.give(w, offer{t.by, nodes[i], window{w.arrival, t.window.until}}, metrics.Slot) {
 				nodes = slices.Delete(nodes, i, i+1)
-				continue
 			}
-		}
-		if !free.Next.IsZero() {
-			q.mu.Lock()
-			if q.waiting[w.pod.UID] == w {
-				q.schedule(w, free.Next, metrics.Time)
-			}
-			q.mu.Unlock()
 		}
 	}
 }

@@ -41,8 +41,6 @@ type Gatherer struct {
 	Failover v1alpha1.Failover
 	// Deadline is reclaim.State.Deadline.
 	Deadline time.Duration
-	// AgentSilence is how long an agent takes at most to see an entry, or to report an address.
-	AgentSilence time.Duration
 }
 
 // Identity returns the state of a pod's identity. ok is false if the name is not one of an identity that has a FixedIP
@@ -171,9 +169,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key types.NamespacedN
 
 // surroundings adds what is known at the homes of the addresses, and what blocks their release.
 func (g *Gatherer) surroundings(ctx context.Context, owner string, s *reclaim.State) (err error) {
-	if s.Blockers, err = g.blockers(ctx, owner, s.Held); err != nil {
-		return err
-	}
+	g.reports(owner, s)
 	s.Homes, err = g.homes(ctx, s.Record)
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
 // annotationDomains are the prefixes of the pod annotations that the controller reads.
@@ -47,6 +48,9 @@ func trimPod(pod *corev1.Pod) *corev1.Pod {
 		if slices.ContainsFunc(annotationDomains, func(d string) bool { return strings.HasPrefix(key, d) }) {
 			metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
 		}
+	}
+	if podutil.IsUnschedulable(pod) {
+		trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 	}
 	if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
 		trimmed.Spec.Affinity = pod.Spec.Affinity

@@ -57,9 +57,6 @@ func SetDefaults(args *FixedIPArgs) {
 	if args.MovableAddresses == nil {
 		args.MovableAddresses = ptr.To(false)
 	}
-	if args.AgentSilence == nil {
-		args.AgentSilence = &metav1.Duration{Duration: time.Minute}
-	}
 	if args.StrictNodes == nil {
 		args.StrictNodes = ptr.To("fixedip.io/strict=true")
 	}
@@ -81,7 +78,6 @@ func addConversions(s *runtime.Scheme) error {
 			Failover:     in.Failover,
 
 			MovableAddresses: ptr.Deref(in.MovableAddresses, false),
-			AgentSilence:     ptr.Deref(in.AgentSilence, metav1.Duration{}),
 			StrictNodes:      ptr.Deref(in.StrictNodes, ""),
 		}
 		for _, k := range in.Workloads {
@@ -101,7 +97,6 @@ func addConversions(s *runtime.Scheme) error {
 			Failover:     in.Failover,
 
 			MovableAddresses: &in.MovableAddresses,
-			AgentSilence:     &in.AgentSilence,
 			StrictNodes:      &in.StrictNodes,
 		}
 		for _, k := range in.Workloads {

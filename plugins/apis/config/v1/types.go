@@ -37,13 +37,6 @@ type FixedIPArgs struct {
 	// true if Cilium runs in tunnel mode, or if addresses are advertised one by one. With native routing by subnets an
 	// address that migrated could not be reached. Default: false, and then nothing migrates.
 	MovableAddresses *bool `json:"allowAddressMigration,omitempty"`
-	// agentReportTimeout is how long the agent of a ready node may take to report an address that it has assigned to a
-	// pod. Until then a pod that was deleted by force may still run, and its address goes to no other node, and to no
-	// other pod of its workload. The next pod of a name waits at most twice as long for an agent that has not
-	// acknowledged that an address belongs to that name. It has to be longer than the agents'
-	// --ipam-cilium-node-update-rate, and than the time after which a silent node becomes not ready. Every profile has to
-	// have the same value. Default: 1m.
-	AgentSilence *metav1.Duration `json:"agentReportTimeout,omitempty"`
 	// strictNodes is a label selector. On the nodes that it selects, every pod that this scheduler places gets an address
 	// of its own, fixed or not; empty: there are no such nodes. It has to be the same as the controller's --strict-nodes.
 	// Default: fixedip.io/strict=true.

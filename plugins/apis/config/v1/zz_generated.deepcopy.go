@@ -41,11 +41,6 @@ func (in *FixedIPArgs) DeepCopyInto(out *FixedIPArgs) {
 		*out = new(bool)
 		**out = **in
 	}
-	if in.AgentSilence != nil {
-		in, out := &in.AgentSilence, &out.AgentSilence
-		*out = new(metav1.Duration)
-		**out = **in
-	}
 	if in.StrictNodes != nil {
 		in, out := &in.StrictNodes, &out.StrictNodes
 		*out = new(string)

@@ -1,0 +1,97 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fixedip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// errUnproved is the error of an action that needs evidence, if the agent has answered and the answer does not prove
+// enough. That may change without an event for the identity.
+var errUnproved = errors.New("not proved yet")
+
+// prove returns nil if the agent of the node has confirmed what the action needs. asked is true if it has not answered
+// yet; again is queued when it has.
+func (c *Controller) prove(ctx context.Context, again reconcile.Request, key types.NamespacedName, s reclaim.State, a reclaim.Action) (asked bool, err error) {
+	evidence, answered := c.Agents.Ask(a.Node, c.question(key, s, a), func() { c.requeue(again) })
+	if !answered {
+		return true, nil
+	}
+	owner := ""
+	if a.Type == reclaim.Acknowledge {
+		owner = pool.OwnerKey(key.Namespace, key.Name)
+	}
+	// Read after the answer, as Evidence.Judge requires.
+	pods, err := c.podsOn(ctx, a.Node)
+	if err != nil {
+		return false, err
+	}
+	for _, addr := range a.Addrs {
+		if v := evidence.Judge(addr, owner, pods); v.State != agentview.Clear {
+			return false, fmt.Errorf("%s: %w", v.Why, errUnproved)
+		}
+	}
+	return false, nil
+}
+
+// question names what the agent is asked, with all that the answer depends on: see barrier.Service.
+func (c *Controller) question(key types.NamespacedName, s reclaim.State, a reclaim.Action) string {
+	n, _ := c.Gatherer.Ledger.Node(a.Node)
+	parts := []any{a.Type, key, n.UID}
+	for _, addr := range a.Addrs {
+		parts = append(parts, addr, n.Entries[addr])
+	}
+	if s.Record != nil {
+		parts = append(parts, s.Record.UID)
+	}
+	if s.Pod != nil {
+		parts = append(parts, s.Pod.UID)
+	}
+	return fmt.Sprint(parts...)
+}
+
+// podsOn reads the pods that are bound to a node.
+func (c *Controller) podsOn(ctx context.Context, node string) ([]agentview.Pod, error) {
+	var list corev1.PodList
+	if err := c.Live.List(ctx, &list, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	var pods []agentview.Pod
+	for i := range list.Items {
+		if p := &list.Items[i]; !p.Spec.HostNetwork {
+			pods = append(pods, agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Addrs: podutil.IPs(p), Stopped: podutil.IsTerminal(p)})
+		}
+	}
+	return pods, nil
+}
+
+// acknowledge notes in the entries that the agent knows their owner.
+func (c *Controller) acknowledge(ctx context.Context, key types.NamespacedName, a reclaim.Action) error {
+	owner := pool.OwnerKey(key.Namespace, key.Name)
+	err := c.Writer.Write(ctx, ciliumpool.Request{Node: a.Node, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		return n.Acknowledge(owner, a.Addrs), nil
+	}})
+	switch {
+	case errors.Is(err, ciliumpool.ErrGone):
+		return nil
+	case err != nil:
+		return fmt.Errorf("note on node %s that its agent knows the owner of %v: %w", a.Node, a.Addrs, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Owner acknowledged by the agent", "ips", a.Addrs, "node", a.Node)
+	return nil
+}

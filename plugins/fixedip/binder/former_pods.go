@@ -1,0 +1,201 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package binder
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
+)
+
+// A pod that is gone from the API may still run: it was deleted by force, or its node does not answer. And an agent that
+// has not seen an entry may give its address to another pod. The binder does not judge any of that. It reads what the
+// controller has published: entries that the agent has acknowledged, and in the status of a FixedIP that a slot is
+// vacated, or that its addresses may move.
+
+// usedByOthers refuses a pod while another pod may have the addresses that the pool of a node gives to it. Nil: none.
+func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) *Refusal {
+	owner := pool.OwnerKey(pod.Namespace, pod.Name)
+	wake := requeue.WakeOn{Owner: owner, Nodes: []string{node}}
+	for other := range b.snapshot.PodsOn(node) {
+		if len(other.Status.PodIPs) > 0 && !has(other, addrs) || other.Spec.HostNetwork || other.UID == pod.UID {
+			continue
+		}
+		// The scheduler's snapshot may be behind the event that woke the pod.
+		now, err := b.Pods.Pods(other.Namespace).Get(other.Name)
+		if err != nil || now.UID == pod.UID || podutil.IsTerminal(now) || !has(now, addrs) {
+			continue
+		}
+		wake.Occupants = append(wake.Occupants, now)
+		return &Refusal{WakeOn: wake, Reason: fmt.Sprintf("IP %s on node %s is still in use by %s, to which an agent assigned it before it had seen the reservation; the pod is placed when that pod is gone",
+			address.Join(addrs), node, pool.RedactOwner(pool.OwnerKey(now.Namespace, now.Name), owner))}
+	}
+	n, _ := b.Cache.Ledger.Node(node)
+	for _, a := range addrs {
+		if user := n.Used[a]; user != "" && user != owner {
+			return &Refusal{WakeOn: wake, Reason: fmt.Sprintf("the agent of node %s lists IP %s as used by %s; the pod is placed when that has ended", node, a, pool.RedactOwner(user, owner))}
+		}
+	}
+	if err := acknowledged(n, addrs); err != nil {
+		return &Refusal{WakeOn: wake, Reason: err.Error()}
+	}
+	return nil
+}
+
+// acknowledged returns an errUnacknowledged if the agent of the node may not know yet whose the addresses are.
+func acknowledged(n pool.Node, addrs []netip.Addr) error {
+	for _, a := range addrs {
+		if n.Entries[a].Unacknowledged() {
+			return fmt.Errorf("%w: the controller waits for the Cilium agent on node %s to confirm that no other pod has IP %s; the pod is placed then", errUnacknowledged, n.Name, a)
+		}
+	}
+	return nil
+}
+
+func has(pod *corev1.Pod, addrs []netip.Addr) bool {
+	return slices.ContainsFunc(podutil.IPs(pod), func(a netip.Addr) bool { return slices.Contains(addrs, a) })
+}
+
+// nodeState says what a node tells about the pods that were deleted from it.
+type nodeState int
+
+const (
+	// notReady nodes tell nothing.
+	notReady nodeState = iota
+	// ready nodes run what their agents report.
+	ready
+	// down nodes run nothing: they were deleted, or an administrator says so with the taint out-of-service.
+	down
+)
+
+// stateOf returns the state of a node; nil: it does not exist.
+func stateOf(node *corev1.Node) nodeState {
+	switch {
+	case node == nil, slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }):
+		return down
+	case nodeutil.IsReady(node):
+		return ready
+	}
+	return notReady
+}
+
+// followNodes makes events of nodes whose state changes. The queueing hints of the framework do not help: it asks none
+// for a node that would not admit the pod.
+func followNodes(nodes toolscache.SharedIndexInformer, notify func(requeue.Event)) error {
+	_, err := nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			if a, b := before.(*corev1.Node), after.(*corev1.Node); stateOf(a) != stateOf(b) {
+				notify(requeue.Event{Node: b.Name})
+			}
+		},
+		DeleteFunc: func(obj any) {
+			node, _ := requeue.Deleted[*corev1.Node](obj)
+			notify(requeue.Event{Node: node.Name})
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	return nil
+}
+
+// formerPod says why the former pod of the name may still run with the addresses of the reservation; empty: it does not.
+// moves tells that the addresses go to another node, which the controller has to allow.
+func (b *Binder) formerPod(p *Plan, moves bool) string {
+	r := &p.reservation
+	node, err := b.Nodes.Get(r.node)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err.Error()
+	}
+	if apierrors.IsNotFound(err) {
+		node = nil
+	}
+	n, known := b.Cache.Ledger.Node(r.node)
+	switch stateOf(node) {
+	case down:
+		return ""
+	case notReady:
+		return fmt.Sprintf("node %s is not ready; delete the node or taint it %s", r.node, corev1.TaintNodeOutOfService)
+	}
+	if !known {
+		return fmt.Sprintf("node %s has no CiliumNode that says what it uses", r.node)
+	}
+	if i := slices.IndexFunc(r.addrs, n.InUse); i >= 0 {
+		return fmt.Sprintf("the agent on node %s still lists %s as used", r.node, r.addrs[i])
+	}
+	if moves && r.movableFor != p.uid {
+		return fmt.Sprintf("the controller waits for the agent on node %s to confirm that nothing uses %s", r.node, address.Join(r.addrs))
+	}
+	return ""
+}
+
+// mayLeave asks the API server for the node that addresses are about to leave. isDown is true if nothing runs there,
+// whatever its agent reported last.
+func (b *Binder) mayLeave(ctx context.Context, p *Plan, from string) (isDown bool, err error) {
+	node, err := b.Client.CoreV1().Nodes().Get(ctx, from, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		node = nil
+	case err != nil:
+		return false, fmt.Errorf("read node %s: %w", from, err)
+	}
+	switch state := stateOf(node); {
+	case state == down:
+		return true, nil
+	case state == notReady:
+		return false, fmt.Errorf("node %s is not ready: %w", from, pool.ErrUnfenced)
+	case b.wereUsed(p) && p.reservation.movableFor != p.uid:
+		return false, fmt.Errorf("the agent on node %s has not confirmed that nothing uses %s: %w", from, address.Join(p.reservation.addrs), pool.ErrUnfenced)
+	}
+	return false, nil
+}
+
+// wereUsed reports whether the former pod of the name may have run with the addresses on the node of the reservation. It
+// did not if they were only on their way there.
+func (b *Binder) wereUsed(p *Plan) bool { return !p.reservation.moving || b.takenFrom(p) }
+
+// lives reports whether a pod exists, and whether it is being deleted. Pods that have ended do not exist: the
+// scheduler's watch leaves them out.
+func (b *Binder) lives(owner string) (lives, leaves bool) {
+	namespace, name, ok := pool.SplitOwnerKey(owner)
+	if !ok {
+		return true, false
+	}
+	pod, err := b.Pods.Pods(namespace).Get(name)
+	if apierrors.IsNotFound(err) {
+		return false, false
+	}
+	return err != nil || pod.DeletionTimestamp == nil, err == nil && pod.DeletionTimestamp != nil
+}
+
+// formerGone returns an error unless the API server says that the former pod of a slot is gone or has ended: another
+// scheduler may have claimed the slot for a pod that the watch does not show yet.
+func (b *Binder) formerGone(ctx context.Context, owner string) error {
+	namespace, name, ok := pool.SplitOwnerKey(owner)
+	if !ok {
+		return fmt.Errorf("%q is no pod", owner)
+	}
+	pod, err := b.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read pod %s, which had the address before: %w", owner, err)
+	case podutil.IsTerminal(pod):
+		return nil
+	}
+	return fmt.Errorf("pod %s exists and has the address: %w", owner, pool.ErrTaken)
+}
