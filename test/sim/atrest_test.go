@@ -42,6 +42,9 @@ func (c *checks) atRest() {
 			case mark(e.Owner) && e.Owner != "fixedip.io/moved":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
+				if strings.Contains(e.Resource, ";since=") {
+					c.violate("no leak: the agent of %s was not asked whether it knows that %s is for %s", cn.Name, ip, e.Owner)
+				}
 				r := records[e.Owner]
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
 				// One that nobody would make again, or that opts out, or to which a person has promised another address

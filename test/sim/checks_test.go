@@ -39,8 +39,6 @@ type checks struct {
 	bare map[types.UID]bool
 	// byUser are the records that a person made or released. Key: their UID.
 	byUser map[types.UID]bool
-	// forced is when a person deleted pods by force. Key: the UID.
-	forced map[types.UID]time.Time
 	// parted is when a pod last let go of an address.
 	parted map[running]time.Time
 	// hasty are the owners who got an entry when somebody else had the address: it is to be taken back.
@@ -53,7 +51,7 @@ type checks struct {
 type running struct{ node, ip, owner string }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, stood: map[[2]string]bool{}, bare: map[types.UID]bool{}, byUser: map[types.UID]bool{}, forced: map[types.UID]time.Time{},
+	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, stood: map[[2]string]bool{}, bare: map[types.UID]bool{}, byUser: map[types.UID]bool{},
 		parted: map[running]time.Time{}, hasty: map[running]bool{}}
 }
 
@@ -174,12 +172,12 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 		return
 	}
 	for _, m := range c.w.machines {
-		for uid, b := range m.boxes {
+		for _, b := range m.boxes {
 			switch {
 			case b.ip != ip:
 			case b.key != owner:
 				c.violate("no hijack: %s on %s is given to %s while pod %s runs with it on %s", ip, node, owner, b.key, m.name)
-			case m.name != node && !c.excused(m, uid, ip):
+			case m.name != node:
 				c.violate("no hijack: %s is given to %s on %s while it runs with it on %s", ip, owner, node, m.name)
 			}
 		}
@@ -245,27 +243,11 @@ func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 			case b.ip != ip || b.uid == pod.UID:
 			case b.key != keyOf(pod):
 				c.violate("unique: pod %s on %s runs with %s, and so does pod %s on %s", keyOf(pod), on.name, ip, b.key, m.name)
-			case m != on && !c.excused(m, b.uid, ip):
+			case m != on:
 				c.violate("unique: pod %s runs with %s on %s, and its predecessor still does on %s", keyOf(pod), ip, on.name, m.name)
 			}
 		}
 	}
-}
-
-// excused tells whether nobody could know that a pod runs on: a person who deletes one by force says that it
-// does not, and its agent has had the time to say otherwise, and does not.
-func (c *checks) excused(m *machine, uid types.UID, ip string) bool {
-	at, forced := c.forced[uid]
-	if !forced {
-		return false
-	}
-	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, m.name)
-	listed := false
-	if ok {
-		_, listed = cn.Status.IPAM.Used[ip]
-	}
-	// A second is what times of the API are rounded to.
-	return !listed && time.Since(at) > agentReportTimeout-time.Second
 }
 
 // checkRecord is invariant 1 for FixedIPs, and invariant 5: none goes but for a reason.

@@ -66,8 +66,6 @@ type machine struct {
 	// startsAfter and tellsAfter are when pods may start there again, and the kubelet tell of those that have, reportsAfter
 	// and seesAfter when the agent may tell of what it has given out, and hear of its CiliumNode.
 	startsAfter, tellsAfter, reportsAfter, seesAfter time.Time
-	// lag bounds that where the product counts on it.
-	lag lag
 	// remade: the CiliumNode was deleted since the agent last started.
 	remade bool
 	// own are the addresses of the node itself, as they are on its disk. Key: router, health.
@@ -87,7 +85,7 @@ var nodeOwners = []string{"router", "health"}
 
 func (w *world) newMachine() *machine {
 	w.machinesMade++
-	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), lag: lag{at: time.Now()}, pods: map[string]*corev1.Pod{}, boxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[string]string{}}
+	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), pods: map[string]*corev1.Pod{}, boxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[string]string{}}
 	m.nextPod, m.nextNode = len(w.server.history[pods]), len(w.server.history[ciliumNodes])
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name}}
 	if _, err := w.server.create(nodes, node, "kubelet"); err != nil {

@@ -51,7 +51,7 @@ func (w *world) plays() []deed {
 		// Its address is away before it has run, so that no FixedIP tells of that: the mark does.
 		add("others come to its home: StatefulSet "+name, func() {
 			for _, m := range w.machines {
-				m.startsAfter = time.Now().Add(agentReportTimeout + 10*actLasts)
+				m.startsAfter = time.Now().Add(time.Minute + 10*actLasts)
 			}
 			key := keyOf(w.newSet(name, 1, map[string]string{identity.AnnotationFailover: string(v1alpha1.Migrate)})) + "-0"
 			w.calm(actLasts)
@@ -62,7 +62,7 @@ func (w *world) plays() []deed {
 			home := pod.Spec.NodeName
 			w.cordon(home)
 			w.forceDelete(pod)
-			w.calm(agentReportTimeout + actLasts)
+			w.calm(time.Minute + actLasts)
 			w.onlyOn(home)
 			w.crowd()
 			w.enchant(nil)

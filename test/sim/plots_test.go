@@ -195,7 +195,6 @@ func (w *world) cordon(node string) {
 }
 
 func (w *world) forceDelete(pod *corev1.Pod) {
-	w.forced[pod.UID] = time.Now()
 	_ = w.server.remove(pods, keyOf(pod), nil, true, "user")
 }
 

@@ -6,6 +6,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"regexp"
 	"slices"
 	"testing/synctest"
@@ -29,9 +30,6 @@ import (
 
 // usedBy finds the pod in what the scheduler says of an address that another one has.
 var usedBy = regexp.MustCompile(`use(?:d)? by (\S+)[;,] `)
-
-// agentReportTimeout is how long the product takes an agent to be silent at most.
-const agentReportTimeout = time.Minute
 
 // flushInterval is when a pod is tried again that nothing has woken.
 const flushInterval = 5 * time.Minute
@@ -271,7 +269,20 @@ func (s *scheduler) cycle(p *pending) {
 	for _, named := range usedBy.FindAllStringSubmatch(st.Message(), -1) {
 		s.w.strange(named[1])
 	}
+	s.condition(pod, st)
 	s.again(p, st)
+}
+
+// condition tells in the status of a pod that no node can take it, as the scheduler does after each cycle.
+func (s *scheduler) condition(pod *corev1.Pod, st *fwk.Status) {
+	if st.Code() == fwk.Error {
+		return
+	}
+	change(s.w.server, pods, keyOf(pod), s.String(), func(now *corev1.Pod) {
+		if now.UID == pod.UID && now.Spec.NodeName == "" {
+			podutil.UpdatePodCondition(&now.Status, &corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable})
+		}
+	})
 }
 
 // again has a pod tried later.

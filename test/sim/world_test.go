@@ -293,7 +293,7 @@ func (w *world) do(s step) error {
 	default:
 		w.happen(w.faultDeeds(), s)
 	}
-	w.keepUp()
+	w.loseTouch()
 	w.settleDown()
 	return w.broken()
 }

@@ -116,6 +116,10 @@ func (a *Assigner) reserved(ctx context.Context, n pool.Node, in []netip.Prefix,
 	if err != nil {
 		return r, nil, nil, err
 	}
+	elsewhere, err := a.elsewhere(ctx, n.Name, r.kept)
+	if err != nil {
+		return r, nil, nil, err
+	}
 	for range reserveTries {
 		others, own = nil, nil
 		err := a.each(ctx, func() client.ObjectList { return &ciliumv2.CiliumNodeList{} }, func(obj runtime.Object) {
@@ -131,7 +135,7 @@ func (a *Assigner) reserved(ctx context.Context, n pool.Node, in []netip.Prefix,
 			return r, nil, nil, err
 		}
 		var announced []subnetplan.Announced
-		if r.entries, announced = subnetplan.Reserve(n, in, r.kept, others); len(announced) == 0 {
+		if r.entries, announced = subnetplan.Reserve(n, in, r.kept, elsewhere, others); len(announced) == 0 {
 			return r, others, own, nil
 		}
 		for _, m := range announced {
@@ -141,6 +145,32 @@ func (a *Assigner) reserved(ctx context.Context, n pool.Node, in []netip.Prefix,
 		}
 	}
 	return r, nil, nil, fmt.Errorf("addresses in %v are announced on other nodes again and again: %w", in, ciliumpool.ErrChanged)
+}
+
+// elsewhere returns the nodes on which pods run with reserved addresses of a node's subnets: their addresses have moved.
+// The API server is asked about those pods of which the cache, or the FixedIP, says that they are on another node.
+func (a *Assigner) elsewhere(ctx context.Context, node string, kept []plan.Kept) (map[netip.Addr]string, error) {
+	found := map[netip.Addr]string{}
+	for _, k := range kept {
+		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
+		key := client.ObjectKey{Namespace: namespace, Name: name}
+		var pod corev1.Pod
+		err := a.Cached.Get(ctx, key, &pod)
+		if (k.Node == node || k.Node == "") && (err == nil && pod.Spec.NodeName == node || apierrors.IsNotFound(err)) {
+			continue
+		}
+		if client.IgnoreNotFound(err) == nil {
+			err = a.API.Get(ctx, key, &pod)
+		}
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("read pod %s: %w", key, err)
+		case pod.Spec.NodeName != node && podutil.HoldsIPs(&pod) && podutil.RunsWith(&pod, k.Addr):
+			found[k.Addr] = pod.Spec.NodeName
+		}
+	}
+	return found, nil
 }
 
 // callOff takes away the announcement of an address that was about to move. If it is gone the address may have

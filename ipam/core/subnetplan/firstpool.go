@@ -27,16 +27,20 @@ type Announced struct {
 // the addresses now.
 //
 // An address that the pool of another node offers lives there: the mark of its absence is put in its place, whatever
-// it is reserved for. An address that is announced elsewhere was about to move when its home was lost. It must not
+// it is reserved for. So does one whose pod runs on another node, which elsewhere names: the CiliumNode there may have
+// been lost too. An address that is announced elsewhere was about to move when its home was lost. It must not
 // arrive any more once its home has it again: announced lists the marks to take away first, after which the pools
 // have to be read again, since it may have arrived meanwhile. What the node itself has under such an address is at
 // home from then on, and left as it is.
-func Reserve(heir pool.Node, subnets []netip.Prefix, kept []plan.Kept, others []pool.Node) (entries map[netip.Addr]pool.Entry, announced []Announced) {
+func Reserve(heir pool.Node, subnets []netip.Prefix, kept []plan.Kept, elsewhere map[netip.Addr]string, others []pool.Node) (entries map[netip.Addr]pool.Entry, announced []Announced) {
 	inside := address.Union(subnets)
 	entries = map[netip.Addr]pool.Entry{}
 	for _, k := range kept {
 		if inside.Contains(k.Addr) {
 			entries[k.Addr] = k.Entry
+			if node, ok := elsewhere[k.Addr]; ok {
+				entries[k.Addr] = pool.MovedEntry(node, k.Entry.Owner)
+			}
 		}
 	}
 	for a, e := range heir.Entries {
@@ -82,7 +86,8 @@ type Running struct {
 // A fixed address becomes the pod's entry, another one a dynamic entry, or on a strict node one for that pod alone. An
 // entry that names another pod must not stand on an address in use, since the agent gives it out by its owner alone
 // (Cilium fact 2): a mark that offers the address to no pod takes its place, until the address is free. An address at
-// home on another node becomes the pod's entry only if the home says that it lives here.
+// home on another node becomes the pod's entry only if the home says that it lives here, or if no node is its home now:
+// the node that gets its subnet will find it here.
 func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node, at time.Time) []pool.Edit {
 	running = slices.Clone(running)
 	slices.SortStableFunc(running, func(x, y Running) int { return strings.Compare(x.Owner, y.Owner) })
@@ -94,7 +99,7 @@ func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node
 			entry := pool.Entry{}
 			switch {
 			case !n.Home(a):
-				if r.Fixed == nil || exists || double || !livesOn(others, a, n.Name, r.Owner) {
+				if r.Fixed == nil || exists || double || !livesOn(others, a, n.Name, r.Owner) && (!r.Recorded || homed(others, a)) {
 					continue
 				}
 				entry = *r.Fixed
@@ -118,6 +123,11 @@ func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node
 	}
 	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
 	return edits
+}
+
+// homed reports whether an address is in the subnet of a node.
+func homed(pools []pool.Node, a netip.Addr) bool {
+	return slices.ContainsFunc(pools, func(n pool.Node) bool { return n.Home(a) })
 }
 
 // livesOn reports whether the home of an address says that it lives on a node, for the owner.

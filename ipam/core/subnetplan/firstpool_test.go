@@ -24,10 +24,13 @@ func TestReserve(t *testing.T) {
 	of := func(e pool.Entry) entries { return entries{addr("10.0.0.17"): e} }
 	for name, c := range map[string]struct {
 		heir, other entries
-		want        entries
-		announced   []subnetplan.Announced
+		// elsewhere is the node on which the pod runs with the address; empty: none.
+		elsewhere string
+		want      entries
+		announced []subnetplan.Announced
 	}{
 		"no pool has it":                   {want: of(mine)},
+		"its pod runs elsewhere with it":   {elsewhere: "other", want: of(pool.MovedEntry("other", "db/mysql-0"))},
 		"it lives elsewhere":               {other: of(mine), want: of(pool.MovedEntry("other", "db/mysql-0"))},
 		"another pod has it elsewhere":     {other: of(pool.OwnedEntry("db", "x-0", "StatefulSet", "x")), want: of(pool.MovedEntry("other", "db/x-0"))},
 		"it is a dynamic entry elsewhere":  {other: of(pool.Entry{}), want: of(pool.MovedEntry("other", ""))},
@@ -38,7 +41,11 @@ func TestReserve(t *testing.T) {
 	} {
 		heir := pool.Node{Name: "heir", Entries: c.heir}
 		others := []pool.Node{{Name: "heir", Entries: entries{addr("10.0.0.17"): mine}}, {Name: "other", Entries: c.other}}
-		got, announced := subnetplan.Reserve(heir, cidrsOf("10.0.0.16/28"), reserved, others)
+		elsewhere := map[netip.Addr]string{}
+		if c.elsewhere != "" {
+			elsewhere[addr("10.0.0.17")] = c.elsewhere
+		}
+		got, announced := subnetplan.Reserve(heir, cidrsOf("10.0.0.16/28"), reserved, elsewhere, others)
 		if diff := cmp.Diff(c.want, got, byValue) + cmp.Diff(c.announced, announced, byValue); diff != "" {
 			t.Errorf("%s (-want +got): %s", name, diff)
 		}
@@ -83,6 +90,8 @@ func TestKeepRunning(t *testing.T) {
 		"an address that moved here, and is recorded":     {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, foreign))}, false, entries{foreign: mine}},
 		"an address beside those that are recorded":       {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, a))}, false, entries{a: {}}},
 		"an address that moved here":                      {nil, []subnetplan.Running{pod("mysql-0", &mine, foreign)}, false, entries{foreign: mine}},
+		"an address that is recorded, and has no home":    {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, addr("10.0.8.8")))}, false, entries{addr("10.0.8.8"): mine}},
+		"an address that is not recorded, and has none":   {nil, []subnetplan.Running{pod("mysql-0", &mine, addr("10.0.8.8"))}, false, nil},
 		"an address of another node that has not moved":   {nil, []subnetplan.Running{pod("mysql-1", &other, foreign)}, false, nil},
 		"an ordinary pod with an address of another node": {nil, []subnetplan.Running{pod("web", nil, foreign)}, false, nil},
 	} {
