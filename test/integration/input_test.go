@@ -84,7 +84,6 @@ func TestBadSchedulerArgs(t *testing.T) {
 		"no family":         {"ipFamilies: []", prefix + `ipFamilies: Required value: must be IPv4, IPv6 or both`},
 		"no time at all":    {"claimTimeout: 0s", prefix + `claimTimeout: Invalid value: "0s": must be more than 0s and at most 5m0s`},
 		"too much time":     {"claimTimeout: 1h", prefix + `claimTimeout: Invalid value: "1h0m0s": must be more than 0s and at most 5m0s`},
-		"no patience":       {"agentReportTimeout: 0s", prefix + `agentReportTimeout: Invalid value: "0s": must be more than 0s, and longer than the report interval of the agents`},
 		"no requests":       {"claimQPS: 0", prefix + `claimQPS: Invalid value: 0: must be more than 0`},
 		"no request at all": {"claimBurst: 0", prefix + `claimBurst: Invalid value: 0: must be at least 1`},
 		"no selector":       {`strictNodes: "a in"`, prefix + `strictNodes: Invalid value: "a in": unable to parse requirement: found '' expected: '('`},

@@ -72,7 +72,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	return s
 }
 
-// What depends on a Cilium agent is written when the agent has confirmed it, and no pod on the node says otherwise.
+// Finding S4. What depends on a Cilium agent is written when the agent has confirmed it, and no pod on the node says otherwise.
 func TestActionsThatNeedEvidence(t *testing.T) {
 	a := netip.MustParseAddr(controllertest.IP(0))
 	slot := controllertest.Record(0, false)

@@ -22,7 +22,7 @@ import (
 )
 
 // Slots are free if their pods are gone or being deleted. A slot that is still in use is waited for; one whose FixedIP
-// is being deleted is not a slot any more.
+// is being deleted is not a slot any more. Finding S4: a slot is free only when the controller says so.
 func TestFreeSlots(t *testing.T) {
 	const addr = "10.0.1.6"
 	entry := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "Deployment", "web") }
