@@ -155,7 +155,7 @@ var active = []rule{
 	}},
 	{"unused move", func(v *view) (Action, bool) {
 		for _, h := range v.Arriving {
-			if RunsWithout(v.Pod, h.Addrs) {
+			if RunsWithout(v.Pod, h.Addrs) || v.Pod != nil && identity.OptsOut(v.Pod.Annotations) {
 				return v.watchBlockers(Action{Type: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}), true
 			}
 		}

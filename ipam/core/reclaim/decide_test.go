@@ -257,6 +257,10 @@ func TestDecide(t *testing.T) {
 		"a move under way is left alone": {
 			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
 			reclaim.Action{}},
+		"a move that was prepared for a pod that opted out is called off": {
+			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: optedOut(podOn("node-2")), Workload: standing},
+			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}},
+		},
 		"and so is one whose pod is gone for now": {
 			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{}},

@@ -43,7 +43,7 @@
 //	  reassigned         the pod runs elsewhere with other addresses (Reassign): replace the FixedIP
 //	  superseded         the pod is bound, and entries elsewhere are of other claims or moves: release these
 //	  beside             the pod runs without what the pool of its node has beside the recorded addresses: release it
-//	  unused move        the pod runs without what a move prepared: release the move target
+//	  unused move        the pod runs without what a move prepared, or opted out: release the move target
 //	  report             report the status
 //
 //	Deleting: the FixedIP is being deleted
