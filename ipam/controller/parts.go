@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -115,7 +116,10 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to feeds, r *fi
 			to.verified.Add(source.Request(owner)...)
 			to.adopted.Add(source.Request(owner)...)
 		}
-		for _, resource := range change.Workloads {
+		for _, owner := range change.ReportedOwners {
+			to.identities.Add(source.Request(owner)...)
+		}
+		for _, resource := range slices.Concat(change.Workloads, change.Reported) {
 			to.slots.Add(fixedip.SlotRequest(p.kinds, resource)...)
 		}
 		c.PoolChanged(node)

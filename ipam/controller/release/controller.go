@@ -296,13 +296,16 @@ func (c *Controller) podsOn(ctx context.Context, node string) (map[string]*corev
 	return pods, nil
 }
 
-// MayUse reports whether a pod on the node of the edits may use one of the edited addresses.
+// MayUse reports whether a pod on the node of the edits may use one of the edited addresses. The agent gives the address
+// of a move target to no pod.
 func MayUse(pod *corev1.Pod, edits []pool.Edit) bool {
 	var addrs []netip.Addr
 	for _, e := range edits {
-		addrs = append(addrs, e.Addr)
+		if e.From == nil || e.From.Kind != pool.MoveTarget {
+			addrs = append(addrs, e.Addr)
+		}
 	}
-	return pod != nil && !reclaim.RunsWithout(pod, addrs)
+	return pod != nil && len(addrs) > 0 && !reclaim.RunsWithout(pod, addrs)
 }
 
 // reliesOn reports whether a pod that is on the node by now relies on an address that was taken. A pod that opted out

@@ -55,9 +55,13 @@ func (a *Assigner) publish(ctx context.Context, n pool.Node, node *corev1.Node, 
 	if err != nil {
 		return Assignment{}, err
 	}
+	moved, err := a.movedTo(ctx, n.Name, others)
+	if err != nil {
+		return Assignment{}, err
+	}
 	strict := node != nil && a.StrictNodes.Matches(labels.Set(node.Labels))
 	// The edits so far put entries where n had others: those of running pods are made from what they leave.
-	kept := subnetplan.KeepRunning(fresh, append(own, running...), strict, others, a.Clock.Now())
+	kept := subnetplan.KeepRunning(fresh, slices.Concat(own, running, moved), strict, others, a.Clock.Now())
 	edits, fresh = merge(n, edits, kept), fresh.With(kept)
 	fill, err := a.Fill(ctx, n)
 	if err != nil {
@@ -171,6 +175,30 @@ func (a *Assigner) elsewhere(ctx context.Context, node string, kept []plan.Kept)
 		}
 	}
 	return found, nil
+}
+
+// movedTo returns the pods whose addresses have moved to a node, as the homes of the addresses say: a pod that has not
+// reported its address yet, or that does not exist for the moment, has its entry there too.
+func (a *Assigner) movedTo(ctx context.Context, node string, others []pool.Node) (moved []subnetplan.Running, err error) {
+	for _, home := range others {
+		for addr, e := range home.Entries {
+			if e.Kind != pool.Moved || e.Node != node || e.Leaving {
+				continue
+			}
+			namespace, name, _ := pool.SplitOwnerKey(e.Pod)
+			var record v1alpha1.FixedIP
+			switch err := a.Cached.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &record); {
+			case apierrors.IsNotFound(err):
+				continue
+			case err != nil:
+				return nil, fmt.Errorf("read FixedIP %s from the cache: %w", e.Pod, err)
+			}
+			if entry := plan.EntryOf(&record); slices.Contains(record.Spec.IPs, addr.String()) {
+				moved = append(moved, subnetplan.Running{Owner: e.Pod, Addrs: []netip.Addr{addr}, Fixed: &entry, Recorded: true})
+			}
+		}
+	}
+	return moved, nil
 }
 
 // callOff takes away the announcement of an address that was about to move. If it is gone the address may have

@@ -21,6 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 func rules(policy subnetplan.Policy, maskSize int) subnetplan.Rules {
@@ -101,6 +102,11 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	if err := errors.Join(s.api.Update(t.Context(), &host), s.api.Status().Update(t.Context(), &done)); err != nil {
 		t.Fatal(err)
 	}
+	// mysql-4 is at home on another node, and its pod has not reported its address yet.
+	home := ciliumNode("node-3")
+	home.Spec.IPAM.PodCIDRs = []string{"10.0.9.0/28"}
+	home.Spec.IPAM.Pool = ciliumpool.EncodeEntries(map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.9.9"): pool.MovedEntry("node-1", "db/mysql-4")})
+	s.create(home, s.record("mysql-4", "node-1", "10.0.9.9"))
 	s.delete(ciliumNode("node-1"))
 	c.pass(s)
 	again := ciliumNode("node-1")
@@ -117,6 +123,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.0.13"): mysql("mysql-1"),
 		netip.MustParseAddr("10.0.0.12"): mysql("mysql-2"),
 		netip.MustParseAddr("10.0.0.11"): pool.CooldownEntry("", made),
+		netip.MustParseAddr("10.0.9.9"):  mysql("mysql-4"),
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got): %s", diff)

@@ -31,9 +31,9 @@ func (n *node) freedSince(before [2]int64) int {
 }
 
 // reports compares what an agent says in two versions of a pool. fixed is true if that differs for an address that is
-// not dynamic; workloads are those that such addresses are kept for, sorted.
-func reports(before, after pool.Node) (fixed bool, workloads []string) {
-	found := map[string]bool{}
+// not dynamic; workloads and owners are those that such addresses are kept for, sorted.
+func reports(before, after pool.Node) (fixed bool, workloads, owners []string) {
+	found, pods := map[string]bool{}, map[string]bool{}
 	note := func(a netip.Addr) {
 		e, exists := after.Entries[a]
 		if exists && e.Kind == pool.Dynamic {
@@ -43,10 +43,13 @@ func reports(before, after pool.Node) (fixed bool, workloads []string) {
 		if e.Workload != "" {
 			found[e.Workload] = true
 		}
+		if e.Kind == pool.Owned {
+			pods[e.Owner] = true
+		}
 	}
 	differs(before.Used, after.Used, note)
 	differs(before.Handshakes, after.Handshakes, note)
-	return fixed, slices.Sorted(maps.Keys(found))
+	return fixed, slices.Sorted(maps.Keys(found)), slices.Sorted(maps.Keys(pods))
 }
 
 // differs calls note with the keys whose values differ.

@@ -160,7 +160,7 @@ func (l *Ledger) setNode(p pool.Node) Change {
 		l.moveSubnets(p.Name, before.Subnets, p.Subnets)
 	}
 	change.Grew, change.Freed = n.grewSince(roomBefore), n.freedSince(roomBefore)
-	change.Fixed, change.Reported = reports(before, p)
+	change.Fixed, change.Reported, change.ReportedOwners = reports(before, p)
 	return change
 }
 

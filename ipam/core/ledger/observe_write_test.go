@@ -122,14 +122,14 @@ func TestNodeChange(t *testing.T) {
 		}, ledger.Change{Status: true}, 12},
 		{"a fixed address comes into use", func() ledger.Change {
 			return l.SetNode(used(version("a", "9", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}), other, addr))
-		}, ledger.Change{Status: true, Fixed: true, Reported: []string{"db/StatefulSet/mysql"}}, 12},
+		}, ledger.Change{Status: true, Fixed: true, Reported: []string{"db/StatefulSet/mysql"}, ReportedOwners: []string{"db/mysql-0"}}, 12},
 	} {
 		got := step.do()
 		if len(got.Owners) == 0 {
 			got.Owners, got.Workloads = nil, nil
 		}
 		if len(got.Reported) == 0 {
-			got.Reported = nil
+			got.Reported, got.ReportedOwners = nil, nil
 		}
 		if !reflect.DeepEqual(got, step.want) {
 			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)

@@ -143,8 +143,8 @@ type Change struct {
 	Owners []string
 	// Workloads are those that the entries of these pods name, sorted.
 	Workloads []string
-	// Reported are the workloads with an address whose use changed, or that the agent has acknowledged, sorted.
-	Reported []string
+	// Reported and ReportedOwners are the workloads and the pods with an address whose use changed, sorted.
+	Reported, ReportedOwners []string
 }
 
 // Any reports whether anything changed that a decision can depend on.
