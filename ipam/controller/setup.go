@@ -84,7 +84,8 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 		return err
 	}
 	pools := nodepool.New(nodepool.Options{
-		Config: p.cfg, Ledger: p.ledger, Writer: p.writer, Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
+		Watermark: cfg.Watermark, CoolDown: cfg.CoolDown, StrictNodes: cfg.StrictNodes, StripManagedFields: cfg.StripManagedFields,
+		Ledger: p.ledger, Writer: p.writer, Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
 		Kinds: p.kinds, RecordsSeen: p.watched["fixedips"],
 	})
 	if err := pools.Setup(mgr, to.nodes); err != nil {

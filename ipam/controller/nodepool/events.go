@@ -21,8 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// nodeEvents asks for a node's pool when its Node comes, and when another pool is due to it: its
-// labels, its subnets or the number of its pods are others.
+// nodeEvents requests the pool of a Node that appears, or whose labels, subnets, readiness or pod capacity change.
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) { q.Add(Request(e.Object.GetName())) },
@@ -36,38 +35,38 @@ func nodeEvents() handler.Funcs {
 	}
 }
 
-// podEvents asks for the pool of a pod's node where the pod may need an entry there, or need it no
-// more. A released address may be had again, too, when the pod that has it is gone.
+// podEvents requests the pool of a pod's node if the pod may need an entry there, or needs it no longer. The end of a pod
+// may also end the cooldown of its address.
 func (r *Reconciler) podEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q source.Queue) {
-			r.podCame(ctx, e.Object.(*corev1.Pod), q)
+			r.podChanged(ctx, e.Object.(*corev1.Pod), q)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q source.Queue) {
 			before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
 			switch {
 			case before.UID != after.UID, podutil.IsTerminal(before) != podutil.IsTerminal(after):
-				r.podWent(before, q)
-				r.podWent(after, q)
+				r.podEnded(before, q)
+				r.podEnded(after, q)
 			case identity.Place(before) != identity.Place(after), !slices.Equal(before.Status.PodIPs, after.Status.PodIPs):
-				r.podCame(ctx, after, q)
-				r.elsewhere(after, q)
+				r.podChanged(ctx, after, q)
+				r.otherPools(after, q)
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) { r.podWent(e.Object.(*corev1.Pod), q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) { r.podEnded(e.Object.(*corev1.Pod), q) },
 	}
 }
 
-func (r *Reconciler) podWent(pod *corev1.Pod, q source.Queue) {
+func (r *Reconciler) podEnded(pod *corev1.Pod, q source.Queue) {
 	if place := identity.Place(pod); place != "" {
 		q.Add(Request(place))
 	}
-	r.elsewhere(pod, q)
+	r.otherPools(pod, q)
 }
 
-// elsewhere asks for the pools of other nodes that have an entry of a pod's name: one that was claimed on a
-// strict node for a pod that was bound to another afterwards, or never, is vacant by that alone.
-func (r *Reconciler) elsewhere(pod *corev1.Pod, q source.Queue) {
+// otherPools requests the pools of other nodes that have an entry with a pod's name. A scheduler may have claimed an entry
+// on a strict node for a pod that was then bound to another node, or to none.
+func (r *Reconciler) otherPools(pod *corev1.Pod, q source.Queue) {
 	for _, h := range r.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
 		if h.Node != identity.Place(pod) {
 			q.Add(Request(h.Node))
@@ -75,9 +74,9 @@ func (r *Reconciler) elsewhere(pod *corev1.Pod, q source.Queue) {
 	}
 }
 
-// restsFor tells whether an address that was taken from a pod's name rests on a node. Once the pod has
-// another it has nothing to wait for.
-func (r *Reconciler) restsFor(node string, pod *corev1.Pod) bool {
+// coolsDownFrom reports whether an address that was released from a pod's name is in cooldown on a node. It is left for
+// the pod until the pod has another address.
+func (r *Reconciler) coolsDownFrom(node string, pod *corev1.Pod) bool {
 	n, _ := r.Ledger.Node(node)
 	for _, e := range n.Entries {
 		if e.CoolsDownFrom(pool.OwnerKey(pod.Namespace, pod.Name)) {
@@ -87,16 +86,16 @@ func (r *Reconciler) restsFor(node string, pod *corev1.Pod) bool {
 	return false
 }
 
-// podCame asks for the pool of a node where a pod waits for an address, and of a strict one for what a
-// pod has got, too. What rests of its own it may have taken.
-func (r *Reconciler) podCame(ctx context.Context, pod *corev1.Pod, q source.Queue) {
+// podChanged requests the pool of a pod's node if the pod waits for an IP or had an address that is in cooldown there, and
+// on a strict node in any case.
+func (r *Reconciler) podChanged(ctx context.Context, pod *corev1.Pod, q source.Queue) {
 	place := identity.Place(pod)
 	if place == "" || pod.Spec.HostNetwork {
 		return
 	}
 	var node corev1.Node
 	err := r.Cached.Get(ctx, client.ObjectKey{Name: place}, &node)
-	if err != nil || podutil.AwaitsIP(pod) || r.restsFor(place, pod) || r.Config.StrictNodes.Matches(labels.Set(node.Labels)) {
+	if err != nil || podutil.AwaitsIP(pod) || r.coolsDownFrom(place, pod) || r.StrictNodes.Matches(labels.Set(node.Labels)) {
 		q.Add(Request(place))
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -43,7 +42,7 @@ func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 			l := ledger.New()
 			l.SetNode(pool.Node{Name: "strict", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true,
 				Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.0.9"): pool.UnreservedEntry("db", "job")}})
-			r := New(Options{Ledger: l, Config: config.Config{StrictNodes: labels.Nothing()}, Cached: fake.NewFakeClient()})
+			r := New(Options{Ledger: l, StrictNodes: labels.Nothing(), Cached: fake.NewFakeClient()})
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 			defer q.ShutDown()
 			happens(r.podEvents(), q)

@@ -15,103 +15,103 @@ import (
 )
 
 const (
-	// answerWithin is how long an agent may take over its answer in a release handshake. It reports once in
-	// ipam-cilium-node-update-rate, 15 s by default, tries again when a report loses against another write,
-	// and looks at all handshakes anew when it starts: two minutes are enough for any of them.
-	answerWithin = 2 * time.Minute
-	// silences bounds how often that is doubled for an agent that answers nothing at all: it is down, and every
-	// question goes to all other agents.
-	silences = 2
+	// replyTimeout is how long an agent may take to answer in a release handshake. It reports once per
+	// ipam-cilium-node-update-rate, 15 s by default, tries again if a report conflicts with another write, and looks at
+	// all handshakes when it starts: two minutes are enough for any of them.
+	replyTimeout = 2 * time.Minute
+	// maxDoublings limits how often replyTimeout is doubled for an agent that answers nothing: it is probably down, and
+	// every mark is sent to all other agents too.
+	maxDoublings = 2
 )
 
-// answers remember since when agents owe an answer in release handshakes. An agent keeps its answer in a copy
-// of its CiliumNode until it reports it, and a write of anything but the spec and the status takes the place of
-// that copy: the answer is forgotten, and the agent does not look at the handshake again before something in the
-// spec or the status has changed.
+// handshakeTimeouts remembers since when agents owe answers in release handshakes. An agent keeps its answer in a copy of
+// its CiliumNode until it reports it. A write of anything but the spec and the status replaces that copy: the answer is
+// lost, and the agent looks at the handshake again only when something in the spec or the status has changed.
 //
-// All of it is a measure of patience alone: a replica that takes over is patient anew.
-type answers struct {
+// The times are kept in memory only: a replica that takes over waits again from the start.
+type handshakeTimeouts struct {
 	clock clock.PassiveClock
 	mu    sync.Mutex
-	// nodes is what agents owe. Key: the node. A key exists while its agent owes an answer, or has left one out
-	// since it last gave any, and goes with the node.
-	nodes map[string]*owed
+	// nodes has an item for each agent that owes an answer, or has not answered since its last timeout. Key: the node.
+	nodes map[string]*pendingReplies
 }
 
-// owed is what the agent of one node owes.
-type owed struct {
-	// uid is that of the CiliumNode. One that was made again has handshakes of its own.
+// pendingReplies are the answers that the agent of one node owes.
+type pendingReplies struct {
+	// uid is that of the CiliumNode: a new CiliumNode has handshakes of its own.
 	uid string
-	// since is when each handshake was first seen where it stands, or was last given up there. Key: its address
-	// and its state. A key exists exactly while it is the agent's turn there, as of the last look.
-	since map[turn]time.Time
-	// silent counts the questions in a row that were given up.
-	silent int
+	// since is when each handshake was first seen in its state, or when its last timeout was reported. It has exactly
+	// the handshakes in which the agent has to act next.
+	since map[pendingReply]time.Time
+	// timeouts counts the timeouts in a row without any answer.
+	timeouts int
 }
 
-// turn is a handshake in a state that it is the agent's turn to end.
-type turn struct {
+// pendingReply is a handshake in a state that only the agent can end.
+type pendingReply struct {
 	addr  netip.Addr
 	state pool.Handshake
 }
 
-func newAnswers(c clock.PassiveClock) *answers {
-	return &answers{clock: c, nodes: map[string]*owed{}}
+func newHandshakeTimeouts(c clock.PassiveClock) *handshakeTimeouts {
+	return &handshakeTimeouts{clock: c, nodes: map[string]*pendingReplies{}}
 }
 
-// look takes in how the handshakes of a node stand. late are those whose answer is not to be waited for any
-// longer, and next is when the next one will be late; zero where none is waited for.
-func (o *answers) look(n pool.Node) (late []turn, next time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	now := o.clock.Now()
-	at, ok := o.nodes[n.Name]
-	if !ok || at.uid != n.UID {
-		at = &owed{uid: n.UID, since: map[turn]time.Time{}}
-		o.nodes[n.Name] = at
+// observe records the handshakes of a node. overdue are the addresses whose answer is not waited for any longer, and next
+// is when the next answer becomes overdue; zero if none is pending.
+func (t *handshakeTimeouts) observe(n pool.Node) (overdue []netip.Addr, next time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.clock.Now()
+	node, ok := t.nodes[n.Name]
+	if !ok || node.uid != n.UID {
+		node = &pendingReplies{uid: n.UID, since: map[pendingReply]time.Time{}}
+		t.nodes[n.Name] = node
 	}
-	maps.DeleteFunc(at.since, func(t turn, _ time.Time) bool { return n.Handshakes[t.addr] != t.state || !n.AgentsTurn(t.addr) })
+	maps.DeleteFunc(node.since, func(p pendingReply, _ time.Time) bool {
+		return n.Handshakes[p.addr] != p.state || !n.AgentsTurn(p.addr)
+	})
 	for a, state := range n.Handshakes {
-		switch _, seen := at.since[turn{a, state}]; {
+		switch _, seen := node.since[pendingReply{a, state}]; {
 		case state == pool.Agreed || state == pool.Refused:
-			// It has said so.
-			at.silent = 0
+			// The agent has answered.
+			node.timeouts = 0
 		case n.AgentsTurn(a) && !seen:
-			at.since[turn{a, state}] = now
+			node.since[pendingReply{a, state}] = now
 		}
 	}
-	for t, since := range at.since {
-		due := since.Add(answerWithin << min(at.silent, silences))
+	for p, since := range node.since {
+		due := since.Add(replyTimeout << min(node.timeouts, maxDoublings))
 		if !now.Before(due) {
-			late = append(late, t)
+			overdue = append(overdue, p.addr)
 		} else if next.IsZero() || due.Before(next) {
 			next = due
 		}
 	}
-	if len(at.since) == 0 && at.silent == 0 {
-		delete(o.nodes, n.Name)
+	if len(node.since) == 0 && node.timeouts == 0 {
+		delete(t.nodes, n.Name)
 	}
-	return late, next
+	return overdue, next
 }
 
-// giveUp notes that answers are not waited for any longer. What is asked once more is waited for anew, whether
-// the change between the two was seen or not.
-func (o *answers) giveUp(n pool.Node, late []turn) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	at, ok := o.nodes[n.Name]
+// restart starts the wait for overdue answers again, with a longer timeout. A handshake that is marked again waits that
+// long, whether or not the change in between was seen.
+func (t *handshakeTimeouts) restart(n pool.Node, overdue []netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	node, ok := t.nodes[n.Name]
 	if !ok {
 		return
 	}
-	at.silent++
-	for _, t := range late {
-		at.since[t] = o.clock.Now()
+	node.timeouts++
+	for _, a := range overdue {
+		node.since[pendingReply{a, n.Handshakes[a]}] = t.clock.Now()
 	}
 }
 
-// forget drops what is remembered of a node that is gone.
-func (o *answers) forget(node string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.nodes, node)
+// forget drops a node that is gone.
+func (t *handshakeTimeouts) forget(node string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.nodes, node)
 }

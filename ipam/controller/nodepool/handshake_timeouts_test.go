@@ -35,7 +35,7 @@ func newShrinking(t *testing.T) *shrinking {
 	s := &shrinking{stage: newStage(t, nil, controllertest.Objects(node))}
 	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": pool.ForOwner("router")}, map[string]string{"10.0.1.3": "router"})
 	s.r = s.reconciler(func(o *Options) {
-		o.Config.Watermark, o.Config.CoolDown = nodepool.Watermark{Free: 1, Max: 9}, 0
+		o.Watermark, o.CoolDown = nodepool.Watermark{Free: 1, Max: 9}, 0
 	})
 	return s
 }
@@ -84,8 +84,8 @@ func TestAgentForgetsItsAnswer(t *testing.T) {
 	s := newShrinking(t)
 	s.wants("at first", 1, 0)
 	s.is("marked-for-release", true)
-	s.wants("asked", 0, answerWithin)
-	s.Clock.Step(answerWithin - time.Second)
+	s.wants("asked", 0, replyTimeout)
+	s.Clock.Step(replyTimeout - time.Second)
 	s.wants("soon after", 0, time.Second)
 	if s.Event("ReleaseUnanswered") {
 		t.Error("it is said too early that there is no answer")
@@ -99,13 +99,13 @@ func TestAgentForgetsItsAnswer(t *testing.T) {
 	s.wants("ended", 1, 0)
 	s.is("marked-for-release", true)
 	for range 3 {
-		s.wants("an agent that answers nothing is asked less often", 0, 2*answerWithin)
+		s.wants("an agent that answers nothing is asked less often", 0, 2*replyTimeout)
 	}
 	s.answer("ready-for-release")
 	s.wants("answered", 2, 0)
 	s.is("released", false)
-	s.wants("taken out", 0, answerWithin)
-	s.Clock.Step(answerWithin)
+	s.wants("taken out", 0, replyTimeout)
+	s.Clock.Step(replyTimeout)
 	s.looks()
 	s.is("", false)
 	s.Clock.Step(time.Hour)
@@ -116,7 +116,7 @@ func TestAgentForgetsItsAnswer(t *testing.T) {
 func TestNobodyIsThereToAnswer(t *testing.T) {
 	s := newShrinking(t)
 	s.looks()
-	s.wants("asked", 0, answerWithin)
+	s.wants("asked", 0, replyTimeout)
 	ready := func(status corev1.ConditionStatus) {
 		t.Helper()
 		var node corev1.Node
@@ -130,8 +130,8 @@ func TestNobodyIsThereToAnswer(t *testing.T) {
 	}
 	ready(corev1.ConditionUnknown)
 	for range 5 {
-		s.Clock.Step(answerWithin)
-		s.wants("the node is not heard of", 0, answerWithin)
+		s.Clock.Step(replyTimeout)
+		s.wants("the node is not heard of", 0, replyTimeout)
 	}
 	ready(corev1.ConditionTrue)
 	if patches, _ := s.looks(); patches != 1 {
@@ -145,7 +145,7 @@ func TestUnansweredIsWrittenOnce(t *testing.T) {
 	s := newShrinking(t)
 	s.looks()
 	s.looks()
-	s.Clock.Step(answerWithin)
+	s.Clock.Step(replyTimeout)
 	s.OnPatch = func() (func(), error) {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "ciliumnodes"}, "n", errors.New("no"))
 	}
@@ -154,16 +154,16 @@ func TestUnansweredIsWrittenOnce(t *testing.T) {
 		t.Fatalf("%v, %d writes; want one that fails", err, s.Patches-before)
 	}
 	for range 3 {
-		s.wants("after it failed", 0, 2*answerWithin)
+		s.wants("after it failed", 0, 2*replyTimeout)
 	}
 	s.OnPatch = nil
-	s.Clock.Step(2 * answerWithin)
+	s.Clock.Step(2 * replyTimeout)
 	s.wants("after another wait", 1, 0)
 	s.is("", true)
 }
 
 // What is remembered is of one CiliumNode, one address and one state.
-func TestAnswersAreWaitedForAnew(t *testing.T) {
+func TestHandshakeTimeouts(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(controllertest.Begin)
 	a := netip.MustParseAddr("10.0.1.2")
 	asked := pool.Node{Name: "n", UID: "1", Entries: map[netip.Addr]pool.Entry{a: {}}, Handshakes: map[netip.Addr]pool.Handshake{a: pool.Asked}}
@@ -190,18 +190,18 @@ func TestAnswersAreWaitedForAnew(t *testing.T) {
 		"the controller's turn":         {agreed, agreed, false},
 		"the agent's, but not for long": {agreed, takenOut, false},
 	} {
-		o := newAnswers(clock)
-		o.look(asked)
-		o.look(c.then)
-		clock.SetTime(clock.Now().Add(answerWithin))
-		if late, next := o.look(c.now); (len(late) == 1) != c.late || c.late != next.IsZero() && c.now.AgentsTurn(a) {
+		o := newHandshakeTimeouts(clock)
+		o.observe(asked)
+		o.observe(c.then)
+		clock.SetTime(clock.Now().Add(replyTimeout))
+		if late, next := o.observe(c.now); (len(late) == 1) != c.late || c.late != next.IsZero() && c.now.AgentsTurn(a) {
 			t.Errorf("%s: late are %v, the next at %v", name, late, next)
 		}
-		o.look(agreed)
-		if o.look(none); len(o.nodes) > 0 {
+		o.observe(agreed)
+		if o.observe(none); len(o.nodes) > 0 {
 			t.Errorf("%s: %v is remembered of nothing", name, o.nodes)
 		}
-		o.look(asked)
+		o.observe(asked)
 		if o.forget("n"); len(o.nodes) > 0 {
 			t.Errorf("%s: %v is remembered of what is gone", name, o.nodes)
 		}

@@ -6,6 +6,8 @@ package nodepool
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
-// nodeOf is the Node of a CiliumNode; nil: there is none. A pool that was filled before it was known
-// that the node is strict would have to be emptied again.
+// nodeOf returns the Node of a CiliumNode; nil if there is none. It asks the API server if the cache has none: a pool that
+// is filled before its node is known to be strict would have to be emptied again.
 func (r *Reconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
 	if node, err := index.Node(ctx, r.Cached, name); node != nil || err != nil {
 		return node, err
@@ -27,9 +29,17 @@ func (r *Reconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, err
 	return index.Node(ctx, r.Live, name)
 }
 
-// needsEntry tells whether a pod needs the ordinary entry of its name on a node: it is there, or
-// about to be placed. One with an identity has an entry that is kept, and ordinary ones are in its
-// way.
+// heldOn returns a function that reports whether a pod on the node has an address by the cache, which is earlier than the
+// report of the agent.
+func (r *Reconciler) heldOn(ctx context.Context, node string) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		pods, err := index.PodsWithIP(ctx, r.Cached, a)
+		return err != nil || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+	}
+}
+
+// needsEntry reports whether an unreserved pod needs the entry with its name on a node: it is bound to the node, or not
+// bound yet. A pod with an identity gets an entry of its identity, which the other one is in the way of.
 func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, node, namespace, name string) (bool, error) {
 	var pod corev1.Pod
 	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod)
@@ -49,7 +59,7 @@ func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, n
 	return err != nil || !fixed, nil
 }
 
-// livePods are the pods that are bound to a node, as the API server has them.
+// livePods returns the pods that are bound to a node, as the API server has them.
 func (r *Reconciler) livePods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := r.Live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
@@ -58,9 +68,9 @@ func (r *Reconciler) livePods(ctx context.Context, node string) ([]corev1.Pod, e
 	return pods.Items, nil
 }
 
-// occupants are those of the pods that have or need an address. What a record keeps for a pod is
-// projected, and not replaced.
-func (r *Reconciler) occupants(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
+// podAddresses returns the pods among pods that have IPs or need some, except those with a FixedIP: the controller fixedip
+// adds their entries.
+func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
 	var list []nodepool.PodAddresses
 	for i := range pods {
 		pod := &pods[i]

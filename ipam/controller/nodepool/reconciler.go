@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -24,8 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"fixedip.io/fixedip/ipam/controller/config"
-	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -34,42 +33,46 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// restedSlack is for timers that end a little early.
-const restedSlack = 10 * time.Millisecond
+// timerSlack makes up for timers that fire a little early.
+const timerSlack = 10 * time.Millisecond
 
 // Options are what a Reconciler needs.
 type Options struct {
-	Config config.Config
 	Ledger *ledger.Ledger
 	Writer *ciliumpool.Writer
 	Cached client.Reader
 	Live   client.Reader
 	Events events.EventRecorder
 	Clock  clock.Clock
-	// Kinds are those whose pods may have fixed addresses.
+	// Kinds are the kinds of workloads whose pods may have fixed addresses.
 	Kinds identity.Kinds
-	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start: before that no pool may be
-	// filled.
+	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
+	// could be added for an address that is reserved.
 	RecordsSeen toolscache.InformerSynced
+
+	Watermark nodepool.Watermark
+	CoolDown  time.Duration
+	// StrictNodes selects the nodes whose pools have owned entries only.
+	StrictNodes labels.Selector
+	// StripManagedFields is true if CiliumNodes are kept free of managedFields.
+	StripManagedFields bool
 }
 
-// Reconciler owns the release handshakes, and the entries of every pool that are dynamic, released,
-// the node's own or an ordinary pod's. Those that are kept for an identity belong to the scheduler and
-// to recordReconciler, subnets with their first entries to the package subnet.
+// Reconciler is the controller pool. A request names a node.
 type Reconciler struct {
 	Options
-	answers *answers
+	timeouts *handshakeTimeouts
 
 	mu sync.Mutex
-	// untracked are the CiliumNodes that were once written to for the sake of their field tracking
-	// alone. Key: the node. Value: the UID of its CiliumNode. Where somebody applies server-side it
-	// comes back, and a second write would not be the last.
-	untracked map[string]string
+	// stripped are the CiliumNodes that were once written only to remove their managedFields. Key: the node. Value: the
+	// UID of its CiliumNode. If another client applies server-side the fields return, and a second write would not be
+	// the last.
+	stripped map[string]string
 }
 
 // New returns a Reconciler.
 func New(o Options) *Reconciler {
-	return &Reconciler{Options: o, answers: newAnswers(o.Clock), untracked: map[string]string{}}
+	return &Reconciler{Options: o, timeouts: newHandshakeTimeouts(o.Clock), stripped: map[string]string{}}
 }
 
 // Request returns the request for the pool of a node.
@@ -77,7 +80,7 @@ func Request(node string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
 }
 
-// Setup adds the controller to a manager. nodes has the nodes whose pools the ledger reports as changed.
+// Setup adds the controller to a manager. nodes reports the nodes whose pools the ledger has seen change.
 func (r *Reconciler) Setup(mgr manager.Manager, nodes *source.Feed) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("pool").
@@ -94,49 +97,48 @@ func (r *Reconciler) Setup(mgr manager.Manager, nodes *source.Feed) error {
 		Complete(r)
 }
 
-// Reconcile brings the pool of one node up to date, with one request to the writer at most.
+// Reconcile brings the pool of one node up to date, with at most one request to the writer.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	n, ok := r.Ledger.Node(req.Name)
 	if !ok {
 		r.mu.Lock()
-		delete(r.untracked, req.Name)
+		delete(r.stripped, req.Name)
 		r.mu.Unlock()
-		r.answers.forget(req.Name)
+		r.timeouts.forget(req.Name)
 		return reconcile.Result{}, nil
 	}
 	if len(n.Malformed) > 0 {
 		r.warn(n, "MalformedPool", "ReadPool", "Entries that are not addresses or subnets are left alone: %s", strings.Join(n.Malformed, ", "))
 	}
 	if wait := r.Writer.Delay(n.Name); wait > 0 {
-		// What the pool needs gathers meanwhile.
+		// Changes until then are written together.
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	if len(n.PodCIDRs) == 0 {
-		// The subnet comes first, with the first entries.
+		// The package subnet writes the subnets first, together with the first entries.
 		return reconcile.Result{}, nil
 	}
-	d, err := r.dutyFor(ctx, n)
+	s, err := r.gather(ctx, n)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	var retry time.Duration
-	if other, disputed := r.Ledger.Disputed(n.Name); disputed {
+	if other, overlaps := r.Ledger.Disputed(n.Name); overlaps {
 		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
 		return reconcile.Result{}, nil
 	}
-	// What the ledger shows is looked at first: nothing to do is the rule.
-	edits, marks, untrack := d.edits(n), d.marks(n), r.untracks(n)
-	if slices.ContainsFunc(edits, takesAway) || len(nodepool.StaleUnreserved(n, d.stays)) > 0 {
-		if err := d.lookLive(ctx, r, n); err != nil {
+	// Most passes find nothing to do, by the caches alone.
+	edits, marks, strip := s.Edits(n), s.Marks(n), r.shouldStrip(n)
+	if s.NeedsLive(n, edits) {
+		if err := r.readLive(ctx, n, s); err != nil {
 			return reconcile.Result{}, err
 		}
-		edits = d.edits(n)
+		edits = s.Edits(n)
 	}
-	if len(d.late) > 0 {
-		r.giveUp(ctx, n, d.late)
+	if len(s.Overdue) > 0 {
+		r.reportOverdue(ctx, n, s.Overdue)
 	}
-	if len(edits) > 0 || len(marks) > 0 || untrack {
-		switch err := r.write(ctx, n, d, untrack); {
+	if len(edits) > 0 || len(marks) > 0 || strip {
+		switch err := r.write(ctx, n.Name, s, strip); {
 		case errors.Is(err, ciliumpool.ErrGone):
 			return reconcile.Result{}, nil
 		case err != nil:
@@ -145,54 +147,58 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits), "handshakes", len(marks))
 		n = n.With(edits)
 	}
-	d.tell(r, n)
-	// What came due since the look began is due at once: asked at another moment, it would be told neither here nor there.
-	_, next := d.rested(n)
-	if next = sooner(sooner(next, d.answerDue), d.lastBack(n)); !next.IsZero() {
-		// Marks tell whole seconds, so that those of one second come due together.
-		rested := max(restedSlack, next.Sub(r.Clock.Now()))
-		if retry == 0 || rested < retry {
-			retry = rested
+	r.reportShortages(n, s)
+	next := s.NextCheck(n)
+	if next.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	// The state is of the time at which this pass began. What has become due since then is due at once.
+	return reconcile.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
+}
+
+// FirstEntries returns a function that decides which entries the first pool of a node needs, besides the addresses that
+// are reserved or in use.
+func (r *Reconciler) FirstEntries(ctx context.Context, n pool.Node) (func(pool.Node) []pool.Edit, error) {
+	s, err := r.gather(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	return s.FirstEntries, nil
+}
+
+// reportOverdue reports that the agent of a node has not answered. It is called before the write that withdraws the marks:
+// even if that write fails, the next one is not tried before another timeout.
+func (r *Reconciler) reportOverdue(ctx context.Context, n pool.Node, overdue []netip.Addr) {
+	r.timeouts.restart(n, overdue)
+	slices.SortFunc(overdue, netip.Addr.Compare)
+	klog.FromContext(ctx).V(2).Info("The agent has not answered in release handshakes", "ips", overdue)
+	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %v; the handshakes are withdrawn, and started again if the pool still has too many entries", overdue)
+}
+
+// reportShortages reports entries that the pool lacks and that its subnets have no room for.
+func (r *Reconciler) reportShortages(n pool.Node, s *nodepool.State) {
+	for _, short := range s.Shortages(n) {
+		if s.Strict {
+			r.warn(n, "SubnetFull", "FillPool", "The node is strict, %d addresses are needed for it and its pods, and subnets %v have none left", short.Count, n.PodCIDRs)
+		} else {
+			r.warn(n, "SubnetFull", "FillPool", "The pool lacks %d free %s addresses and subnets %v have none left", short.Count, short.Family, n.PodCIDRs)
 		}
 	}
-	return reconcile.Result{RequeueAfter: retry}, nil
 }
 
-// giveUp says that the agent of a node is not waited for any longer, before the write that ends the handshakes:
-// however that ends, the next one for their sake comes no sooner than after another wait.
-func (r *Reconciler) giveUp(ctx context.Context, n pool.Node, late []turn) {
-	r.answers.giveUp(n, late)
-	var addrs []netip.Addr
-	for _, t := range late {
-		addrs = append(addrs, t.addr)
-	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	klog.FromContext(ctx).V(2).Info("The agent has not answered in release handshakes", "ips", addrs)
-	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %v; they are ended, and what the pool still has too much of is asked for anew", addrs)
-}
-
-// untracks tells whether the CiliumNode is to be written to for its field tracking alone, and
-// remembers that it was.
-func (r *Reconciler) untracks(n pool.Node) bool {
-	if !r.Config.StripManagedFields || !n.Tracked {
+// shouldStrip reports whether the CiliumNode has to be written only to remove its managedFields, and remembers that it
+// was.
+func (r *Reconciler) shouldStrip(n pool.Node) bool {
+	if !r.StripManagedFields || !n.Tracked {
 		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.untracked[n.Name] == n.UID {
+	if r.stripped[n.Name] == n.UID {
 		return false
 	}
-	r.untracked[n.Name] = n.UID
+	r.stripped[n.Name] = n.UID
 	return true
-}
-
-// podHas tells whether a pod on the node has an address, as far as the cache of pods goes. It
-// covers the time that the agent's word is late.
-func (r *Reconciler) podHas(ctx context.Context, node string) func(netip.Addr) bool {
-	return func(a netip.Addr) bool {
-		pods, err := index.PodsWithIP(ctx, r.Cached, a)
-		return err != nil || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
-	}
 }
 
 func (r *Reconciler) warn(n pool.Node, reason, action, note string, args ...any) {

@@ -42,7 +42,7 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", controllertest.Begin)}, nil)
 	s.syncLedger()
 	r := s.reconciler(func(o *Options) {
-		o.Config.Watermark = nodepool.Watermark{Free: 1, Max: 1}
+		o.Watermark = nodepool.Watermark{Free: 1, Max: 1}
 		o.Cached = slowReader{s.Cached, s.Clock, 5 * time.Second}
 	})
 	s.Clock.SetTime(controllertest.Begin.Add(9 * time.Second))
@@ -104,19 +104,19 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			s.Ledger.SetNode(other)
 			r := s.reconciler(nil)
 			n, _ := s.Ledger.Node("n")
-			d, err := r.dutyFor(t.Context(), n)
+			state, err := r.gather(t.Context(), n)
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.now = controllertest.Begin.Add(c.after)
-			edits, again := d.rested(n)
+			state.Now = controllertest.Begin.Add(c.after)
+			edits, again := state.ExpireCooldowns(n)
 			if len(edits) != c.ends {
 				t.Errorf("%d edits end the rest, want %d: %+v", len(edits), c.ends, edits)
 			}
-			if c.again && !again.Equal(d.now.Add(lingersAgain)) {
+			if c.again && !again.Equal(state.Now.Add(10*time.Second)) {
 				t.Errorf("it is looked at again at %v", again)
 			}
-			if next := d.lastBack(n); next.IsZero() != (c.ends > 0 || c.annotations != nil) {
+			if next := state.NextRestoreDeadline(n); next.IsZero() != (c.ends > 0 || c.annotations != nil) {
 				t.Errorf("it is looked at again at %v", next)
 			}
 		})

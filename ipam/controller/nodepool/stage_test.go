@@ -4,7 +4,6 @@
 package nodepool
 
 import (
-	"net/netip"
 	"testing"
 	"time"
 
@@ -13,9 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -36,10 +33,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 func (s *stage) reconciler(change func(*Options)) *Reconciler {
 	o := Options{
 		Ledger: s.Ledger, Writer: s.Writer, Live: s.API, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock, Kinds: identity.NewKinds(),
-		Config: config.Config{
-			StrictNodes: labels.Nothing(), SubnetSource: config.ClusterPool, CoolDown: 10 * time.Second,
-			ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/16"), MaskSize: 24}},
-		},
+		StrictNodes: labels.Nothing(), CoolDown: 10 * time.Second,
 	}
 	if change != nil {
 		change(&o)

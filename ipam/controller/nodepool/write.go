@@ -10,41 +10,36 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// write brings the pool up to date. A pod that was bound to the node during the write under the name of a pod that
-// is gone has the unreserved entry of that name again.
-func (r *Reconciler) write(ctx context.Context, n pool.Node, d *duty, untrack bool) error {
+// write brings the pool up to date. If a pod with the name of a removed unreserved entry was bound to the node during the
+// write, the entry is restored.
+func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, strip bool) error {
 	_, err := r.Writer.Apply(ctx, ciliumpool.Change{
 		Request: ciliumpool.Request{
-			Node: n.Name,
-			Decide: func(n pool.Node) ([]pool.Edit, error) {
-				edits := d.edits(n)
-				if !d.live {
-					edits = slices.DeleteFunc(edits, takesAway)
-				}
-				return edits, nil
-			},
-			Marks:   d.marks,
-			Untrack: untrack,
+			Node:    node,
+			Decide:  func(n pool.Node) ([]pool.Edit, error) { return s.SafeEdits(n), nil },
+			Marks:   s.Marks,
+			Untrack: strip,
 			// The decision relies on the whole pool if pods wait for an address: a scheduler may claim an address
 			// for one of them at the same time.
-			Whole: d.strict || len(d.waiting) > 0,
+			Whole: s.Strict || len(s.Waiting) > 0,
 		},
 		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
-			freed := slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return e.From == nil || !e.From.IsUnreserved() })
-			if len(freed) == 0 {
+			removed := slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return e.From == nil || !e.From.IsUnreserved() })
+			if len(removed) == 0 {
 				return nil, nil
 			}
-			here, err := r.livePods(ctx, n.Name)
+			pods, err := r.livePods(ctx, node)
 			if err != nil {
 				return nil, err
 			}
-			return slices.DeleteFunc(freed, func(e pool.Edit) bool {
-				return !slices.ContainsFunc(here, func(pod corev1.Pod) bool {
+			return slices.DeleteFunc(removed, func(e pool.Edit) bool {
+				return !slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
 					return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner && !podutil.IsTerminal(&pod)
 				})
 			}), nil
@@ -54,16 +49,4 @@ func (r *Reconciler) write(ctx context.Context, n pool.Node, d *duty, untrack bo
 		return nil
 	}
 	return err
-}
-
-// takesAway reports whether an edit would be wrong if a pod that the caches do not show had the address: it removes
-// a dynamic entry, makes one a pod's, or ends a cooldown.
-func takesAway(e pool.Edit) bool {
-	switch {
-	case e.From == nil:
-		return false
-	case e.From.Kind == pool.Cooldown:
-		return e.To == nil
-	}
-	return e.From.Kind == pool.Dynamic && (e.To == nil || e.To.Kind != pool.NodeOwned)
 }

@@ -1,0 +1,43 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nodepool
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// The pool has entries for all pods that wait for an address, whatever the agent has reported by then. The IPs of running
+// pods do not count as reported addresses of the node itself.
+func TestPoolIsForAllThatWait(t *testing.T) {
+	for name, used := range map[string]map[netip.Addr]string{
+		"nothing reported":                   {},
+		"router reported":                    {netip.MustParseAddr("10.0.0.1"): "router"},
+		"all addresses of the node reported": {netip.MustParseAddr("10.0.0.1"): "router", netip.MustParseAddr("10.0.0.2"): "health", netip.MustParseAddr("10.0.0.3"): "ingress"},
+		"router and a pod reported":          {netip.MustParseAddr("10.0.0.1"): "router", netip.MustParseAddr("10.0.0.4"): "default/runs-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const own, running, waiting = 3, 20, 15
+			n := pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true, Entries: map[netip.Addr]pool.Entry{}, Used: used}
+			s := &State{Watermark: Watermark{Free: 4}, Capacity: 110, Reserved: func(netip.Addr) bool { return false }}
+			next := netip.MustParseAddr("10.0.0.1")
+			for i := range own + running {
+				n.Entries[next] = pool.Entry{}
+				if i >= own {
+					s.PodIPs = append(s.PodIPs, next)
+				}
+				next = next.Next()
+			}
+			for i := range waiting {
+				s.Waiting = append(s.Waiting, pool.OwnerKey("default", fmt.Sprintf("waits-%d", i)))
+			}
+			if got := len(n.With(s.FirstEntries(n)).Entries); got < own+running+waiting {
+				t.Errorf("the pool has %d entries for %d of the node, %d pods that run and %d that wait", got, own, running, waiting)
+			}
+		})
+	}
+}
