@@ -30,65 +30,61 @@ const minFree = 2
 type SubnetSource string
 
 const (
-	// ClusterPool means that they are cut from Config.ClusterPools.
+	// ClusterPool means that subnets are taken from Config.ClusterPools.
 	ClusterPool SubnetSource = "ClusterPool"
-	// FromNode means that Kubernetes gives them, as Node.spec.podCIDRs.
+	// FromNode means that Kubernetes assigns them, in Node.spec.podCIDRs.
 	FromNode SubnetSource = "Node"
 )
 
-// DefaultSweepInterval is what Config.SweepInterval is where no flag says otherwise.
+// DefaultSweepInterval is the default of Config.SweepInterval.
 const DefaultSweepInterval = source.ResyncPeriod
 
-// minWritesPerMinute lets a pool be filled, asked and taken from in one minute.
+// minWritesPerMinute is enough to fill a pool, mark excess entries, and remove them within one minute.
 const minWritesPerMinute = 4
 
-// Config is what the controller is told by its flags.
+// Config is the configuration of the controller.
 type Config struct {
-	// ClusterPools are what subnets are cut from, in this order.
+	// ClusterPools are the CIDRs from which subnets are taken, in this order. SubnetSource says whether they are used.
 	ClusterPools []address.ClusterPool
-	// SubnetSource tells whether they are.
 	SubnetSource SubnetSource
-	// SubnetPolicy says what becomes of the subnets of a node that is gone, and SubnetHold how long
-	// they wait for it before.
+	// SubnetPolicy says what happens to the subnets of a node that is gone, after the grace period SubnetHold.
 	SubnetPolicy subnetplan.Policy
 	SubnetHold   time.Duration
-	// Watermark is how many dynamic entries a pool holds.
+	// Watermark says how many dynamic entries a pool has.
 	Watermark nodepool.Watermark
-	// StrictNodes chooses the nodes whose pools hold owned entries only. The scheduler has to be told
-	// the same.
+	// StrictNodes selects the nodes whose pools have owned entries only. The scheduler needs the same value.
 	StrictNodes labels.Selector
-	// WritesPerMinute bounds the writes to one CiliumNode in any minute.
+	// WritesPerMinute is the maximum of writes to one CiliumNode in any minute.
 	WritesPerMinute int
-	// StripManagedFields keeps CiliumNodes free of field tracking.
+	// StripManagedFields is true if CiliumNodes are kept free of managedFields.
 	StripManagedFields bool
-	// CoolDown is how long an address rests between two owners.
+	// CoolDown is how long an address is offered to no pod after its release.
 	CoolDown time.Duration
-	// Adoption says which pods of other schedulers get the address fixed that they run with.
+	// Adoption selects the pods of other schedulers whose current IP becomes their fixed address.
 	Adoption identity.Adoption
-	// Failover is what becomes of pods whose node can't take them, of workloads that say nothing. It is
-	// the scheduler that acts on it: this has to be what its arguments say.
+	// Failover is the policy of workloads without one for pods whose node cannot take them. The scheduler applies it and
+	// needs the same value.
 	Failover v1alpha1.Failover
-	// Workloads are the kinds of workloads whose pods may have fixed addresses, beside StatefulSets.
+	// Workloads are the kinds of workloads whose pods may have fixed addresses, besides StatefulSets.
 	Workloads []identity.Kind
-	// FinalizerDeadline is how long after its deletion a FixedIP goes at the latest, even where its
-	// entry could not be taken out of the pool.
+	// FinalizerDeadline is how long after its deletion a FixedIP is removed even if its addresses could not be released.
 	FinalizerDeadline time.Duration
-	// SweepInterval is how often each reservation is looked at without an event, for what events missed.
+	// SweepInterval is how often each FixedIP is reconciled without an event.
 	SweepInterval time.Duration
-	// Namespace is where the controller keeps its Leases.
+	// Namespace is the namespace of the controller's Leases.
 	Namespace string
-	// DryRun tells what would be written, and writes nothing.
+	// DryRun is true if writes are only logged.
 	DryRun bool
-	// Verify says what is done about pods that do not run as they should.
+	// Verify says what is done about pods that do not run as recorded.
 	Verify conformance.Config
 }
 
-// SubnetRules are what the config says about subnets.
+// SubnetRules returns the rules for subnets.
 func (c Config) SubnetRules() subnetplan.Rules {
 	return subnetplan.Rules{Pools: c.ClusterPools, Policy: c.SubnetPolicy, Hold: c.SubnetHold, Failover: c.Failover}
 }
 
-// Validate names each field and value that is wrong. fields are the names that the user knows.
+// Validate returns each field whose value is wrong, under the name of its flag.
 func (c Config) Validate() field.ErrorList {
 	var errs field.ErrorList
 	switch c.SubnetSource {
@@ -143,7 +139,7 @@ func (c Config) Validate() field.ErrorList {
 	}
 	errs = append(errs, identity.ValidateKinds(field.NewPath("workload-kind"), c.Workloads)...)
 	if c.FinalizerDeadline <= 0 {
-		errs = append(errs, field.Invalid(field.NewPath("force-finalize-after"), c.FinalizerDeadline.String(), "must be more than 0: what is tried has to have time"))
+		errs = append(errs, field.Invalid(field.NewPath("force-finalize-after"), c.FinalizerDeadline.String(), "must be more than 0, so that the release has time"))
 	}
 	if c.SweepInterval < time.Second {
 		errs = append(errs, field.Invalid(field.NewPath("resync-period"), c.SweepInterval.String(), "must be at least 1s"))
