@@ -1,28 +1,29 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller is the IPAM controller for Cilium's CRD mode: it gives nodes their subnets,
-// keeps their pools filled, and keeps the FixedIPs: the records of what the scheduler claims.
-//
-// It is glue over controller-runtime: it reads caches, asks ipam/core/plan what to do, and has it
-// done by ipam/store. It may not decide about addresses itself, and keeps nothing in memory that
-// it could not read from the API again.
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"k8s.io/apimachinery/pkg/types"
 	"net/netip"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/barrier"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
 	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conflict"
@@ -37,10 +38,17 @@ import (
 	"fixedip.io/fixedip/ipam/controller/nodepool"
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/controller/subnet"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/endpoint"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/dryrun"
 	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/subnets"
+	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 // agentWorkers is how many agents are asked at the same time.
@@ -52,12 +60,12 @@ func CacheOptions(cfg config.Config) cache.Options {
 	return informers.Options(cfg.Adoption, cfg.Verify.Endpoints)
 }
 
-// Setup adds the controllers to a manager. ctx bounds the writes that are under way when the
-// manager stops.
+// Setup adds the controllers to a manager. When ctx ends, writes that are under way are
+// abandoned.
 func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if cfg.DryRun {
 		var err error
-		if mgr, err = newDryRunManager(mgr); err != nil {
+		if mgr, err = dryrun.NewManager(mgr); err != nil {
 			return err
 		}
 	}
@@ -65,7 +73,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	to := newFeeds()
+	to := &feeds{}
 	records, releases := p.newFixedIPControllers(to)
 	conflicts := conflict.New(p.ledger, p.cached, p.live, p.events, p.clock)
 	if err := p.follow(ctx, mgr, to, records, conflicts); err != nil {
@@ -88,10 +96,13 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 		Ledger: p.ledger, Writer: p.writer, Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
 		Kinds: p.kinds, RecordsSeen: p.watched["fixedips"],
 	})
-	if err := pools.Setup(mgr, to.nodes); err != nil {
+	if err := pools.Setup(mgr, &to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
-	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, to.joining.Source(p.watched["fixedips"], none), to.orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })); err != nil {
+	// The controller of subnets adds all nodes when it is ready for them.
+	joining := to.joining.Source(p.watched["fixedips"], func() []reconcile.Request { return nil })
+	orphans := to.orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })
+	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, joining, orphans); err != nil {
 		return err
 	}
 	records.PoolsSeen = p.watched["ciliumnodes"]
@@ -127,17 +138,17 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 		keeper := ciliumendpoint.New(ciliumendpoint.Options{
 			Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
 			Grace: endpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
-			Fixed: p.isFixed, MissingFeed: to.verified,
+			Fixed: p.isFixed, MissingFeed: &to.verified,
 		})
 		if err := keeper.Setup(ctx, mgr); err != nil {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
 		d.Endpoints = keeper
 	}
-	if err := conformance.SetupVerify(ctx, mgr, d, to.verified, p.workloads); err != nil {
+	if err := conformance.SetupVerify(ctx, mgr, d, &to.verified, p.workloads); err != nil {
 		return fmt.Errorf("set up the controller that verifies: %w", err)
 	}
-	if err := conformance.SetupAdopt(mgr, d, to.adopted); err != nil {
+	if err := conformance.SetupAdopt(mgr, d, &to.adopted); err != nil {
 		return fmt.Errorf("set up the controller that adopts pods: %w", err)
 	}
 	return nil
@@ -149,7 +160,7 @@ func (p *parts) isFixed(ctx context.Context, pod types.NamespacedName) bool {
 	return p.cached.Get(ctx, pod, &record, client.UnsafeDisableDeepCopy) == nil || len(p.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name))) > 0
 }
 
-func (p *parts) newFixedIPControllers(to feeds) (*fixedip.Controller, *release.Controller) {
+func (p *parts) newFixedIPControllers(to *feeds) (*fixedip.Controller, *release.Controller) {
 	gatherer := &gather.Gatherer{
 		Ledger: p.ledger, Cached: p.cached, Kinds: p.kinds, Events: p.events, Clock: p.clock,
 		Failover: p.cfg.Failover, Deadline: p.cfg.FinalizerDeadline,
@@ -157,17 +168,14 @@ func (p *parts) newFixedIPControllers(to feeds) (*fixedip.Controller, *release.C
 	batches := release.NewBatches(p.clock)
 	return fixedip.New(fixedip.Options{
 			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
-			Events: p.events, Clock: p.clock, ResyncPeriod: p.cfg.SweepInterval, Agents: p.agents, Identities: to.identities, Slots: to.slots,
+			Events: p.events, Clock: p.clock, ResyncPeriod: p.cfg.SweepInterval, Agents: p.agents, Identities: &to.identities, Slots: &to.slots,
 		}), release.New(release.Options{
 			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
-			Events: p.events, Clock: p.clock, Again: to.identities,
+			Events: p.events, Clock: p.clock, Again: &to.identities,
 		})
 }
 
-// none asks for nothing: the package subnet asks for all nodes when it is ready for them.
-func none() []reconcile.Request { return nil }
-
-func (p *parts) newSubnetController(pools *nodepool.Reconciler, to feeds) *subnet.Controller {
+func (p *parts) newSubnetController(pools *nodepool.Reconciler, to *feeds) *subnet.Controller {
 	return &subnet.Controller{
 		Assigner: &subnet.Assigner{Options: subnet.Options{
 			Store: p.claims, Pools: p.pools, Writer: p.writer, Ledger: p.ledger, API: p.live, Cached: p.cached,
@@ -182,4 +190,169 @@ func (p *parts) newSubnetController(pools *nodepool.Reconciler, to feeds) *subne
 			}
 		},
 	}
+}
+
+// parts is what the controllers share.
+type parts struct {
+	cfg    config.Config
+	ledger *ledger.Ledger
+	pools  *ciliumpool.Pools
+	claims *subnets.Store
+	writer *ciliumpool.Writer
+	// agents asks Cilium agents what they know.
+	agents *barrier.Service
+	// cached reads from the informers, live from the API server.
+	cached client.Client
+	live   client.Client
+
+	kinds     identity.Kinds
+	workloads *workloads.Store
+	watched   informers.Synced
+
+	events events.EventRecorder
+	clock  clock.Clock
+}
+
+// feeds pass what the shared watches report to the queues of the controllers.
+type feeds struct{ nodes, identities, joining, orphans, slots, verified, adopted source.Feed }
+
+// newParts starts the informers and returns what the controllers share.
+func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*parts, error) {
+	live, err := newLiveClient(mgr)
+	if err != nil {
+		return nil, err
+	}
+	watched, err := informers.Start(ctx, mgr, CacheOptions(cfg))
+	if err != nil {
+		return nil, err
+	}
+	kinds := identity.NewKinds(cfg.Workloads...)
+	owners, err := newWorkloads(mgr, kinds)
+	if err != nil {
+		return nil, err
+	}
+	// Nothing waits for other kinds: their APIs may not be installed yet.
+	watched["statefulsets"] = func() bool { return owners.Synced(identity.StatefulSets) }
+	l := ledger.New()
+	pools := ciliumpool.New(live)
+	if cfg.StripManagedFields {
+		pools.Untrack()
+	}
+	real := clock.RealClock{}
+	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
+	writer.Observe(metrics.PoolWrites{})
+	writer.Pace(ciliumpool.NewPace(real, cfg.WritesPerMinute))
+	recorder := mgr.GetEventRecorder("fixedip-controller")
+	return &parts{
+		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer, claims: subnets.New(live, mgr.GetClient()),
+		cached: mgr.GetClient(), live: live,
+		kinds: kinds, workloads: owners, watched: watched,
+		events: recorder, clock: real,
+	}, nil
+}
+
+// follow keeps the ledger in sync with the informers, and passes each change to the controllers that it concerns, once the
+// ledger has it.
+func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
+	// The ledger is later than the informer.
+	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
+		to.nodes.Add(nodepool.Request(node))
+		p.agents.Changed(node)
+		if change.Appeared || change.Moved {
+			to.joining.Add(subnet.NodeRequest(node))
+			to.orphans.Add(subnet.All)
+			to.identities.Add(r.OfNode(node)...)
+		}
+		for _, owner := range change.Owners {
+			to.identities.Add(source.Request(owner)...)
+			to.verified.Add(source.Request(owner)...)
+			to.adopted.Add(source.Request(owner)...)
+		}
+		for _, owner := range change.ReportedOwners {
+			to.identities.Add(source.Request(owner)...)
+		}
+		for _, resource := range slices.Concat(change.Workloads, change.Reported) {
+			to.slots.Add(fixedip.SlotRequest(p.kinds, resource)...)
+		}
+		c.PoolChanged(node)
+	})
+	if err != nil {
+		return err
+	}
+	p.watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), p.ledger, func(record *v1alpha1.FixedIP, freed []string) {
+		to.identities.Add(source.Request(client.ObjectKeyFromObject(record).String())...)
+		to.verified.Add(source.Request(conformance.HolderOf(record))...)
+		for _, node := range freed {
+			to.nodes.Add(nodepool.Request(node))
+		}
+		// The home node may have a dynamic entry for an address that is reserved now, or need one that is not any more.
+		for _, ip := range record.Spec.IPs {
+			if a, err := address.Parse(ip); err == nil {
+				if home, ok := p.ledger.Home(a); ok {
+					to.nodes.Add(nodepool.Request(home))
+				}
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	p.workloads.Tell(func(before, after *identity.Workload) {
+		w := cmp.Or(after, before)
+		if requests := fixedip.SlotRequest(p.kinds, w.Resource()); len(requests) > 0 {
+			to.slots.Add(requests...)
+			return
+		}
+		if before == nil && !p.workloads.Synced(w.GroupKind) {
+			// It existed at the start: the first resync looks at its identities.
+			return
+		}
+		to.identities.Add(r.OfWorkload(ctx, *w)...)
+	})
+	return nil
+}
+
+// orphaned returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets, as the caches
+// show them.
+func (p *parts) orphaned(ctx context.Context) (orphaned int, claimed []netip.Prefix) {
+	list, err := p.claims.List(ctx)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Orphaned subnets not counted")
+	}
+	for _, s := range subnetplan.FromNodeSubnets(list) {
+		claimed = append(claimed, s.CIDR)
+		if !s.OrphanedSince.IsZero() && len(p.ledger.KeepingsIn(s.CIDR)) > 0 {
+			orphaned++
+		}
+	}
+	return orphaned, claimed
+}
+
+// newLiveClient returns a client that reads from the API server, not from the caches.
+func newLiveClient(mgr manager.Manager) (client.Client, error) {
+	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	if m, ok := mgr.(*dryrun.Manager); ok {
+		return m.Over(live), nil
+	}
+	return live, nil
+}
+
+// newWorkloads returns the store of workloads, which the manager runs.
+func newWorkloads(mgr manager.Manager, kinds identity.Kinds) (*workloads.Store, error) {
+	api, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("make a client of workloads: %w", err)
+	}
+	var watched []schema.GroupKind
+	for _, k := range kinds.All() {
+		watched = append(watched, k.GroupKind())
+	}
+	store := workloads.New(api, mgr.GetRESTMapper(), watched...)
+	if err := mgr.Add(store); err != nil {
+		return nil, fmt.Errorf("run the watches of workloads: %w", err)
+	}
+	return store, nil
 }
