@@ -87,11 +87,11 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			if err != nil {
 				return err
 			}
-			things, err := c.things(cmd.Context(), args[0], controllers)
+			inputs, err := c.inputs(cmd.Context(), args[0], controllers)
 			if err != nil {
 				return err
 			}
-			return writeReport(streams.Out, explain.Explain(things))
+			return writeReport(streams.Out, explain.Explain(inputs))
 		},
 	}
 	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Namespace and name of the Lease of the controllers")

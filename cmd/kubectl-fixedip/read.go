@@ -58,11 +58,11 @@ func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
 	return &cluster{api: api, namespace: namespace}, nil
 }
 
-// pools reads the pools of all nodes and the reservations of all FixedIPs.
-func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, error) {
+// pools reads the pools of all nodes, and all FixedIPs with what they reserve.
+func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, []v1alpha1.FixedIP, error) {
 	var nodes ciliumv2.CiliumNodeList
 	if err := c.api.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list CiliumNodes: %w", err)
+		return nil, nil, fmt.Errorf("list CiliumNodes: %w", err)
 	}
 	l := ledger.New()
 	for i := range nodes.Items {
@@ -70,12 +70,12 @@ func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, error) {
 	}
 	var records v1alpha1.FixedIPList
 	if err := c.api.List(ctx, &records); err != nil {
-		return nil, fmt.Errorf("list FixedIPs: %w", err)
+		return nil, nil, fmt.Errorf("list FixedIPs: %w", err)
 	}
 	for i := range records.Items {
 		l.SetRecord(fixedips.Keeping(&records.Items[i]))
 	}
-	return l, nil
+	return l, records.Items, nil
 }
 
 // coreNodes reads all Nodes. Key: the name.
@@ -102,19 +102,15 @@ type listRow struct {
 }
 
 func (c *cluster) list(ctx context.Context) ([]listRow, error) {
-	l, err := c.pools(ctx)
+	l, records, err := c.pools(ctx)
 	if err != nil {
 		return nil, err
-	}
-	var records v1alpha1.FixedIPList
-	if err := c.api.List(ctx, &records, client.InNamespace(c.namespace)); err != nil {
-		return nil, fmt.Errorf("list FixedIPs: %w", err)
 	}
 	var pods corev1.PodList
 	if err := c.api.List(ctx, &pods, client.InNamespace(c.namespace)); err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
 	}
-	return listRows(records.Items, pods.Items, l, c.namespace), nil
+	return listRows(records, pods.Items, l, c.namespace), nil
 }
 
 // listRows merges FixedIPs with claims that have no FixedIP. An empty namespace means all.
@@ -127,20 +123,17 @@ func listRows(records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, n
 		}
 		states[pool.OwnerKey(p.Namespace, p.Name)] = state
 	}
-	state := func(key string) string {
-		if s := states[key]; s != "" {
-			return s
-		}
-		return "-"
-	}
 	var rows []listRow
 	recorded := map[string]bool{}
 	for _, r := range records {
+		if namespace != "" && r.Namespace != namespace {
+			continue
+		}
 		key := pool.OwnerKey(r.Namespace, r.Spec.PodName)
 		recorded[key] = true
 		rows = append(rows, listRow{
 			namespace: r.Namespace, pod: r.Spec.PodName, addresses: r.Spec.IPs, node: r.Spec.NodeName,
-			phase: string(r.Status.Phase), podState: state(key), created: r.CreationTimestamp,
+			phase: string(r.Status.Phase), podState: states[key], created: r.CreationTimestamp,
 		})
 	}
 	for _, owner := range l.Owners() {
@@ -149,7 +142,7 @@ func listRows(records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, n
 			continue
 		}
 		for _, h := range l.Held(owner) {
-			rows = append(rows, listRow{namespace: ns, pod: name, addresses: address.Strings(h.Addrs), node: h.Node, phase: "Claimed", podState: state(owner)})
+			rows = append(rows, listRow{namespace: ns, pod: name, addresses: address.Strings(h.Addrs), node: h.Node, phase: "Claimed", podState: states[owner]})
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b listRow) int {
@@ -158,59 +151,39 @@ func listRows(records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, n
 	return rows
 }
 
-// things reads all objects that concern one pod. Optional objects that the user may not read are left out.
-func (c *cluster) things(ctx context.Context, name, controllers string) (explain.Things, error) {
-	t := explain.Things{Namespace: c.namespace, Name: name, Now: time.Now()}
+// inputs reads all objects that concern one pod. Optional objects that the user may not read are left out.
+func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain.Inputs, error) {
+	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
+	var records []v1alpha1.FixedIP
 	var err error
-	if t.Pools, err = c.pools(ctx); err != nil {
-		return t, err
+	if in.Pools, records, err = c.pools(ctx); err != nil {
+		return in, err
 	}
-	if t.Nodes, err = c.coreNodes(ctx); err != nil {
-		return t, err
+	if in.Nodes, err = c.coreNodes(ctx); err != nil {
+		return in, err
 	}
 	pod := &corev1.Pod{}
-	if there, err := c.get(ctx, c.namespace, name, pod); err != nil {
-		return t, err
-	} else if there {
-		t.Pod = pod
+	if exists, err := c.get(ctx, c.namespace, name, pod); err != nil {
+		return in, err
+	} else if exists {
+		in.Pod = pod
 	}
-	if t.Record, err = c.record(ctx, name); err != nil {
-		return t, err
-	}
-	if t.Record != nil {
-		t.Workload, t.Unread = c.workload(ctx, t.Record.Spec.Owner)
+	// The FixedIP of a slot does not have the name of the pod.
+	ofPod := func(r v1alpha1.FixedIP) bool { return r.Namespace == c.namespace && r.Spec.PodName == name }
+	if i := slices.IndexFunc(records, ofPod); i >= 0 {
+		in.Record = &records[i]
+		in.Workload, in.Unread = c.workload(ctx, in.Record.Spec.Owner)
 	}
 	endpoint := &ciliumv2.CiliumEndpoint{}
-	if there, err := c.get(ctx, c.namespace, name, endpoint); err == nil && there {
-		t.Endpoint = &explain.Endpoint{Deleted: endpoint.DeletionTimestamp}
-		for _, o := range endpoint.OwnerReferences {
-			if o.Kind == "Pod" {
-				t.Endpoint.PodUID = o.UID
-			}
-		}
+	if exists, err := c.get(ctx, c.namespace, name, endpoint); err == nil && exists {
+		in.Endpoint = &endpoint.ObjectMeta
 	}
-	namespace, lease, _ := strings.Cut(controllers, "/")
-	leader := &coordinationv1.Lease{}
-	if there, err := c.get(ctx, namespace, lease, leader); err == nil && there && leader.Spec.RenewTime != nil {
-		t.Leader = &explain.Leader{Renewed: leader.Spec.RenewTime.Time}
-		if leader.Spec.HolderIdentity != nil {
-			t.Leader.Holder = *leader.Spec.HolderIdentity
-		}
+	namespace, name, _ := strings.Cut(controllers, "/")
+	lease := &coordinationv1.Lease{}
+	if exists, err := c.get(ctx, namespace, name, lease); err == nil && exists {
+		in.Lease = lease
 	}
-	return t, nil
-}
-
-// record finds the FixedIP of a pod by spec.podName, because the FixedIP of a slot has another name.
-func (c *cluster) record(ctx context.Context, pod string) (*v1alpha1.FixedIP, error) {
-	var records v1alpha1.FixedIPList
-	if err := c.api.List(ctx, &records, client.InNamespace(c.namespace)); err != nil {
-		return nil, fmt.Errorf("list FixedIPs: %w", err)
-	}
-	i := slices.IndexFunc(records.Items, func(r v1alpha1.FixedIP) bool { return r.Spec.PodName == pod })
-	if i < 0 {
-		return nil, nil
-	}
-	return &records.Items[i], nil
+	return in, nil
 }
 
 // workload reads a workload of any kind; nil if it does not exist. unread is the reason if that is unknown, such
@@ -219,11 +192,11 @@ func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *
 	obj := &unstructured.Unstructured{}
 	obj.SetAPIVersion(of.APIVersion)
 	obj.SetKind(of.Kind)
-	there, err := c.get(ctx, c.namespace, of.Name, obj)
+	exists, err := c.get(ctx, c.namespace, of.Name, obj)
 	switch {
 	case err != nil:
 		return nil, err.Error()
-	case !there:
+	case !exists:
 		return nil, ""
 	}
 	return workloads.Decode(obj), ""
@@ -244,12 +217,12 @@ func (c *cluster) get(ctx context.Context, namespace, name string, obj client.Ob
 // nodeRow describes one node in one family.
 type nodeRow struct {
 	node, state, family, subnets string
-	free, used, fixed, resting   int
+	free, used, fixed, cooldown  int
 	room                         int64
 }
 
 func (c *cluster) nodes(ctx context.Context) ([]nodeRow, error) {
-	l, err := c.pools(ctx)
+	l, _, err := c.pools(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +259,7 @@ func nodeRows(l *ledger.Ledger, nodes map[string]*corev1.Node) []nodeRow {
 				switch {
 				case address.Of(a) != f:
 				case e.Kind == pool.Cooldown:
-					row.resting++
+					row.cooldown++
 				case e.Kind == pool.Owned:
 					row.fixed++
 				case e.Kind == pool.Dynamic && n.InUse(a):

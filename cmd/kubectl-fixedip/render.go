@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -35,7 +36,7 @@ func writeList(out io.Writer, list []listRow, namespaces bool, now time.Time) er
 		if !r.created.IsZero() {
 			age = duration.HumanDuration(now.Sub(r.created.Time))
 		}
-		rows = append(rows, []string{r.namespace, r.pod, orDash(strings.Join(r.addresses, ",")), orDash(r.node), orDash(r.phase), r.podState, age})
+		rows = append(rows, []string{r.namespace, r.pod, orDash(strings.Join(r.addresses, ",")), orDash(r.node), orDash(r.phase), orDash(r.podState), age})
 	}
 	if !namespaces {
 		for i := range rows {
@@ -49,7 +50,7 @@ func writeNodes(out io.Writer, nodes []nodeRow) error {
 	rows := [][]string{{"NODE", "FAMILY", "SUBNETS", "AVAILABLE", "FIXED", "FREE", "USED", "COOLDOWN", "STATE"}}
 	for _, n := range nodes {
 		row := []string{n.node, orDash(n.family), orDash(n.subnets)}
-		for _, count := range []int64{n.room, int64(n.fixed), int64(n.free), int64(n.used), int64(n.resting)} {
+		for _, count := range []int64{n.room, int64(n.fixed), int64(n.free), int64(n.used), int64(n.cooldown)} {
 			row = append(row, fmt.Sprint(count))
 		}
 		rows = append(rows, append(row, n.state))
@@ -81,9 +82,4 @@ func writeReport(out io.Writer, r explain.Report) error {
 	return nil
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func orDash(s string) string { return cmp.Or(s, "-") }

@@ -85,9 +85,9 @@ func TestGolden(t *testing.T) {
 		"nodes":      func(b *bytes.Buffer) error { return writeNodes(b, nodeRows(pools(), nodes)) },
 		"explain": func(b *bytes.Buffer) error {
 			record := records()[2]
-			return writeReport(b, explain.Explain(explain.Things{
+			return writeReport(b, explain.Explain(explain.Inputs{
 				Namespace: "db", Name: "mysql-0", Record: &record, Pools: pools(), Nodes: nodes, Now: now,
-				Endpoint: &explain.Endpoint{PodUID: "1"},
+				Endpoint: &metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", UID: "1"}}},
 			}))
 		},
 	} {

@@ -4,15 +4,18 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -30,8 +33,8 @@ const schedulerName = "fixedip-scheduler"
 // default.
 const leaderSilence = time.Minute
 
-// Things are all objects that concern one pod. A pointer is nil if the object does not exist.
-type Things struct {
+// Inputs are all objects that concern one pod. A pointer is nil if the object does not exist.
+type Inputs struct {
 	Namespace, Name string
 	Pod             *corev1.Pod
 	Record          *v1alpha1.FixedIP
@@ -43,25 +46,11 @@ type Things struct {
 	Pools *ledger.Ledger
 	// Nodes contains all nodes. Key: the name.
 	Nodes map[string]*corev1.Node
-	// Endpoint is the CiliumEndpoint with the pod's name.
-	Endpoint *Endpoint
-	// Leader is the leading controller; nil if it is unknown.
-	Leader *Leader
-	Now    time.Time
-}
-
-// Endpoint is a CiliumEndpoint.
-type Endpoint struct {
-	// PodUID is the pod that it belongs to; empty if it names none.
-	PodUID types.UID
-	// Deleted is its deletionTimestamp; nil if it is not being deleted.
-	Deleted *metav1.Time
-}
-
-// Leader describes the Lease of the controllers.
-type Leader struct {
-	Holder  string
-	Renewed time.Time
+	// Endpoint is the metadata of the CiliumEndpoint with the pod's name.
+	Endpoint *metav1.ObjectMeta
+	// Lease is the Lease of the controllers; nil if it cannot be read.
+	Lease *coordinationv1.Lease
+	Now   time.Time
 }
 
 // Fact is one observed fact.
@@ -95,16 +84,16 @@ func (r *Report) wrong(help, text string, args ...any) {
 }
 
 // Explain reports where the address of a pod is, and why the pod waits or its address is reserved.
-func Explain(t Things) Report {
+func Explain(in Inputs) Report {
 	var r Report
-	e := explanation{Things: t, Report: &r, held: t.Pools.Held(pool.OwnerKey(t.Namespace, t.Name))}
+	e := explanation{Inputs: in, Report: &r, held: in.Pools.Held(pool.OwnerKey(in.Namespace, in.Name))}
 	e.findReserved()
 	e.facts()
 	switch {
-	case t.Pod == nil && t.Record == nil && len(e.held) == 0:
-		r.wrong("", "Pod %s/%s does not exist, and neither a FixedIP nor a pool entry has its name", t.Namespace, t.Name)
-	case t.Pod == nil:
-		e.kept()
+	case in.Pod == nil && in.Record == nil && len(e.held) == 0:
+		r.wrong("", "Pod %s/%s does not exist, and neither a FixedIP nor a pool entry has its name", in.Namespace, in.Name)
+	case in.Pod == nil:
+		e.withoutPod()
 	default:
 		e.pod()
 	}
@@ -116,7 +105,7 @@ func Explain(t Things) Report {
 
 // explanation builds one report.
 type explanation struct {
-	Things
+	Inputs
 	*Report
 	held []ledger.Holding
 	// reserved are the addresses of the identity, and owner is the node whose pool has them; empty if there is
@@ -127,17 +116,12 @@ type explanation struct {
 
 // findReserved sets reserved and owner. Pools come before the FixedIP, as in the scheduler.
 func (e *explanation) findReserved() {
-	if len(e.held) > 0 {
-		h := e.held[0]
-		for _, other := range e.held {
-			if e.Record != nil && other.Node == e.Record.Spec.NodeName {
-				h = other
-			}
+	for i, h := range e.held {
+		if i == 0 || e.Record != nil && h.Node == e.Record.Spec.NodeName {
+			e.owner, e.reserved = h.Node, h.Addrs
 		}
-		e.owner, e.reserved = h.Node, h.Addrs
-		return
 	}
-	if e.Record == nil {
+	if len(e.held) > 0 || e.Record == nil {
 		return
 	}
 	for _, ip := range e.Record.Spec.IPs {
@@ -170,14 +154,8 @@ func (e *explanation) facts() {
 		e.fact("Pod", "%s/%s does not exist", e.Namespace, e.Name)
 	}
 	if rec := e.Record; rec != nil {
-		ips := "no address yet"
-		if len(rec.Spec.IPs) > 0 {
-			ips = strings.Join(rec.Spec.IPs, ", ")
-		}
-		phase := string(rec.Status.Phase)
-		if phase == "" {
-			phase = "not reconciled yet"
-		}
+		ips := cmp.Or(strings.Join(rec.Spec.IPs, ", "), "no address yet")
+		phase := cmp.Or(string(rec.Status.Phase), "not reconciled yet")
 		e.fact("FixedIP", "%s, %s, for %s %s", ips, phase, rec.Spec.Owner.Kind, rec.Spec.Owner.Name)
 	} else {
 		e.fact("FixedIP", "none")
@@ -240,14 +218,15 @@ func (e *explanation) conditions() {
 
 // endpoint reports a CiliumEndpoint that outlived its pod.
 func (e *explanation) endpoint() {
-	if e.Endpoint == nil || e.Pod != nil && (e.Endpoint.PodUID == "" || e.Endpoint.PodUID == e.Pod.UID) {
+	ofPrevious := func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.UID != e.Pod.UID }
+	if e.Endpoint == nil || e.Pod != nil && !slices.ContainsFunc(e.Endpoint.OwnerReferences, ofPrevious) {
 		return
 	}
 	help := fmt.Sprintf("if the pod no longer exists: kubectl -n %s delete ciliumendpoint %s", e.Namespace, e.Name)
 	switch {
-	case e.Endpoint.Deleted != nil:
+	case e.Endpoint.DeletionTimestamp != nil:
 		e.wrong(fmt.Sprintf("kubectl -n %s patch ciliumendpoint %s --type=merge -p '{\"metadata\":{\"finalizers\":[]}}'", e.Namespace, e.Name),
-			"The CiliumEndpoint of a previous pod has been in deletion for %s", e.since(e.Endpoint.Deleted.Time))
+			"The CiliumEndpoint of a previous pod has been in deletion for %s", e.since(e.Endpoint.DeletionTimestamp.Time))
 	case e.Pod != nil && e.Pod.Spec.NodeName != "":
 		e.wrong(help, "The CiliumEndpoint of this name belongs to a previous pod; an agent does not take over the CiliumEndpoint of another agent")
 	case e.Pod == nil:
@@ -257,12 +236,15 @@ func (e *explanation) endpoint() {
 
 // leader reports that no controller is active.
 func (e *explanation) leader() {
+	if e.Lease == nil || e.Lease.Spec.RenewTime == nil {
+		return
+	}
+	holder, renewed := ptr.Deref(e.Lease.Spec.HolderIdentity, ""), e.Lease.Spec.RenewTime.Time
 	switch {
-	case e.Leader == nil:
-	case e.Leader.Holder == "":
+	case holder == "":
 		e.wrong("check the pods of fixedip-controller", "No fixedip-controller is the leader: addresses are neither recorded nor released")
-	case e.Now.Sub(e.Leader.Renewed) > leaderSilence:
-		e.wrong("check the pods of fixedip-controller", "The leading fixedip-controller (%s) has not renewed its lease for %s: addresses are neither recorded nor released", e.Leader.Holder, e.since(e.Leader.Renewed))
+	case e.Now.Sub(renewed) > leaderSilence:
+		e.wrong("check the pods of fixedip-controller", "The leading fixedip-controller (%s) has not renewed its lease for %s: addresses are neither recorded nor released", holder, e.since(renewed))
 	}
 }
 

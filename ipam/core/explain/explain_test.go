@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -22,16 +24,21 @@ import (
 
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
+// endpointOf returns the metadata of a CiliumEndpoint that belongs to a pod.
+func endpointOf(pod types.UID) *metav1.ObjectMeta {
+	return &metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", UID: pod}}}
+}
+
 // world contains the objects that concern pod db/mysql-0. By default the pod runs on node-1 with its address.
 type world struct {
-	explain.Things
+	explain.Inputs
 	pools []pool.Node
 }
 
 func fine() *world {
 	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	return &world{
-		Things: explain.Things{
+		Inputs: explain.Inputs{
 			Namespace: "db", Name: "mysql-0", Now: now,
 			Pod: &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{
@@ -52,8 +59,8 @@ func fine() *world {
 			},
 			Workload: &identity.Workload{Namespace: "db", Name: "mysql", UID: "sts-1", Replicas: ptr.To[int32](3)},
 			Nodes:    map[string]*corev1.Node{"node-1": node(), "node-2": node()},
-			Endpoint: &explain.Endpoint{PodUID: "pod-1"},
-			Leader:   &explain.Leader{Holder: "controller-1", Renewed: now.Add(-time.Second)},
+			Endpoint: endpointOf("pod-1"),
+			Lease:    &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("controller-1"), RenewTime: &metav1.MicroTime{Time: now.Add(-time.Second)}}},
 		},
 		pools: []pool.Node{
 			poolNode("node-1", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.6": owned}),
@@ -79,7 +86,7 @@ func (w *world) report() explain.Report {
 	for _, n := range w.pools {
 		w.Pools.SetNode(n)
 	}
-	return explain.Explain(w.Things)
+	return explain.Explain(w.Inputs)
 }
 
 // unplaced makes the pod pending.
@@ -242,11 +249,15 @@ func TestFindings(t *testing.T) {
 		}, []explain.Finding{
 			ok("The address is reserved until 2026-11-21 13:00:00 UTC in case a pod with this name returns"),
 		}},
-		"the leader does not renew its lease": {func(w *world) { w.without(); w.Workload = nil; w.Leader.Renewed = now.Add(-10 * time.Minute) }, []explain.Finding{
+		"the leader does not renew its lease": {func(w *world) {
+			w.without()
+			w.Workload = nil
+			w.Lease.Spec.RenewTime.Time = now.Add(-10 * time.Minute)
+		}, []explain.Finding{
 			wrong("StatefulSet mysql is deleted, and the address is about to be released", ""),
 			wrong("The leading fixedip-controller (controller-1) has not renewed its lease for 10m: addresses are neither recorded nor released", "check the pods of fixedip-controller"),
 		}},
-		"no leader": {func(w *world) { w.Leader.Holder = "" }, []explain.Finding{
+		"no leader": {func(w *world) { w.Lease.Spec.HolderIdentity = nil }, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"), wrong("No fixedip-controller is the leader: addresses are neither recorded nor released", "check the pods of fixedip-controller"),
 		}},
 		"created beforehand": {func(w *world) { w.without(); w.Workload = nil; w.Record.Spec.Owner.UID = "" }, []explain.Finding{
@@ -276,16 +287,17 @@ func TestFindings(t *testing.T) {
 		}},
 
 		// The third: a stale CiliumEndpoint.
-		"a stale endpoint": {func(w *world) { w.without(); w.Endpoint = &explain.Endpoint{PodUID: "pod-0"} }, []explain.Finding{
+		"a stale endpoint": {func(w *world) { w.without(); w.Endpoint = endpointOf("pod-0") }, []explain.Finding{
 			ok("The address is reserved for the pod that StatefulSet mysql is about to create"),
 			wrong("A CiliumEndpoint of this name still exists", "if the pod no longer exists: kubectl -n db delete ciliumendpoint mysql-0"),
 		}},
-		"an endpoint of a previous pod": {func(w *world) { w.Endpoint.PodUID = "pod-0" }, []explain.Finding{
+		"an endpoint of a previous pod": {func(w *world) { w.Endpoint = endpointOf("pod-0") }, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"),
 			wrong("The CiliumEndpoint of this name belongs to a previous pod; an agent does not take over the CiliumEndpoint of another agent", "if the pod no longer exists: kubectl -n db delete ciliumendpoint mysql-0"),
 		}},
 		"an endpoint stuck in deletion": {func(w *world) {
-			w.Endpoint = &explain.Endpoint{PodUID: "pod-0", Deleted: &metav1.Time{Time: now.Add(-time.Hour)}}
+			w.Endpoint = endpointOf("pod-0")
+			w.Endpoint.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Hour)}
 		}, []explain.Finding{
 			ok("The pod runs with its fixed address 10.0.1.6"),
 			wrong("The CiliumEndpoint of a previous pod has been in deletion for 60m", `kubectl -n db patch ciliumendpoint mysql-0 --type=merge -p '{"metadata":{"finalizers":[]}}'`),

@@ -61,6 +61,10 @@ func (e *explanation) unfixed() {
 // bound reports whether a bound pod has its reserved addresses.
 func (e *explanation) bound() {
 	node, has := e.Pod.Spec.NodeName, podutil.IPs(e.Pod)
+	owner := "no node"
+	if e.owner != "" {
+		owner = "node " + e.owner
+	}
 	switch {
 	case len(e.reserved) == 0 && e.Pod.Spec.SchedulerName != schedulerName:
 		e.wrong("set schedulerName: "+schedulerName+" in the pod template, or labels that the controller's --label-selector matches, or the annotation "+identity.AnnotationEnabled+": \"true\"",
@@ -71,7 +75,7 @@ func (e *explanation) bound() {
 		e.fine("The pod is about to start on node %s, and will get %s", node, address.Join(e.reserved))
 		e.usedByOther(e.reserved)
 	case len(has) == 0:
-		e.wrong(e.bringBack(), "The pod is bound to node %s, and its address %s belongs to %s", node, address.Join(e.reserved), e.ownerName())
+		e.wrong(e.bringBack(), "The pod is bound to node %s, and its address %s belongs to %s", node, address.Join(e.reserved), owner)
 	case slices.ContainsFunc(e.reserved, func(a netip.Addr) bool { return slices.Contains(has, a) }):
 		e.fine("The pod runs with its fixed address %s", address.Join(e.reserved))
 		e.usedByOther(e.reserved)
@@ -79,18 +83,11 @@ func (e *explanation) bound() {
 		e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name),
 			"The pod runs with %s, and %s is reserved for it on this node: the agent had not seen the entry when the pod started", address.Join(has), address.Join(e.reserved))
 	default:
-		e.wrong(e.bringBack(), "The pod runs with %s, and its address %s belongs to %s", address.Join(has), address.Join(e.reserved), e.ownerName())
+		e.wrong(e.bringBack(), "The pod runs with %s, and its address %s belongs to %s", address.Join(has), address.Join(e.reserved), owner)
 	}
 	if e.Record == nil && len(e.held) > 0 {
 		e.fine("The claim has no FixedIP yet; the controller creates it when the pod is bound")
 	}
-}
-
-func (e *explanation) ownerName() string {
-	if e.owner == "" {
-		return "no node"
-	}
-	return "node " + e.owner
 }
 
 // bringBack returns what a user can do to bring the pod to the node of its address.
@@ -103,10 +100,7 @@ func (e *explanation) bringBack() string {
 
 // usedByOther reports addresses that the agent gave to another pod.
 func (e *explanation) usedByOther(addrs []netip.Addr) {
-	n, ok := e.Pools.Node(e.owner)
-	if !ok {
-		return
-	}
+	n, _ := e.Pools.Node(e.owner)
 	for _, a := range addrs {
 		if user := n.Used[a]; user != "" && user != pool.OwnerKey(e.Namespace, e.Name) {
 			e.wrong("delete the one of the two pods that may have another address", "The agent of node %s reports that %s is used by %s", e.owner, a, user)
@@ -131,7 +125,7 @@ func (e *explanation) waiting() {
 		e.wrong(fmt.Sprintf("a node that joins with the previous name gets the subnet back; kubectl -n %s delete fixedip %s releases the address", e.Namespace, e.Record.Name),
 			"Address %s of the pod is in no node's subnet%s", address.Join(e.reserved), was)
 	case len(e.reserved) > 0:
-		e.ownerCan()
+		e.ownerNode()
 	default:
 		e.room()
 	}
@@ -147,8 +141,8 @@ func (e *explanation) schedulerSaid() {
 	}
 }
 
-// ownerCan reports whether the node of the pod's address can take the pod.
-func (e *explanation) ownerCan() {
+// ownerNode reports whether the node of the pod's address can take the pod.
+func (e *explanation) ownerNode() {
 	text := fmt.Sprintf("Address %s of the pod belongs to node %s, which ", address.Join(e.reserved), e.owner)
 	node := e.Nodes[e.owner]
 	help := ""
@@ -160,36 +154,25 @@ func (e *explanation) ownerCan() {
 	case node.Spec.Unschedulable:
 		help = "kubectl uncordon " + e.owner
 	}
-	switch failover := e.failover(); {
+	// An empty policy means that the default of the scheduler applies.
+	var failover v1alpha1.Failover
+	if e.Record != nil {
+		failover = e.Record.Spec.Failover
+	}
+	home, _ := e.Pools.Home(e.reserved[0])
+	switch {
 	case help == "":
 		e.fine("%sis ready for pods", text)
-	case node == nil && failover != v1alpha1.Migrate && failover != v1alpha1.Reassign && e.homeward() != "":
-		e.fine("%s%s; it returns to its home node %s, which %s", text, nodeIs(node), e.homeward(), nodeIs(e.Nodes[e.homeward()]))
 	case failover == v1alpha1.Migrate || failover == v1alpha1.Reassign:
 		e.wrong(help, "%s%s", text, nodeIs(node))
 		e.fine("Its failover policy is %s: the pod goes to another node when its previous pod has provably stopped", failover)
+	case node == nil && home != e.owner && e.Nodes[home] != nil:
+		e.fine("%s%s; it returns to its home node %s, which %s", text, nodeIs(node), home, nodeIs(e.Nodes[home]))
 	default:
 		e.wrong(help+"; the annotation "+identity.AnnotationFailover+" on its workload allows another node", "%s%s", text, nodeIs(node))
 	}
 	e.disputed(e.owner)
 	e.usedByOther(e.reserved)
-}
-
-// homeward returns the home node of addresses that were migrated; empty if they are at home, or the node does
-// not exist.
-func (e *explanation) homeward() string {
-	if home, _ := e.Pools.Home(e.reserved[0]); home != e.owner && e.Nodes[home] != nil {
-		return home
-	}
-	return ""
-}
-
-// failover returns the recorded policy; empty if the default of the scheduler applies.
-func (e *explanation) failover() v1alpha1.Failover {
-	if e.Record == nil {
-		return ""
-	}
-	return e.Record.Spec.Failover
 }
 
 // nodeIs returns the state of a node as the end of a sentence.
@@ -230,8 +213,8 @@ func (e *explanation) disputed(name string) {
 	}
 }
 
-// kept reports why an address is reserved although no pod has it.
-func (e *explanation) kept() {
+// withoutPod reports why an address is reserved although no pod has it.
+func (e *explanation) withoutPod() {
 	rec := e.Record
 	switch {
 	case rec == nil:
