@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -49,11 +50,10 @@ type Keeper struct {
 	Options
 
 	mu sync.Mutex
-	// seen are the issues that wait for their time. Key: the pod. In another replica that takes over the time begins
-	// again.
+	// seen are the known issues. Key: the pod. In another replica that takes over their grace periods begin again.
 	seen map[types.NamespacedName]issue
-	// pods are the pods whose CiliumEndpoint is missing for too long. Key: the pod. Value: its UID.
-	pods map[types.NamespacedName]types.UID
+	// missing is how many issues are reported as missing CiliumEndpoints.
+	missing int
 	// paused is true while too many CiliumEndpoints are missing.
 	paused bool
 }
@@ -63,11 +63,13 @@ type issue struct {
 	// cep and pod are the UIDs of the two: with another one the time begins again.
 	cep, pod types.UID
 	since    time.Time
+	// missing is true if the CiliumEndpoint is missing for longer than the agent needs to make one, and that is reported.
+	missing bool
 }
 
 // New returns the controller.
 func New(o Options) *Keeper {
-	return &Keeper{Options: o, seen: map[types.NamespacedName]issue{}, pods: map[types.NamespacedName]types.UID{}}
+	return &Keeper{Options: o, seen: map[types.NamespacedName]issue{}}
 }
 
 // Setup adds the controller to a manager.
@@ -122,7 +124,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if left := k.Grace.Due(known.Issue, decode(cep), known.since).Sub(now); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	if known.Issue == endpoint.Missing && k.Missing(pod) {
+	if known.missing {
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	if pod, cep, err = read(ctx, k.Live, req.NamespacedName); err != nil {
@@ -137,7 +139,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
 	if found == endpoint.Missing {
-		return k.missing(ctx, req.NamespacedName, pod)
+		return k.reportMissing(ctx, req.NamespacedName, pod)
 	}
 	err = k.treat(ctx, found, cep, pod)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
@@ -152,35 +154,18 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 
 // read reads a pod and its CiliumEndpoint; nil: there is none.
 func read(ctx context.Context, from client.Reader, key types.NamespacedName) (*corev1.Pod, *ciliumv2.CiliumEndpoint, error) {
-	pod, cep := &corev1.Pod{}, &ciliumv2.CiliumEndpoint{}
-	switch err := from.Get(ctx, key, pod); {
-	case apierrors.IsNotFound(err):
-		pod = nil
-	case err != nil:
-		return nil, nil, fmt.Errorf("read pod %s: %w", key, err)
+	pod, err := index.Get[corev1.Pod](ctx, from, key)
+	if err != nil {
+		return nil, nil, err
 	}
-	switch err := from.Get(ctx, key, cep); {
-	case apierrors.IsNotFound(err):
-		cep = nil
-	case err != nil:
-		return nil, nil, fmt.Errorf("read CiliumEndpoint %s: %w", key, err)
-	}
-	return pod, cep, nil
+	cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)
+	return pod, cep, err
 }
 
 // note records since when an issue is known.
 func (k *Keeper) note(key types.NamespacedName, i endpoint.Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if uid, was := k.pods[key]; was && (i != endpoint.Missing || uid != pod.UID) {
-		delete(k.pods, key)
-		metrics.EndpointsMissing(len(k.pods))
-		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
-	}
-	if i == endpoint.Healthy {
-		delete(k.seen, key)
-		return issue{}
-	}
 	is := issue{Issue: i, since: now}
 	if cep != nil {
 		is.cep = cep.UID
@@ -188,10 +173,20 @@ func (k *Keeper) note(key types.NamespacedName, i endpoint.Issue, cep *ciliumv2.
 	if pod != nil {
 		is.pod = pod.UID
 	}
-	if was, ok := k.seen[key]; ok && was.Issue == is.Issue && was.cep == is.cep && was.pod == is.pod {
+	was, ok := k.seen[key]
+	if ok && was.Issue == is.Issue && was.cep == is.cep && was.pod == is.pod {
 		return was
 	}
-	k.seen[key] = is
+	if was.missing {
+		k.missing--
+		metrics.EndpointsMissing(k.missing)
+		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
+	}
+	if i == endpoint.Healthy {
+		delete(k.seen, key)
+	} else {
+		k.seen[key] = is
+	}
 	return is
 }
 

@@ -9,7 +9,6 @@ import (
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,8 +25,8 @@ import (
 // agentPods selects the pods of the Cilium agent, by the label that every installation of Cilium sets.
 var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 
-// missing reports a pod without a CiliumEndpoint: to package conformance, or in an event if it has no fixed IP.
-func (k *Keeper) missing(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) (reconcile.Result, error) {
+// reportMissing reports a pod without a CiliumEndpoint: to package conformance, or in an event if it has no fixed IP.
+func (k *Keeper) reportMissing(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) (reconcile.Result, error) {
 	// An agent that makes none for other pods either is set up so, or has just started.
 	var others ciliumv2.CiliumEndpointList
 	if err := k.Cached.List(ctx, &others, client.MatchingFields{nodeIndex: pod.Status.HostIP}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
@@ -36,10 +35,9 @@ func (k *Keeper) missing(ctx context.Context, key types.NamespacedName, pod *cor
 	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled || len(others.Items) == 0 {
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, err
 	}
-	k.mu.Lock()
-	k.pods[key] = pod.UID
-	metrics.EndpointsMissing(len(k.pods))
-	k.mu.Unlock()
+	if !k.setMissing(key, pod.UID) {
+		return reconcile.Result{}, nil
+	}
 	metrics.EndpointMissing()
 	if k.Fixed(ctx, key) {
 		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
@@ -49,12 +47,28 @@ func (k *Keeper) missing(ctx context.Context, key types.NamespacedName, pod *cor
 	return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
+// setMissing records that the CiliumEndpoint of a pod is missing for too long. It returns false if the caches show
+// another issue, or another pod of the name: the watch will show this one, and its grace period begins then.
+func (k *Keeper) setMissing(key types.NamespacedName, pod types.UID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	is := k.seen[key]
+	if is.Issue != endpoint.Missing || is.pod != pod {
+		return false
+	}
+	is.missing = true
+	k.seen[key] = is
+	k.missing++
+	metrics.EndpointsMissing(k.missing)
+	return true
+}
+
 // Missing reports whether a pod has had no CiliumEndpoint for longer than its agent needs to make one.
 func (k *Keeper) Missing(pod *corev1.Pod) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	uid, missing := k.pods[client.ObjectKeyFromObject(pod)]
-	return missing && uid == pod.UID
+	is := k.seen[client.ObjectKeyFromObject(pod)]
+	return is.missing && is.pod == pod.UID
 }
 
 // Confirm reads at the API server whether a pod has a CiliumEndpoint, and whether it may be evicted if not: its node is
@@ -76,13 +90,13 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 	if e.Node, err = index.Node(ctx, k.Live, now.Spec.NodeName); err != nil {
 		return false, "", err
 	}
-	var node ciliumv2.CiliumNode
-	switch err := k.Live.Get(ctx, client.ObjectKey{Name: now.Spec.NodeName}, &node); {
-	case err == nil:
-		pool := ciliumpool.FromCiliumNode(&node)
+	node, err := index.Get[ciliumv2.CiliumNode](ctx, k.Live, client.ObjectKey{Name: now.Spec.NodeName})
+	if err != nil {
+		return false, "", err
+	}
+	if node != nil {
+		pool := ciliumpool.FromCiliumNode(node)
 		e.Pool = &pool
-	case !apierrors.IsNotFound(err):
-		return false, "", fmt.Errorf("read CiliumNode %s: %w", now.Spec.NodeName, err)
 	}
 	var agents corev1.PodList
 	if err := k.Live.List(ctx, &agents, agentPods, client.MatchingFields{"spec.nodeName": now.Spec.NodeName}); err != nil {
@@ -95,7 +109,7 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 // pause reports whether too many CiliumEndpoints are missing to evict any pod for it.
 func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	k.mu.Lock()
-	missing := len(k.pods)
+	missing := k.missing
 	was := k.paused
 	k.mu.Unlock()
 	paused := endpoint.TooManyMissing(missing, func() int {

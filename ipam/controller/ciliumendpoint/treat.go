@@ -5,13 +5,10 @@ package ciliumendpoint
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -34,15 +31,12 @@ func (k *Keeper) treat(ctx context.Context, i endpoint.Issue, cep *ciliumv2.Cili
 		if len(cep.Finalizers) == 0 {
 			return nil
 		}
-		finalizers := cep.Finalizers
-		err := k.patch(ctx, cep,
-			operation{"test", "/metadata/uid", cep.UID},
-			operation{"test", "/metadata/finalizers", finalizers},
-			operation{Op: "remove", Path: "/metadata/finalizers"})
-		if err != nil {
-			return fmt.Errorf("remove the finalizers %v: %w", finalizers, err)
+		after := cep.DeepCopy()
+		after.Finalizers = nil
+		if err := k.patch(ctx, cep, after); err != nil {
+			return fmt.Errorf("remove the finalizers %v: %w", cep.Finalizers, err)
 		}
-		logger.Info("Finalizers of a stuck CiliumEndpoint removed", "uid", cep.UID, "finalizers", finalizers)
+		logger.Info("Finalizers of a stuck CiliumEndpoint removed", "uid", cep.UID, "finalizers", cep.Finalizers)
 	default:
 		err := k.Live.Delete(ctx, cep, client.Preconditions{UID: &cep.UID, ResourceVersion: &cep.ResourceVersion})
 		if err != nil {
@@ -57,32 +51,18 @@ func (k *Keeper) treat(ctx context.Context, i endpoint.Issue, cep *ciliumv2.Cili
 	return nil
 }
 
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"`
-}
-
-func (k *Keeper) patch(ctx context.Context, cep *ciliumv2.CiliumEndpoint, operations ...operation) error {
-	data, err := json.Marshal(operations)
-	if err != nil {
-		return err
-	}
-	return k.Live.Patch(ctx, cep, client.RawPatch(types.JSONPatchType, data))
+// patch writes what has changed since before was read, if nobody has written the object since.
+func (k *Keeper) patch(ctx context.Context, before, after *ciliumv2.CiliumEndpoint) error {
+	return k.Live.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
 // reown puts the pod that runs into the owner reference.
 func (k *Keeper) reown(ctx context.Context, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) error {
-	owners := make([]metav1.OwnerReference, len(cep.OwnerReferences))
-	for i, o := range cep.OwnerReferences {
-		o.UID = pod.UID
-		owners[i] = o
+	after := cep.DeepCopy()
+	for i := range after.OwnerReferences {
+		after.OwnerReferences[i].UID = pod.UID
 	}
-	err := k.patch(ctx, cep,
-		operation{"test", "/metadata/uid", cep.UID},
-		operation{"test", "/metadata/ownerReferences", cep.OwnerReferences},
-		operation{"replace", "/metadata/ownerReferences", owners})
-	if err != nil {
+	if err := k.patch(ctx, cep, after); err != nil {
 		return fmt.Errorf("set pod %s as its owner: %w", pod.UID, err)
 	}
 	return nil

@@ -15,11 +15,8 @@ import (
 	"sync"
 	"time"
 
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -38,6 +35,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/conflict"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // gracePeriod is how long a conflict must last before it is reported: the watch may show that a pod starts with an IP
@@ -256,10 +254,7 @@ func (r *Reconciler) report(c conflict.AddressUsers, kind string) {
 	if kind == conflict.Pools {
 		for _, node := range c.Nodes {
 			if n, ok := r.ledger.Node(node); ok {
-				on = append(on, &ciliumv2.CiliumNode{
-					TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
-					ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},
-				})
+				on = append(on, ciliumpool.Reference(n))
 			}
 		}
 	}
@@ -289,19 +284,16 @@ func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP)
 	if _, differs := conflict.Condition(cached, all, r.clock.Now()); !differs {
 		return nil
 	}
-	var record v1alpha1.FixedIP
-	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), &record); {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("read FixedIP %s/%s: %w", cached.Namespace, cached.Name, err)
+	record, err := index.Get[v1alpha1.FixedIP](ctx, r.live, client.ObjectKeyFromObject(cached))
+	if err != nil || record == nil {
+		return err
 	}
-	condition, differs := conflict.Condition(&record, all, r.clock.Now())
+	condition, differs := conflict.Condition(record, all, r.clock.Now())
 	if !differs {
 		return nil
 	}
 	meta.SetStatusCondition(&record.Status.Conditions, condition)
-	if err := r.live.Status().Update(ctx, &record); err != nil {
+	if err := r.live.Status().Update(ctx, record); err != nil {
 		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", condition.Type, record.Namespace, record.Name, err)
 	}
 	return nil

@@ -25,6 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -78,9 +80,9 @@ func (r *adopter) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	} else {
 		result, err = r.adopt(ctx, &pod)
 	}
-	if errors.Is(err, errSuperseded) || errors.Is(err, ciliumpool.ErrGone) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+	if errors.Is(err, requeue.ErrSuperseded) || errors.Is(err, ciliumpool.ErrGone) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).V(3).Info("Adoption superseded", "err", err)
-		return reconcile.Result{RequeueAfter: retrySuperseded}, nil
+		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("fix the IPs of pod %s: %w", req, err)
@@ -98,12 +100,16 @@ func (r *adopter) adopt(ctx context.Context, pod *corev1.Pod) (reconcile.Result,
 	if err != nil || !wanted || len(ips) == 0 {
 		return reconcile.Result{}, nil
 	}
-	record, err := readFirst(ctx, r.Cached, pod.Namespace, []string{pod.Name})
+	record, err := index.Get[v1alpha1.FixedIP](ctx, r.Cached, client.ObjectKeyFromObject(pod))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	held := r.Ledger.Held(id.Key())
-	node, missing := conformance.MissingReserved(held, plan.Keeps(orEmpty(record)), ips)
+	var reserved []plan.Kept
+	if record != nil {
+		reserved = plan.Keeps(record)
+	}
+	node, missing := conformance.MissingReserved(held, reserved, ips)
 	switch {
 	case record != nil && record.DeletionTimestamp != nil:
 		// Its deletion is an event.
@@ -137,13 +143,6 @@ func (r *adopter) hasEntries(held []ledger.Holding, node string, ips []netip.Add
 	})
 }
 
-func orEmpty(record *v1alpha1.FixedIP) *v1alpha1.FixedIP {
-	if record == nil {
-		return &v1alpha1.FixedIP{}
-	}
-	return record
-}
-
 // createFixedIP makes the FixedIP of the IPs that a pod runs with, or puts them into record, which has none. The FixedIP
 // controller then writes the owner of the entries, while the pod runs with the IPs, and waits for the agent. It returns
 // errNotKept if the pod can't keep them. dynamic is whether the IPs may be dynamic entries (see
@@ -159,7 +158,7 @@ func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identit
 	n := ciliumpool.FromCiliumNode(&node)
 	if other := n.OtherAddressOf(id.Key(), ips); other != nil {
 		// The cache does not show that entry yet. Once it does, package fixedip makes a FixedIP of it.
-		return fmt.Errorf("%w: %w", errSuperseded, other)
+		return fmt.Errorf("%w: %w", requeue.ErrSuperseded, other)
 	}
 	if other, overlaps := r.Ledger.Disputed(n.Name); overlaps {
 		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", n.Name, other))
@@ -179,9 +178,9 @@ func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identit
 	}
 	spec := v1alpha1.FixedIPSpec{
 		IPs: address.Strings(ips), NodeName: n.Name, PodName: pod.Name, Reclaim: identity.DefaultReclaim(),
-		Owner: v1alpha1.OwnerReference{APIVersion: id.Owner.APIVersion, Kind: id.Owner.Kind, Name: id.Owner.Name, UID: id.Owner.UID},
+		Owner: v1alpha1.OwnerReference(id.Owner),
 	}
-	workload, err := r.workload(id)
+	workload, err := r.workload(id.Owner, id.Namespace)
 	if err != nil {
 		return err
 	}
@@ -201,14 +200,6 @@ func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identit
 	})
 }
 
-// workload returns the workload of an identity; nil if it is a pod without one, or does not exist.
-func (r *adopter) workload(id identity.Identity) (*identity.Workload, error) {
-	if id.Itself() {
-		return nil, nil
-	}
-	return r.Workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
-}
-
 // reportMissing reports that a pod runs without the IPs that are reserved for it, and what helps.
 func (r *adopter) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, reserved []netip.Addr) {
 	where := "in no node's pool"
@@ -222,19 +213,16 @@ func (r *adopter) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, 
 		address.Join(has), pod.Spec.NodeName, address.Join(reserved), where)
 }
 
-// stillHas reads a pod from the API server. It returns errSuperseded if the pod does not have the IPs, or may not have
+// stillHas reads a pod from the API server. It returns requeue.ErrSuperseded if the pod does not have the IPs, or may not have
 // them for long.
 func stillHas(ctx context.Context, live client.Reader, pod *corev1.Pod, ips []netip.Addr) error {
-	var now corev1.Pod
-	switch err := live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("pod %s is gone: %w", klog.KObj(pod), errSuperseded)
-	case err != nil:
-		return fmt.Errorf("read pod %s: %w", klog.KObj(pod), err)
+	now, err := index.Get[corev1.Pod](ctx, live, client.ObjectKeyFromObject(pod))
+	if err != nil {
+		return err
 	}
-	has := conformance.AdoptableIPs(&now, false)
-	if now.UID != pod.UID || slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(has, a) }) {
-		return fmt.Errorf("pod %s is being deleted, or is another one: %w", klog.KObj(pod), errSuperseded)
+	has := conformance.AdoptableIPs(now, false)
+	if now == nil || now.UID != pod.UID || slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(has, a) }) {
+		return fmt.Errorf("pod %s is gone, is being deleted, or is another one: %w", klog.KObj(pod), requeue.ErrSuperseded)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/evict"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/conformance"
@@ -44,7 +44,7 @@ func (r *adopter) lost(ctx context.Context, pod *corev1.Pod, id identity.Identit
 	if slices.ContainsFunc(r.Ledger.Held(id.Key()), func(h ledger.Holding) bool { return !r.unreserved(h, pod.Spec.NodeName) }) {
 		return false, nil
 	}
-	record, err := readFirst(ctx, r.Cached, pod.Namespace, []string{pod.Name})
+	record, err := index.Get[v1alpha1.FixedIP](ctx, r.Cached, client.ObjectKeyFromObject(pod))
 	if err != nil {
 		return false, err
 	}
@@ -107,7 +107,7 @@ func (r *adopter) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.
 		err = errNotKept("it asks for other IPs")
 	default:
 		var record *v1alpha1.FixedIP
-		record, err = readFirst(ctx, r.Live, pod.Namespace, []string{pod.Name})
+		record, err = index.Get[v1alpha1.FixedIP](ctx, r.Live, client.ObjectKeyFromObject(pod))
 		if err == nil && record != nil && len(record.Spec.IPs) > 0 {
 			// The cache does not show it yet. The controller verify compares it.
 			return reconcile.Result{}, nil
@@ -125,7 +125,7 @@ func (r *adopter) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.
 // mayHave returns which IPs a pod may have by what it asks for, and its workload; nil: it has none, or that does not
 // exist.
 func (r *adopter) mayHave(pod *corev1.Pod, id identity.Identity) (may func(netip.Addr) bool, workload *identity.Workload, err error) {
-	if workload, err = r.workload(id); err != nil {
+	if workload, err = r.workload(id.Owner, id.Namespace); err != nil {
 		return nil, nil, err
 	}
 	of := identity.Workload{GroupKind: id.Owner.GroupKind(), Name: id.Owner.Name}
@@ -150,15 +150,15 @@ func (r *adopter) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity
 	if !ok || len(conformance.RestoreReleased(n, id, allowed)) == 0 {
 		return nil
 	}
-	var now corev1.Pod
-	switch err := r.Live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
-	case apierrors.IsNotFound(err), err == nil && (now.UID != pod.UID || !podutil.AwaitsIP(&now)):
-		return fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), errSuperseded)
+	now, err := index.Get[corev1.Pod](ctx, r.Live, client.ObjectKeyFromObject(pod))
+	switch {
 	case err != nil:
-		return fmt.Errorf("read pod %s: %w", klog.KObj(pod), err)
+		return err
+	case now == nil || now.UID != pod.UID || !podutil.AwaitsIP(now):
+		return fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), requeue.ErrSuperseded)
 	}
 	var restored []pool.Edit
-	err := r.Writer.Write(ctx, ciliumpool.Request{Node: n.Name, Live: true, Whole: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	err = r.Writer.Write(ctx, ciliumpool.Request{Node: n.Name, Live: true, Whole: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
 		edits := conformance.RestoreReleased(n, id, allowed)
 		if len(edits) > 0 {
 			restored = edits
@@ -180,14 +180,7 @@ func (r *adopter) evict(ctx context.Context, pod *corev1.Pod, id identity.Identi
 	report := func(end string) {
 		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "It runs without a reserved IP and can't keep the IP that it has: %v; %s", why, end)
 	}
-	var annotations map[string]string
-	if workload != nil {
-		annotations = workload.Annotations
-	}
-	policy, err := identity.MismatchPolicy(annotations, pod.Annotations, identity.OnMismatch(r.Config.OnMismatch))
-	if err != nil {
-		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a mismatch is only reported", err)
-	}
+	policy := r.policy(pod, workload)
 	begin := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {
 		begin = pod.Status.StartTime.Time
@@ -199,11 +192,11 @@ func (r *adopter) evict(ctx context.Context, pod *corev1.Pod, id identity.Identi
 		report("delete the pod, and the next one has an IP of its own")
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
-	var now corev1.Pod
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(pod), &now); err != nil || now.UID != pod.UID {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+	now, err := index.Get[corev1.Pod](ctx, r.Live, client.ObjectKeyFromObject(pod))
+	if err != nil || now == nil || now.UID != pod.UID {
+		return reconcile.Result{}, err
 	}
-	later, err := r.Evictor.Evict(ctx, client.ObjectKeyFromObject(pod), id.Owner, &now)
+	later, err := r.Evictor.Evict(ctx, client.ObjectKeyFromObject(pod), id.Owner, now)
 	switch {
 	case errors.Is(err, evict.ErrBlocked):
 		report("it can't be evicted now: " + err.Error())

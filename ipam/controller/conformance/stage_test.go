@@ -131,7 +131,7 @@ func (s *stage) owners() map[string]string {
 // fixedIP returns the FixedIP of web-0; nil if there is none.
 func (s *stage) fixedIP() *v1alpha1.FixedIP {
 	s.t.Helper()
-	record, err := readFirst(s.t.Context(), s.api, "db", []string{"web-0"})
+	record, err := index.Get[v1alpha1.FixedIP](s.t.Context(), s.api, client.ObjectKey{Namespace: "db", Name: "web-0"})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -27,6 +27,8 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/evict"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/conformance"
@@ -36,12 +38,6 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
-
-// retrySuperseded is how long a step waits whose state has changed meanwhile.
-const retrySuperseded = time.Second
-
-// errSuperseded says that the state that a step was decided from has changed.
-var errSuperseded = errors.New("the state has changed meanwhile")
 
 // Workloads knows workloads from their watches. It returns nil for one that does not exist.
 type Workloads interface {
@@ -149,7 +145,7 @@ func (r *verifier) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	}
 	if errors.Is(err, evict.ErrGone) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "err", err)
-		return reconcile.Result{RequeueAfter: retrySuperseded}, nil
+		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("%s for pod %s: %w", a.Type, req, err)
@@ -167,7 +163,7 @@ func (r *verifier) observe(ctx context.Context, from client.Reader, key types.Na
 		Grace: conformance.GracePeriods{Address: r.Config.RestartAfter, Endpoint: r.Config.EndpointPatience},
 		Now:   r.Clock.Now(),
 	}
-	slots, isSlot := r.slotsOf(s.Held)
+	slots, isSlot := r.slotsOf(s.Held, key.Namespace)
 	names := []string{key.Name}
 	if isSlot {
 		names = slotNames(slots.Name, s.Held)
@@ -175,50 +171,48 @@ func (r *verifier) observe(ctx context.Context, from client.Reader, key types.Na
 	if s.FixedIP, err = readFirst(ctx, from, key.Namespace, names); err != nil || s.FixedIP == nil {
 		return s, err
 	}
-	var pod corev1.Pod
-	switch err := from.Get(ctx, key, &pod); {
-	case apierrors.IsNotFound(err):
-		return s, nil
-	case err != nil:
-		return s, fmt.Errorf("read pod %s: %w", key, err)
-	}
-	if identity.OptsOut(pod.Annotations) || !r.reservedFor(s.FixedIP, &pod, slots, isSlot) {
-		return s, nil
-	}
-	s.Pod, s.BarePod = &pod, metav1.GetControllerOfNoCopy(&pod) == nil
-	if s.Policy, err = r.policy(&pod, s.FixedIP); err != nil {
+	pod, err := index.Get[corev1.Pod](ctx, from, key)
+	if err != nil || pod == nil || identity.OptsOut(pod.Annotations) || !reservedFor(s.FixedIP, pod, slots, isSlot) {
 		return s, err
 	}
-	if _, s.Ours = r.Adoption.Placed(&pod, r.Kinds); s.Ours {
-		if s.Returns, err = feasibleNodes(ctx, from, &pod, s.Held); err != nil {
+	s.Pod, s.BarePod = pod, metav1.GetControllerOfNoCopy(pod) == nil
+	workload, err := r.workload(identity.OwnerOf(s.FixedIP), pod.Namespace)
+	if err != nil {
+		return s, err
+	}
+	s.Policy = r.policy(pod, workload)
+	if _, s.Ours = r.Adoption.Placed(pod, r.Kinds); s.Ours {
+		if s.Returns, err = feasibleNodes(ctx, from, pod, s.Held); err != nil {
 			return s, err
 		}
 	}
 	if r.Endpoints != nil {
-		if s.EndpointMissing = r.Endpoints.Missing(&pod); s.EndpointMissing && from == client.Reader(r.Live) {
-			s.EndpointMissing, s.EndpointBlocker, err = r.Endpoints.Confirm(ctx, &pod)
+		if s.EndpointMissing = r.Endpoints.Missing(pod); s.EndpointMissing && from == client.Reader(r.Live) {
+			s.EndpointMissing, s.EndpointBlocker, err = r.Endpoints.Confirm(ctx, pod)
 		}
 	}
 	return s, err
 }
 
-// policy returns what to do about a mismatch of a pod.
-func (r *verifier) policy(pod *corev1.Pod, record *v1alpha1.FixedIP) (identity.OnMismatch, error) {
+// workload returns the workload of a pod; nil if it is a bare pod, or if its workload does not exist.
+func (d *Dependencies) workload(owner identity.Owner, namespace string) (*identity.Workload, error) {
+	if owner.IsPod() {
+		return nil, nil
+	}
+	return d.Workloads.Get(owner.GroupKind(), namespace, owner.Name)
+}
+
+// policy returns what to do about a mismatch of a pod. workload may be nil.
+func (d *Dependencies) policy(pod *corev1.Pod, workload *identity.Workload) identity.OnMismatch {
 	var annotations map[string]string
-	if o := identity.OwnerOf(record); o.Kind != podKind {
-		workload, err := r.Workloads.Get(o.GroupKind(), pod.Namespace, o.Name)
-		if err != nil {
-			return "", err
-		}
-		if workload != nil {
-			annotations = workload.Annotations
-		}
+	if workload != nil {
+		annotations = workload.Annotations
 	}
-	policy, err := identity.MismatchPolicy(annotations, pod.Annotations, identity.OnMismatch(r.Config.OnMismatch))
+	policy, err := identity.MismatchPolicy(annotations, pod.Annotations, identity.OnMismatch(d.Config.OnMismatch))
 	if err != nil {
-		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a mismatch is only reported", err)
+		d.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a mismatch is only reported", err)
 	}
-	return policy, nil
+	return policy
 }
 
 // setCondition writes the condition Mismatch and reports it in events.

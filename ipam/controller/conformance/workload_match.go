@@ -5,23 +5,18 @@ package conformance
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
-
-// podKind is the kind of the owner of a pod without a controller: it is its own workload.
-const podKind = "Pod"
 
 // HolderOf returns the pod that has the IPs of a FixedIP, or had them last, as pool entries name it.
 func HolderOf(record *v1alpha1.FixedIP) string {
@@ -31,23 +26,14 @@ func HolderOf(record *v1alpha1.FixedIP) string {
 	return pool.OwnerKey(record.Namespace, record.Name)
 }
 
-// workloadKey names a workload in the namespace of its pods.
-type workloadKey struct {
-	schema.GroupKind
-	Name string
-}
-
 // slotsOf returns the workload whose slots these entries are. ok is false if they are none.
-func (r *verifier) slotsOf(held []ledger.Holding) (w workloadKey, ok bool) {
+func (r *verifier) slotsOf(held []ledger.Holding, namespace string) (w identity.Workload, ok bool) {
 	if len(held) == 0 {
-		return workloadKey{}, false
+		return w, false
 	}
-	label, name, ok := r.Ledger.EntryOf(held[0]).WorkloadRef()
+	label, name, named := r.Ledger.EntryOf(held[0]).WorkloadRef()
 	kind, known := r.Kinds.Labelled(label)
-	if !ok || !known || kind.Identity != identity.Slot {
-		return workloadKey{}, false
-	}
-	return workloadKey{kind.GroupKind(), name}, true
+	return identity.Workload{GroupKind: kind.GroupKind(), Namespace: namespace, Name: name}, named && known && kind.Identity == identity.Slot
 }
 
 // slotNames returns the names that the FixedIP of a slot may have, by its IPs.
@@ -64,27 +50,23 @@ func slotNames(workload string, held []ledger.Holding) []string {
 // readFirst reads the first FixedIP that exists under one of the names; nil if there is none.
 func readFirst(ctx context.Context, from client.Reader, namespace string, names []string) (*v1alpha1.FixedIP, error) {
 	for _, name := range names {
-		var record v1alpha1.FixedIP
-		switch err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &record); {
-		case err == nil:
-			return &record, nil
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("read FixedIP %s/%s: %w", namespace, name, err)
+		if record, err := index.Get[v1alpha1.FixedIP](ctx, from, types.NamespacedName{Namespace: namespace, Name: name}); record != nil || err != nil {
+			return record, err
 		}
 	}
 	return nil, nil
 }
 
 // reservedFor reports whether a FixedIP is for a pod, and not only for one of its name.
-func (r *verifier) reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots workloadKey, isSlot bool) bool {
-	of := workloadKey{schema.GroupKind{Kind: podKind}, pod.Name}
-	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
-		of = workloadKey{schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind(), owner.Name}
-		if isSlot && of.GroupKind == identity.ReplicaSets {
-			// Names of its pods are used once, so that the pod of the name is the holder.
-			of = slots
-		}
+func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workload, isSlot bool) bool {
+	owner := identity.Owner{Kind: identity.PodKind, Name: pod.Name}
+	if o := metav1.GetControllerOfNoCopy(pod); o != nil {
+		owner = identity.Owner{APIVersion: o.APIVersion, Kind: o.Kind, Name: o.Name}
 	}
-	o := identity.OwnerOf(record)
-	return o.GroupKind() == of.GroupKind && o.Name == of.Name
+	of := owner.Resource(pod.Namespace)
+	if isSlot && owner.GroupKind() == identity.ReplicaSets {
+		// Names of its pods are used once, so that the pod of the name is the holder.
+		of = slots.Resource()
+	}
+	return identity.OwnerOf(record).Resource(record.Namespace) == of
 }

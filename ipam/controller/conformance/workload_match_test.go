@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -45,7 +44,7 @@ func TestFixedIPOfPod(t *testing.T) {
 	}
 	kept := func(name, kind, by string, slot bool) *v1alpha1.FixedIP {
 		version := "apps/v1"
-		if kind == gather.PodKind {
+		if kind == identity.PodKind {
 			version = "v1"
 		}
 		return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name},

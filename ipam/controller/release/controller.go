@@ -168,7 +168,7 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []types.Namespa
 		if err != nil || record == nil || record.DeletionTimestamp != nil {
 			continue
 		}
-		if owner := identity.OwnerOf(record); owner.Kind != gather.PodKind {
+		if owner := identity.OwnerOf(record); owner.Kind != identity.PodKind {
 			workload := types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}
 			found[objectKey{owner.GroupKind(), workload}] = workload
 		}

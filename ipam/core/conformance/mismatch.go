@@ -15,6 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -90,10 +91,5 @@ func elsewhere(s PodState, ips []netip.Addr) (where string, returns bool) {
 }
 
 func holds(s PodState, node string, a netip.Addr) bool {
-	for _, h := range s.Held {
-		if h.Node == node && slices.Contains(h.Addrs, a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Held, func(h ledger.Holding) bool { return h.Node == node && slices.Contains(h.Addrs, a) })
 }

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -29,25 +28,25 @@ const (
 	AnnotationCalico = "cni.projectcalico.org/ipAddrs"
 )
 
-// podKind is the owner's kind of a bare pod, which is its own workload.
-const podKind = "Pod"
+// PodKind is the owner's kind of a bare pod, which is its own workload.
+const PodKind = "Pod"
 
 // Owner is the workload that an address is reserved for.
-type Owner struct {
-	APIVersion, Kind, Name string
-	UID                    types.UID
-}
+type Owner v1alpha1.OwnerReference
 
 // OwnerOf returns the owner that a FixedIP names.
-func OwnerOf(r *v1alpha1.FixedIP) Owner {
-	o := r.Spec.Owner
-	return Owner{APIVersion: o.APIVersion, Kind: o.Kind, Name: o.Name, UID: o.UID}
-}
+func OwnerOf(r *v1alpha1.FixedIP) Owner { return Owner(r.Spec.Owner) }
 
 // GroupKind returns the group and kind of the owner.
 func (o Owner) GroupKind() schema.GroupKind {
 	return schema.FromAPIVersionAndKind(o.APIVersion, o.Kind).GroupKind()
 }
+
+// IsPod reports whether the owner is a bare pod.
+func (o Owner) IsPod() bool { return o.GroupKind() == schema.GroupKind{Kind: PodKind} }
+
+// Resource returns the owner, in the namespace of its pods, as it is written in pool entries.
+func (o Owner) Resource(namespace string) string { return Resource(namespace, o.GroupKind(), o.Name) }
 
 // Label returns the owner's kind as it is written in pool entries.
 func (o Owner) Label() string { return Label(o.GroupKind()) }
@@ -65,10 +64,10 @@ type Identity struct {
 func (i Identity) Key() string { return pool.OwnerKey(i.Namespace, i.PodName) }
 
 // Resource returns the identity's workload as it is written in pool entries.
-func (i Identity) Resource() string { return Resource(i.Namespace, i.Owner.GroupKind(), i.Owner.Name) }
+func (i Identity) Resource() string { return i.Owner.Resource(i.Namespace) }
 
 // Itself reports whether the identity is that of a bare pod.
-func (i Identity) Itself() bool { return i.Owner.GroupKind() == schema.GroupKind{Kind: podKind} }
+func (i Identity) Itself() bool { return i.Owner.IsPod() }
 
 // Entry returns the pool entry that gives an address to the identity.
 func (i Identity) Entry() pool.Entry {
@@ -156,7 +155,7 @@ func enabled(pod *corev1.Pod) (enabled, said bool, err error) {
 
 // itself returns the identity of a bare pod.
 func itself(pod *corev1.Pod) Identity {
-	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: Owner{APIVersion: "v1", Kind: podKind, Name: pod.Name, UID: pod.UID}}
+	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: Owner{APIVersion: "v1", Kind: PodKind, Name: pod.Name, UID: pod.UID}}
 }
 
 // mayOwn reports whether the controller of a pod is of a kind with fixed addresses, or a ReplicaSet that may lead to

@@ -116,7 +116,7 @@ func (k Kinds) Slots() bool {
 // dot do, because two kinds may be called StatefulSet; so do kinds of any group that are called Pod, because an entry
 // for the kind Pod is removed with its pod (pool.UnreservedKind).
 func Label(gk schema.GroupKind) string {
-	if strings.Contains(gk.Group, ".") || gk.Kind == podKind && gk.Group != "" {
+	if strings.Contains(gk.Group, ".") || gk.Kind == PodKind && gk.Group != "" {
 		return gk.Kind + "." + gk.Group
 	}
 	return gk.Kind

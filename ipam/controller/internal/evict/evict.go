@@ -105,8 +105,7 @@ func Index(obj client.Object) []string {
 // the pod is gone.
 func (e *Evictor) Evict(ctx context.Context, key types.NamespacedName, owner identity.Owner, pod *corev1.Pod) (later time.Duration, err error) {
 	now := e.Clock.Now()
-	resource := identity.Resource(pod.Namespace, owner.GroupKind(), owner.Name)
-	if later, err := e.begin(ctx, key, resource, now); later > 0 || err != nil {
+	if later, err := e.begin(ctx, key, owner.Resource(pod.Namespace), now); later > 0 || err != nil {
 		return later, err
 	}
 	down, err := e.otherDown(ctx, owner, pod)
@@ -171,8 +170,7 @@ func (e *Evictor) inProgress(ctx context.Context, now time.Time) (map[types.Name
 		r := &records.Items[i]
 		c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionMismatch)
 		if now.Sub(c.LastTransitionTime.Time) < restartTimeout {
-			o := identity.OwnerOf(r)
-			all[client.ObjectKeyFromObject(r)] = restart{at: c.LastTransitionTime.Time, owner: identity.Resource(r.Namespace, o.GroupKind(), o.Name)}
+			all[client.ObjectKeyFromObject(r)] = restart{at: c.LastTransitionTime.Time, owner: identity.OwnerOf(r).Resource(r.Namespace)}
 		}
 	}
 	return all, nil
@@ -193,7 +191,7 @@ func (e *Evictor) otherDown(ctx context.Context, owner identity.Owner, pod *core
 		return "", nil
 	}
 	var records v1alpha1.FixedIPList
-	if err := e.Cached.List(ctx, &records, index.OfWorkload(identity.Resource(pod.Namespace, owner.GroupKind(), owner.Name)), client.UnsafeDisableDeepCopy); err != nil {
+	if err := e.Cached.List(ctx, &records, index.OfWorkload(owner.Resource(pod.Namespace)), client.UnsafeDisableDeepCopy); err != nil {
 		return "", fmt.Errorf("list the FixedIPs of %s %s/%s: %w", owner.Kind, pod.Namespace, owner.Name, err)
 	}
 	workload, err := e.Workloads(owner, pod.Namespace)
@@ -206,15 +204,13 @@ func (e *Evictor) otherDown(ctx context.Context, owner identity.Owner, pod *core
 		if name == "" || name == pod.Name || r.DeletionTimestamp != nil {
 			continue
 		}
-		var member corev1.Pod
-		switch err := e.Live.Get(ctx, types.NamespacedName{Namespace: r.Namespace, Name: name}, &member); {
-		case err == nil && !podutil.IsReady(&member):
+		switch member, err := index.Get[corev1.Pod](ctx, e.Live, types.NamespacedName{Namespace: r.Namespace, Name: name}); {
+		case err != nil:
+			return "", err
+		case member != nil && !podutil.IsReady(member):
 			return name, nil
-		case err == nil:
-		case !apierrors.IsNotFound(err):
-			return "", fmt.Errorf("read pod %s/%s: %w", r.Namespace, name, err)
-		case !r.Spec.Slot && workload != nil && !workload.Excludes(name):
-			// It is about to be made again.
+		case member == nil && !r.Spec.Slot && workload != nil && !workload.Excludes(name):
+			// The workload is about to create it again.
 			return name, nil
 		}
 	}

@@ -25,9 +25,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// PodKind is the kind of owner of a pod without a workload.
-const PodKind = "Pod"
-
 // Gatherer collects states.
 type Gatherer struct {
 	Ledger *ledger.Ledger
@@ -99,7 +96,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.Namespac
 	if err := g.surroundings(ctx, owner, &s); err != nil {
 		return s, false, err
 	}
-	if s.Workload.Kind == PodKind {
+	if s.Workload.Kind == identity.PodKind {
 		g.ownWorkload(&s)
 		return s, true, nil
 	}

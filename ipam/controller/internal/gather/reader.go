@@ -45,12 +45,12 @@ type Cached struct {
 
 // FixedIP returns a FixedIP.
 func (r Cached) FixedIP(ctx context.Context, key types.NamespacedName) (*v1alpha1.FixedIP, error) {
-	return get[v1alpha1.FixedIP](ctx, r.API, key)
+	return index.Get[v1alpha1.FixedIP](ctx, r.API, key)
 }
 
 // Pod returns a pod.
 func (r Cached) Pod(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
-	return get[corev1.Pod](ctx, r.API, key)
+	return index.Get[corev1.Pod](ctx, r.API, key)
 }
 
 // Workload returns a workload.
@@ -71,12 +71,12 @@ type Live struct {
 
 // FixedIP returns a FixedIP.
 func (r Live) FixedIP(ctx context.Context, key types.NamespacedName) (*v1alpha1.FixedIP, error) {
-	return get[v1alpha1.FixedIP](ctx, r.API, key)
+	return index.Get[v1alpha1.FixedIP](ctx, r.API, key)
 }
 
 // Pod returns a pod.
 func (r Live) Pod(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
-	return get[corev1.Pod](ctx, r.API, key)
+	return index.Get[corev1.Pod](ctx, r.API, key)
 }
 
 // Workload returns a workload.
@@ -89,24 +89,6 @@ func (r Live) Slots(ctx context.Context, namespace, resource string) ([]v1alpha1
 	return slots(ctx, r.API, namespace, resource)
 }
 
-// object is a pointer to an API object.
-type object[T any] interface {
-	*T
-	client.Object
-}
-
-func get[T any, P object[T]](ctx context.Context, api client.Reader, key types.NamespacedName) (*T, error) {
-	var obj T
-	switch err := api.Get(ctx, key, P(&obj)); {
-	case err == nil:
-		return &obj, nil
-	case client.IgnoreNotFound(err) == nil:
-		return nil, nil
-	default:
-		return nil, fmt.Errorf("read %T %s: %w", obj, key, err)
-	}
-}
-
 // slots picks the FixedIPs of a workload's slots out of a list.
 func slots(ctx context.Context, api client.Reader, namespace, resource string, opts ...client.ListOption) ([]v1alpha1.FixedIP, error) {
 	var list v1alpha1.FixedIPList
@@ -115,7 +97,7 @@ func slots(ctx context.Context, api client.Reader, namespace, resource string, o
 	}
 	var found []v1alpha1.FixedIP
 	for _, record := range list.Items {
-		if o := identity.OwnerOf(&record); record.Spec.Slot && identity.Resource(namespace, o.GroupKind(), o.Name) == resource {
+		if record.Spec.Slot && identity.OwnerOf(&record).Resource(namespace) == resource {
 			found = append(found, record)
 		}
 	}

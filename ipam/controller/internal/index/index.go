@@ -1,7 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package index finds pods and FixedIPs by IP, node and workload, and reads Nodes.
+// Package index finds pods and FixedIPs by IP, node and workload in the cache, and reads single objects that may not
+// exist.
 //
 // It returns objects of the cache: callers may not change them.
 package index
@@ -10,10 +11,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -61,8 +64,7 @@ var indexes = []struct {
 		return blocks(ips)
 	}},
 	{&v1alpha1.FixedIP{}, fixedIPOwner, func(obj client.Object) []string {
-		o := identity.OwnerOf(obj.(*v1alpha1.FixedIP))
-		return []string{identity.Resource(obj.GetNamespace(), o.GroupKind(), o.Name)}
+		return []string{identity.OwnerOf(obj.(*v1alpha1.FixedIP)).Resource(obj.GetNamespace())}
 	}},
 }
 
@@ -130,16 +132,27 @@ func OfWorkload(resource string) client.ListOption {
 	return client.MatchingFields{fixedIPOwner: resource}
 }
 
-// Node reads a Node from the cache or the API server. It returns nil if there is none.
-func Node(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
-	var node corev1.Node
-	switch err := from.Get(ctx, client.ObjectKey{Name: name}, &node); {
+// Object is a pointer to an API object of type T.
+type Object[T any] interface {
+	*T
+	client.Object
+}
+
+// Get reads an object from the cache or the API server. It returns nil if there is none.
+func Get[T any, P Object[T]](ctx context.Context, from client.Reader, key client.ObjectKey) (*T, error) {
+	var obj T
+	switch err := from.Get(ctx, key, P(&obj)); {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("read node %s: %w", name, err)
+		return nil, fmt.Errorf("read %s %s: %w", reflect.TypeFor[T]().Name(), klog.KRef(key.Namespace, key.Name), err)
 	}
-	return &node, nil
+	return &obj, nil
+}
+
+// Node reads a Node from the cache or the API server. It returns nil if there is none.
+func Node(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
+	return Get[corev1.Node](ctx, from, client.ObjectKey{Name: name})
 }
 
 func block(a netip.Addr) string {
