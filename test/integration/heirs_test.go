@@ -70,7 +70,7 @@ func (e *env) adopt(t *testing.T, a *subnet.Assigner, living ...string) (given [
 		return nil, err
 	}
 	for _, o := range orphans {
-		heir, _ := a.Rules.Adopter(o, heirs(living...), time.Now())
+		heir, _ := a.Rules.PickExistingNode(o, heirs(living...), time.Now())
 		if heir == "" {
 			continue
 		}

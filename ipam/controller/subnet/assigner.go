@@ -204,19 +204,17 @@ func heir(name string, subnets int, node *corev1.Node) subnetplan.Heir {
 // Orphans returns the orphans among NodeSubnets, as the caches show them.
 func (a *Assigner) Orphans(ctx context.Context, list []v1alpha1.NodeSubnet) ([]subnetplan.Orphan, error) {
 	var lost []netip.Prefix
-	// gone tells of each node once. Key: its name.
+	// gone contains whether each node is gone. Key: its name.
 	gone := map[string]bool{"": true}
 	for _, s := range subnetplan.FromNodeSubnets(list) {
-		there, known := gone[s.Node]
-		if !known {
+		if _, known := gone[s.Node]; !known {
 			present, err := a.shown(ctx, s.Node)
 			if err != nil {
 				return nil, err
 			}
-			there = !present
-			gone[s.Node] = there
+			gone[s.Node] = !present
 		}
-		if there {
+		if gone[s.Node] {
 			lost = append(lost, s.CIDR)
 		}
 	}

@@ -146,20 +146,20 @@ func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (
 		klog.FromContext(ctx).V(2).Info("Subnets not assigned, will be tried again", "err", err)
 		return reconcile.Result{RequeueAfter: changedRetry}, nil
 	case errors.Is(err, errOverlap):
-		c.warn(n, node, "SubnetOverlap", "AssignSubnet", "%v; the node gets its subnets when one of the two NodeSubnets is deleted", err)
+		c.warn(n, node, "SubnetOverlap", "%v; the node gets its subnets when one of the two NodeSubnets is deleted", err)
 		return reconcile.Result{RequeueAfter: exhaustedRetry}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("assign subnets to node %s: %w", n.Name, err)
 	}
 	if len(given.Subnets) > 0 {
-		c.assigned(ctx, n, node, given)
+		c.reportAssigned(ctx, n, node, given)
 	}
 	if given.Overlap.IsValid() {
-		c.warn(n, node, "SubnetOverlap", "AssignSubnet", "Subnet %s of spec.podCIDRs of node %s overlaps a subnet of node %s; nothing in it is handed out until one of the two is changed", given.Overlap, n.Name, given.With)
+		c.warn(n, node, "SubnetOverlap", "Subnet %s of spec.podCIDRs of node %s overlaps a subnet of node %s; nothing in it is handed out until one of the two is changed", given.Overlap, n.Name, given.With)
 		return reconcile.Result{RequeueAfter: exhaustedRetry}, nil
 	}
 	if len(given.Exhausted) > 0 {
-		c.warn(n, node, "SubnetsExhausted", "AssignSubnet", "No %v subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", given.Exhausted, n.Name)
+		c.warn(n, node, "SubnetsExhausted", "No %v subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", given.Exhausted, n.Name)
 		return reconcile.Result{RequeueAfter: exhaustedRetry}, c.report(ctx, n, node)
 	}
 	n.Subnets = slices.Concat(n.Subnets, given.Subnets)
@@ -173,25 +173,24 @@ func (c *Controller) reportMissing(node *corev1.Node, n pool.Node) (missing bool
 	}
 	switch brought, err := nodeutil.PodCIDRs(node); {
 	case err != nil:
-		c.warn(n, node, "MalformedSubnet", "AssignSubnet", "%v", err)
+		c.warn(n, node, "MalformedSubnet", "%v", err)
 		return true
 	case len(brought) == 0 && len(n.PodCIDRs) == 0:
-		c.warn(n, node, "SubnetMissing", "AssignSubnet", "spec.podCIDRs of node %s is empty, which its subnets are to come from; does the kube-controller-manager run with --allocate-node-cidrs?", n.Name)
+		c.warn(n, node, "SubnetMissing", "spec.podCIDRs of node %s is empty, which its subnets are to come from; does the kube-controller-manager run with --allocate-node-cidrs?", n.Name)
 		return true
 	}
 	return false
 }
 
-// assigned reports that a node was given subnets.
-func (c *Controller) assigned(ctx context.Context, n pool.Node, node *corev1.Node, given Assignment) {
+// reportAssigned reports that a node was given subnets.
+func (c *Controller) reportAssigned(ctx context.Context, n pool.Node, node *corev1.Node, given Assignment) {
 	metrics.SubnetsAssigned(given.Origin)
 	klog.FromContext(ctx).Info("Subnets assigned", "node", n.Name, "subnets", given.Subnets, "origin", given.Origin, "from", given.From, "reserved", given.Reserved)
-	switch given.Origin {
-	case subnetplan.Inherited, subnetplan.Adopted:
-		c.normal(n, node, "SubnetInherited", "AssignSubnet", "Subnets %v, of which node %s had those with the %d reserved addresses; that node is gone, and their pods follow", given.Subnets, given.From, given.Reserved)
-	default:
-		c.normal(n, node, "SubnetAssigned", "AssignSubnet", "Subnets %v, %d reserved addresses in them", given.Subnets, given.Reserved)
+	reason, note := "SubnetAssigned", fmt.Sprintf("Subnets %v, %d reserved addresses in them", given.Subnets, given.Reserved)
+	if given.Origin == subnetplan.Inherited || given.Origin == subnetplan.Adopted {
+		reason, note = "SubnetInherited", fmt.Sprintf("Subnets %v, of which node %s had those with the %d reserved addresses; that node is gone, and their pods follow", given.Subnets, given.From, given.Reserved)
 	}
+	c.Events.Eventf(about(n, node), nil, corev1.EventTypeNormal, reason, "AssignSubnet", "%s", note)
 }
 
 // report brings the status of the NodeSubnets up to date whose subnets the node has.
@@ -219,12 +218,8 @@ func (c *Controller) report(ctx context.Context, n pool.Node, node *corev1.Node)
 	return nil
 }
 
-func (c *Controller) warn(n pool.Node, node *corev1.Node, reason, action, note string, args ...any) {
-	c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, reason, action, note, args...)
-}
-
-func (c *Controller) normal(n pool.Node, node *corev1.Node, reason, action, note string, args ...any) {
-	c.Events.Eventf(about(n, node), nil, corev1.EventTypeNormal, reason, action, note, args...)
+func (c *Controller) warn(n pool.Node, node *corev1.Node, reason, note string, args ...any) {
+	c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, reason, "AssignSubnet", note, args...)
 }
 
 // about returns the object that events about a node's subnets are recorded on: the Node, which people describe, or the

@@ -73,11 +73,11 @@ func (r *orphanReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	if again {
 		soon(now.Add(passInterval))
 	}
-	if err := r.tellRecords(ctx, s); err != nil {
+	if err := r.setConditions(ctx, s); err != nil {
 		return reconcile.Result{}, err
 	}
 	for _, o := range s.orphans {
-		heir, at := r.Rules.Adopter(o, s.heirs, now)
+		heir, at := r.Rules.PickExistingNode(o, s.heirs, now)
 		if heir != "" {
 			if err := r.adopt(ctx, o, heir, s); err != nil {
 				return reconcile.Result{}, err
@@ -86,9 +86,9 @@ func (r *orphanReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 			continue
 		}
 		soon(at)
-		kept, at := r.Rules.GivenUp(o, now)
+		kept, at := r.Rules.ExpiredReservations(o, now)
 		soon(at)
-		if err := r.giveUp(ctx, o, kept, s); err != nil {
+		if err := r.releaseExpired(ctx, o, kept, s); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
@@ -119,11 +119,9 @@ func (r *orphanReconciler) start(ctx context.Context) error {
 		return fmt.Errorf("claim the subnets that nodes have: %w", err)
 	}
 	r.started.Store(true)
-	var names []string
 	for _, n := range r.Ledger.Nodes() {
-		names = append(names, n.Name)
+		r.AddNodes(n.Name)
 	}
-	r.AddNodes(names...)
 	return nil
 }
 
@@ -181,8 +179,8 @@ func (r *orphanReconciler) adopt(ctx context.Context, o subnetplan.Orphan, heir 
 	return nil
 }
 
-// tellRecords brings the condition of all FixedIPs up to date that says whether their subnet has a node.
-func (r *orphanReconciler) tellRecords(ctx context.Context, s *snapshot) error {
+// setConditions brings the condition of all FixedIPs up to date that says whether their subnet has a node.
+func (r *orphanReconciler) setConditions(ctx context.Context, s *snapshot) error {
 	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
 	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
 		record, want := s.records[key], s.available[key]
@@ -208,8 +206,8 @@ func (r *orphanReconciler) tellRecords(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// giveUp deletes FixedIPs of a node that is gone.
-func (r *orphanReconciler) giveUp(ctx context.Context, o subnetplan.Orphan, kept []plan.Kept, s *snapshot) error {
+// releaseExpired deletes the FixedIPs of a node that is gone whose reservations have expired by policy Free.
+func (r *orphanReconciler) releaseExpired(ctx context.Context, o subnetplan.Orphan, kept []plan.Kept, s *snapshot) error {
 	if len(kept) == 0 {
 		return nil
 	}

@@ -5,7 +5,6 @@ package subnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -85,20 +84,22 @@ func (r *orphanReconciler) snapshot(ctx context.Context, now time.Time) (*snapsh
 		return nil, err
 	}
 	s.missing = subnetplan.Missing(r.Rules.Pools, address.Union(taken), kept, func(node string) bool { return with[node] })
-	return s, r.addOrphans(ctx, s, kept)
+	r.addOrphans(s, kept)
+	return s, nil
 }
 
-// addOrphans adds the orphans, and the condition of the FixedIPs in them.
-func (r *orphanReconciler) addOrphans(ctx context.Context, s *snapshot, kept []plan.Kept) error {
-	var failed error
+// addOrphans adds the orphans, and the condition of the FixedIPs in them. FixedIPs whose node exists and is about to
+// have its subnets back keep the condition that they have.
+func (r *orphanReconciler) addOrphans(s *snapshot, kept []plan.Kept) {
+	for _, k := range kept {
+		delete(s.available, k.Record)
+	}
 	gone := func(name string) bool {
-		present, err := r.shown(ctx, name)
-		failed = errors.Join(failed, err)
-		return err == nil && !present
+		_, pooled := r.Ledger.Node(name)
+		return !pooled && s.nodes[name] == nil
 	}
 	for _, o := range subnetplan.Orphans(subnetplan.FromNodeSubnets(s.list), kept, gone) {
-		if o.Node != "" && !gone(o.Node) {
-			// It is there and about to have its subnets.
+		if !gone(o.Node) {
 			continue
 		}
 		s.orphans = append(s.orphans, o)
@@ -106,19 +107,6 @@ func (r *orphanReconciler) addOrphans(ctx context.Context, s *snapshot, kept []p
 			s.available[k.Record] = condition(metav1.ConditionFalse, v1alpha1.ReasonNodeGone, r.waitsFor(o, k))
 		}
 	}
-	// A node that exists and is about to have its subnets back is no reason to say anything.
-	orphaned := map[types.NamespacedName]bool{}
-	for _, o := range s.orphans {
-		for _, k := range o.Kept {
-			orphaned[k.Record] = true
-		}
-	}
-	for _, k := range kept {
-		if !orphaned[k.Record] {
-			delete(s.available, k.Record)
-		}
-	}
-	return failed
 }
 
 // addRecords adds the FixedIPs that are in no pool's subnet, whose subnet overlaps another, or that say so and should

@@ -105,12 +105,12 @@ func (r Rules) JoinerInherits(j Heir, orphans []Orphan, now time.Time) (found Or
 	return Orphan{}, false
 }
 
-// Adopter returns the living node that inherits an orphan in addition to its subnets: a node that was chosen for it, at
+// PickExistingNode returns the living node that inherits an orphan in addition to its subnets: a node that was chosen for it, at
 // once; any suitable node that is ready, soon, if an address may migrate; and, by policy Inherit, a suitable node that
 // joined while the orphan was reserved for its own node, or at most as long before: replacements often join before
 // what they replace is deleted. No heir: none may have it now. at is when to ask again; zero: not before something
 // changes.
-func (r Rules) Adopter(o Orphan, heirs []Heir, now time.Time) (heir string, at time.Time) {
+func (r Rules) PickExistingNode(o Orphan, heirs []Heir, now time.Time) (heir string, at time.Time) {
 	if len(o.Subnets) == 0 || len(o.Kept) == 0 && o.Heir == "" {
 		return "", time.Time{}
 	}
@@ -176,9 +176,9 @@ func (o Orphan) best(heirs []Heir, may func(Heir) bool) string {
 	return found.Name
 }
 
-// GivenUp returns the addresses of an orphan that policy Free gives up now, or when it will. An address that lives on
+// ExpiredReservations returns the addresses of an orphan that policy Free gives up now, or when it will. An address that lives on
 // another node is not given up: only its home is gone.
-func (r Rules) GivenUp(o Orphan, now time.Time) (kept []plan.Kept, at time.Time) {
+func (r Rules) ExpiredReservations(o Orphan, now time.Time) (kept []plan.Kept, at time.Time) {
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}
 	}
@@ -212,11 +212,5 @@ func (r Rules) Releasable(o Orphan, now time.Time) (ok bool, at time.Time) {
 // KeptIn returns the reserved addresses that are in some subnets.
 func KeptIn(subnets []netip.Prefix, kept []plan.Kept) []plan.Kept {
 	set := address.Union(subnets)
-	var found []plan.Kept
-	for _, k := range kept {
-		if set.Contains(k.Addr) {
-			found = append(found, k)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(kept), func(k plan.Kept) bool { return !set.Contains(k.Addr) })
 }

@@ -122,7 +122,7 @@ func TestAdopter(t *testing.T) {
 		"a node whose taint the pods may not bear": {subnetplan.Hold, with(lost(time.Hour, follows), inZoneA), []subnetplan.Heir{ready("a", old, taintedOfA)}, "", time.Time{}},
 		"a node of the same node pool":             {subnetplan.Hold, with(lost(time.Hour, follows), inPool), []subnetplan.Heir{ready("a", old, zoneA), ready("b", old, poolOfA)}, "b", time.Time{}},
 	} {
-		heir, when := subnetplan.Rules{Policy: c.policy, Hold: 30 * time.Second}.Adopter(c.orphan, c.heirs, clock)
+		heir, when := subnetplan.Rules{Policy: c.policy, Hold: 30 * time.Second}.PickExistingNode(c.orphan, c.heirs, clock)
 		if heir != c.want || !when.Equal(c.at) {
 			t.Errorf("%s: %q, or at %v; want %q, or at %v", name, heir, when, c.want, c.at)
 		}
@@ -148,7 +148,7 @@ func TestGivenUp(t *testing.T) {
 		"not by policy Inherit":           {subnetplan.Inherit, 0, orphan, nil, time.Time{}},
 		"not by policy Hold":              {subnetplan.Hold, 0, orphan, nil, time.Time{}},
 	} {
-		got, at := subnetplan.Rules{Policy: c.policy, Hold: c.hold}.GivenUp(c.orphan, clock)
+		got, at := subnetplan.Rules{Policy: c.policy, Hold: c.hold}.ExpiredReservations(c.orphan, clock)
 		if diff := cmp.Diff(c.want, got, byValue); diff != "" || !at.Equal(c.at) {
 			t.Errorf("%s: at %v, want %v; (-want +got): %s", name, at, c.at, diff)
 		}

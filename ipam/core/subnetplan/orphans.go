@@ -48,11 +48,9 @@ func Orphans(subnets []Subnet, kept []plan.Kept, gone func(node string) bool) []
 	// inside are the addresses kept in each subnet. Key: its CIDR; the zero Prefix for addresses in none.
 	inside := map[netip.Prefix][]plan.Kept{}
 	subnets = slices.SortedFunc(slices.Values(subnets), func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
+	subnetOf := containing(subnets)
 	for _, k := range kept {
-		in := netip.Prefix{}
-		if i := find(subnets, k.Addr); i >= 0 {
-			in = subnets[i].CIDR
-		}
+		in := subnetOf(k.Addr)
 		inside[in] = append(inside[in], k)
 	}
 	// owner keeps the families of one pod together in subnets that never had a node.
@@ -108,29 +106,23 @@ func (o Orphan) first() netip.Addr {
 	return o.Kept[0].Addr
 }
 
-// find returns the index of the subnet that contains an address; -1: none. subnets are sorted and don't overlap, as a
-// rule: of several it returns the one that begins last.
-func find(subnets []Subnet, a netip.Addr) int {
-	i, _ := slices.BinarySearchFunc(subnets, a, func(s Subnet, a netip.Addr) int {
-		if s.CIDR.Addr().Compare(a) <= 0 {
-			return -1
-		}
-		return 1
-	})
-	for i--; i >= 0; i-- {
-		if subnets[i].CIDR.Contains(a) {
-			return i
-		}
-		if address.Of(subnets[i].CIDR.Addr()) != address.Of(a) || !overlapsNext(subnets, i) {
-			return -1
-		}
+// containing returns a function that returns the smallest subnet that contains an address; the zero Prefix: none. It
+// looks up the address at each length that a subnet has, because subnets and addresses may both be very many.
+func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
+	known, lengths := map[netip.Prefix]bool{}, map[int]bool{}
+	for _, s := range subnets {
+		known[s.CIDR], lengths[s.CIDR.Bits()] = true, true
 	}
-	return -1
-}
-
-// overlapsNext reports whether the subnet before the given one overlaps it.
-func overlapsNext(subnets []Subnet, i int) bool {
-	return i > 0 && subnets[i-1].CIDR.Overlaps(subnets[i].CIDR)
+	longestFirst := slices.SortedFunc(maps.Keys(lengths), func(x, y int) int { return y - x })
+	return func(a netip.Addr) netip.Prefix {
+		for _, bits := range longestFirst {
+			// An address of the other family may be too short, and has no Prefix then.
+			if p, err := a.Prefix(bits); err == nil && known[p] {
+				return p
+			}
+		}
+		return netip.Prefix{}
+	}
 }
 
 // Missing returns the subnets of reserved addresses that are in a cluster pool and that neither a NodeSubnet nor a

@@ -61,29 +61,24 @@ func (s *Store) List(ctx context.Context) ([]v1alpha1.NodeSubnet, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.written) > 0 {
-		for i := range list.Items {
-			shown := &list.Items[i]
-			own, ok := s.written[shown.Name]
-			switch {
-			case !ok:
-			case shown.UID != own.UID && !shown.CreationTimestamp.Before(&own.CreationTimestamp), shown.UID == own.UID && shown.Generation >= own.Generation:
-				delete(s.written, shown.Name)
-			default:
-				list.Items[i] = *own
-			}
+	byName := func(a, b v1alpha1.NodeSubnet) int { return strings.Compare(a.Name, b.Name) }
+	slices.SortFunc(list.Items, byName)
+	var missing []v1alpha1.NodeSubnet
+	for name, own := range s.written {
+		i, found := slices.BinarySearchFunc(list.Items, *own, byName)
+		if !found {
+			missing = append(missing, *own)
+			continue
 		}
-		shown := map[string]bool{}
-		for i := range list.Items {
-			shown[list.Items[i].Name] = true
-		}
-		for name, own := range s.written {
-			if !shown[name] {
-				list.Items = append(list.Items, *own)
-			}
+		switch shown := &list.Items[i]; {
+		case shown.UID != own.UID && !shown.CreationTimestamp.Before(&own.CreationTimestamp), shown.UID == own.UID && shown.Generation >= own.Generation:
+			delete(s.written, name)
+		default:
+			*shown = *own
 		}
 	}
-	slices.SortFunc(list.Items, func(a, b v1alpha1.NodeSubnet) int { return strings.Compare(a.Name, b.Name) })
+	list.Items = append(list.Items, missing...)
+	slices.SortFunc(list.Items, byName)
 	return list.Items, nil
 }
 
