@@ -4,11 +4,8 @@
 package identity
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/json"
 )
 
 // LabelDBBranch is the label whose value can exclude a pod from adoption.
@@ -45,10 +43,8 @@ func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBra
 // take slots over, so each new pod would need a new one.
 func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool, err error) {
 	branch := pod.Labels[LabelDBBranch]
-	for _, prefix := range a.ExcludeDBBranch {
-		if branch != "" && strings.HasPrefix(branch, prefix) {
-			return Identity{}, false, nil
-		}
+	if branch != "" && slices.ContainsFunc(a.ExcludeDBBranch, func(prefix string) bool { return strings.HasPrefix(branch, prefix) }) {
+		return Identity{}, false, nil
 	}
 	// Of reads the annotation again, and returns an error if it is neither true nor false.
 	asks, _ := strconv.ParseBool(pod.Annotations[AnnotationEnabled])
@@ -87,13 +83,9 @@ func ParseSelector(s string) (labels.Selector, error) {
 		return ParseLabels(s)
 	}
 	var selector metav1.LabelSelector
-	d := json.NewDecoder(bytes.NewReader([]byte(s)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&selector); err != nil {
+	strict, err := json.UnmarshalStrict([]byte(s), &selector)
+	if err := errors.Join(append(strict, err)...); err != nil {
 		return nil, fmt.Errorf("not a LabelSelector in JSON: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("not a LabelSelector in JSON: unexpected text after it")
 	}
 	return metav1.LabelSelectorAsSelector(&selector)
 }

@@ -66,9 +66,9 @@ func TestAdoption(t *testing.T) {
 
 func TestParseSelector(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"matchLables":{"app":"x"}}`:                          `not a LabelSelector in JSON: json: unknown field "matchLables"`,
-		`{"matchLabels":{"app":"x"}`:                           `not a LabelSelector in JSON: unexpected EOF`,
-		`{"matchLabels":{"app":"x"}}}`:                         `not a LabelSelector in JSON: unexpected text after it`,
+		`{"matchLables":{"app":"x"}}`:                          `not a LabelSelector in JSON: unknown field "matchLables"`,
+		`{"matchLabels":{"app":"x"}`:                           `not a LabelSelector in JSON: unexpected end of JSON input`,
+		`{"matchLabels":{"app":"x"}}}`:                         `not a LabelSelector in JSON: invalid character '}' after top-level value`,
 		`{"matchExpressions":[{"key":"a","operator":"Like"}]}`: `"Like" is not a valid label selector operator`,
 		"\x00":        `the selector must name labels, such as app=mysql,env!=test`,
 		"app=x\x00,b": `the selector must name labels, such as app=mysql,env!=test`,

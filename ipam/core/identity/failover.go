@@ -15,11 +15,9 @@ const AnnotationFailover = "fixedip.io/failover"
 // Failover returns the failover policy of a workload from its annotations or, if there is none, from those of its
 // pod template; empty if neither has it. An error names the annotation and the value.
 func Failover(workload, template map[string]string) (v1alpha1.Failover, error) {
-	v, ok := workload[AnnotationFailover]
+	v, ok := annotation(AnnotationFailover, workload, template)
 	if !ok {
-		if v, ok = template[AnnotationFailover]; !ok {
-			return "", nil
-		}
+		return "", nil
 	}
 	f, err := ParseFailover(v)
 	if err != nil {

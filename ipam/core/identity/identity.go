@@ -103,19 +103,13 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 		return Identity{}, false, err
 	}
 	if owner == nil {
-		_, ours := pod.Annotations[AnnotationIPs]
-		_, calico := pod.Annotations[AnnotationCalico]
-		if !said && !ours && !calico {
+		if !said && !RequestsIPs(pod.Annotations, nil) {
 			return Identity{}, false, nil
 		}
 		return itself(pod), true, nil
 	}
-	enabling := ByDefault
-	if said {
-		enabling = ByAnnotation
-	}
 	// A kind counts if it is enabled by default, or if the pod is enabled by annotation.
-	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || enabling == ByAnnotation) }
+	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || said) }
 	if groupKind(owner) == ReplicaSets {
 		if !slices.ContainsFunc(kinds.list, func(k Kind) bool { return k.Identity == Slot && counts(k, true) }) {
 			return Identity{}, false, nil
@@ -168,6 +162,13 @@ func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
 
 func groupKind(owner *metav1.OwnerReference) schema.GroupKind {
 	return schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
+}
+
+// RequestsIPs reports whether the annotations of a pod or of its workload request certain addresses.
+func RequestsIPs(pod, workload map[string]string) bool {
+	_, requested := annotation(AnnotationIPs, pod, workload)
+	_, calico := pod[AnnotationCalico]
+	return requested || calico
 }
 
 // OptsOut reports whether annotations of a pod or a pod template disable fixed addresses. An invalid value counts as

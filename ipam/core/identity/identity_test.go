@@ -178,3 +178,21 @@ func TestMAC(t *testing.T) {
 		seen[mac.String()] = true
 	}
 }
+
+func TestRequestsIPs(t *testing.T) {
+	of := func(key string) map[string]string { return map[string]string{key: "10.0.1.6"} }
+	for name, c := range map[string]struct {
+		pod, workload map[string]string
+		want          bool
+	}{
+		"nothing":                  {},
+		"the pod":                  {pod: of(identity.AnnotationIPs), want: true},
+		"the workload":             {workload: of(identity.AnnotationIPs), want: true},
+		"the pod, in Calico's way": {pod: of(identity.AnnotationCalico), want: true},
+		"Calico's is for pods":     {workload: of(identity.AnnotationCalico)},
+	} {
+		if got := identity.RequestsIPs(c.pod, c.workload); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

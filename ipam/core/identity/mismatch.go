@@ -31,16 +31,13 @@ func ParseOnMismatch(s string) (OnMismatch, error) {
 // MismatchPolicy returns the policy from the annotations of a workload or, if there is none, of its pod, or else the
 // given default. For an invalid annotation it returns Report and an error: a typing error must not restart pods.
 func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMismatch, error) {
-	for _, annotations := range []map[string]string{workload, pod} {
-		v, ok := annotations[AnnotationOnMismatch]
-		if !ok {
-			continue
-		}
-		p, err := ParseOnMismatch(v)
-		if err != nil {
-			return Report, fmt.Errorf("annotation %s is %q; write Restart or Report", AnnotationOnMismatch, v)
-		}
-		return p, nil
+	v, ok := annotation(AnnotationOnMismatch, workload, pod)
+	if !ok {
+		return otherwise, nil
 	}
-	return otherwise, nil
+	p, err := ParseOnMismatch(v)
+	if err != nil {
+		return Report, fmt.Errorf("annotation %s is %q; write Restart or Report", AnnotationOnMismatch, v)
+	}
+	return p, nil
 }

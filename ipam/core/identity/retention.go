@@ -46,15 +46,8 @@ func PodReclaim(pod map[string]string) (v1alpha1.ReclaimPolicy, error) {
 }
 
 func reclaim(policy v1alpha1.ReclaimPolicy, workload, template map[string]string) (v1alpha1.ReclaimPolicy, error) {
-	lookup := func(key string) (string, bool) {
-		if v, ok := workload[key]; ok {
-			return v, true
-		}
-		v, ok := template[key]
-		return v, ok
-	}
 	for key, field := range map[string]*v1alpha1.Retention{AnnotationWhenDeleted: &policy.WhenDeleted, AnnotationWhenScaled: &policy.WhenScaled} {
-		v, ok := lookup(key)
+		v, ok := annotation(key, workload, template)
 		if !ok {
 			continue
 		}
@@ -65,7 +58,7 @@ func reclaim(policy v1alpha1.ReclaimPolicy, workload, template map[string]string
 			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write Delete or Retain", key, v)
 		}
 	}
-	if v, ok := lookup(AnnotationTTL); ok {
+	if v, ok := annotation(AnnotationTTL, workload, template); ok {
 		ttl, err := time.ParseDuration(v)
 		if err != nil || ttl < 0 {
 			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write a duration such as 30m or 24h", AnnotationTTL, v)

@@ -57,6 +57,16 @@ func (w Workload) Excludes(podName string) bool {
 	return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)
 }
 
+// annotation returns an annotation of the first object that has it.
+func annotation(key string, objects ...map[string]string) (value string, ok bool) {
+	for _, annotations := range objects {
+		if value, ok = annotations[key]; ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
 // Resource returns the name of a workload in pool entries.
 func Resource(namespace string, gk schema.GroupKind, name string) string {
 	return namespace + "/" + Label(gk) + "/" + name

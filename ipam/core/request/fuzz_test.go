@@ -177,7 +177,7 @@ func FuzzAsked(f *testing.F) {
 			pod.Annotations, workload.Annotations = annotations, nil
 		}
 		got, ok, err := request.Of(pod, workload, unnumbered)
-		if asks := request.Asks(pod.Annotations, workload.Annotations); asks != (ok || err != nil) {
+		if asks := identity.RequestsIPs(pod.Annotations, workload.Annotations); asks != (ok || err != nil) {
 			t.Fatalf("it asks: %v; what for: %s, %v, %v", asks, got, ok, err)
 		}
 		if err != nil {

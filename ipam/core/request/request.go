@@ -99,19 +99,6 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Ask
 	return asked, true, nil
 }
 
-// Asks reports whether a pod or its workload requests addresses.
-func Asks(pod, workload map[string]string) bool {
-	for _, where := range []struct {
-		annotations map[string]string
-		key         string
-	}{{pod, AnnotationIPs}, {workload, AnnotationIPs}, {pod, AnnotationCalico}} {
-		if _, ok := where.annotations[where.key]; ok {
-			return true
-		}
-	}
-	return false
-}
-
 // lookup returns an annotation of the pod or, if it has none, of its workload.
 func lookup(pod *corev1.Pod, workload identity.Workload, key string) (text, source string, ok bool) {
 	if text, ok := pod.Annotations[key]; ok {

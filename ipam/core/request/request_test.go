@@ -101,21 +101,3 @@ func TestRelevant(t *testing.T) {
 		}
 	}
 }
-
-func TestAsks(t *testing.T) {
-	of := func(key string) map[string]string { return map[string]string{key: "10.0.1.6"} }
-	for name, c := range map[string]struct {
-		pod, workload map[string]string
-		want          bool
-	}{
-		"nothing":                  {},
-		"the pod":                  {pod: of(request.AnnotationIPs), want: true},
-		"the workload":             {workload: of(request.AnnotationIPs), want: true},
-		"the pod, in Calico's way": {pod: of(request.AnnotationCalico), want: true},
-		"Calico's is for pods":     {workload: of(request.AnnotationCalico)},
-	} {
-		if got := request.Asks(c.pod, c.workload); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}

@@ -22,7 +22,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
-	"fixedip.io/fixedip/ipam/core/request"
 )
 
 // Gatherer collects states.
@@ -114,7 +113,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.Namespac
 		s.Workload.Failover = &failover
 	}
 	// The annotations of a pod that opted out say nothing of the next pod of its name.
-	s.Asked = s.Pod != nil && request.Asks(s.Pod.Annotations, found.Annotations)
+	s.Asked = s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 	return s, true, nil
 }
 
@@ -151,7 +150,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key types.NamespacedN
 				return nil, err
 			}
 		}
-		s.Asked = found != nil && s.Pod != nil && request.Asks(s.Pod.Annotations, found.Annotations)
+		s.Asked = found != nil && s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 		if err := g.surroundings(ctx, pool.OwnerKey(key.Namespace, s.Holder), s); err != nil {
 			return nil, err
 		}
@@ -188,7 +187,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 		return
 	}
 	s.Workload.Exists, s.Workload.UID = true, s.Pod.UID
-	s.Asked = request.Asks(s.Pod.Annotations, nil)
+	s.Asked = identity.RequestsIPs(s.Pod.Annotations, nil)
 	policy, err := identity.PodReclaim(s.Pod.Annotations)
 	if err != nil {
 		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its address keeps its reclaim policy", err)
