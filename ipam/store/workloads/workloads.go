@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
@@ -28,10 +29,10 @@ import (
 var ErrUnknown = errors.New("the workloads of this kind are not known yet")
 
 const (
-	// A kind without an API is looked up again after firstLook, and then less and less often, at least every
-	// lastLook.
-	firstLook = time.Second
-	lastLook  = 30 * time.Second
+	// A kind without an API is looked up again after firstLookup, and then less and less often, at least every
+	// lastLookup.
+	firstLookup = time.Second
+	lastLookup  = 30 * time.Second
 )
 
 // Store contains the known workloads. It is safe for concurrent use.
@@ -90,31 +91,28 @@ func (s *Store) NeedLeaderElection() bool { return false }
 // watch waits for the API of a kind and watches it until ctx ends.
 func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	logger := klog.FromContext(ctx).WithValues("kind", gk)
-	told := false
-	look := wait.Backoff{Duration: firstLook, Factor: 2, Jitter: 0.2, Cap: lastLook, Steps: 10}
-	for {
-		mapping, err := s.mapper.RESTMapping(gk)
-		if err == nil {
-			informer := dynamicinformer.NewFilteredDynamicInformer(s.client, mapping.Resource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
-			if err = informer.SetTransform(func(obj any) (any, error) { return decode(obj) }); err == nil {
-				err = s.follow(gk, mapping.Resource, informer)
-			}
-			if err == nil {
-				logger.V(2).Info("Watching workloads", "resource", mapping.Resource)
-				informer.RunWithContext(ctx)
-				return
-			}
-		}
-		if !told {
+	var mapping *meta.RESTMapping
+	logged := false
+	lookups := wait.Backoff{Duration: firstLookup, Factor: 2, Jitter: 0.2, Cap: lastLookup, Steps: 10}.DelayFunc()
+	err := lookups.Until(ctx, true, false, func(context.Context) (found bool, err error) {
+		if mapping, err = s.mapper.RESTMapping(gk); err != nil && !logged {
 			logger.Info("The API of this kind of workload is not available yet; retrying", "err", err)
-			told = true
+			logged = true
 		}
-		select {
-		case <-time.After(look.Step()):
-		case <-ctx.Done():
-			return
-		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return
 	}
+	informer := dynamicinformer.NewFilteredDynamicInformer(s.client, mapping.Resource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
+	err = informer.SetTransform(func(obj any) (any, error) { return decode(obj) })
+	if err = errors.Join(err, s.follow(gk, mapping.Resource, informer)); err != nil {
+		// Both fail only if the informer runs already.
+		utilruntime.HandleErrorWithContext(ctx, err, "Workloads cannot be watched", "kind", gk)
+		return
+	}
+	logger.V(2).Info("Watching workloads", "resource", mapping.Resource)
+	informer.RunWithContext(ctx)
 }
 
 // follow uses the objects of an informer as the workloads of a kind.
