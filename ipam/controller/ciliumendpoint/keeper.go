@@ -179,7 +179,7 @@ func (k *Keeper) note(key types.NamespacedName, i endpoint.Issue, cep *ciliumv2.
 	}
 	if was.missing {
 		k.missing--
-		metrics.EndpointsMissing(k.missing)
+		metrics.EndpointsMissingNow.Set(float64(k.missing))
 		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
 	}
 	if i == endpoint.Healthy {

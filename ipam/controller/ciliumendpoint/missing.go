@@ -38,7 +38,7 @@ func (k *Keeper) reportMissing(ctx context.Context, key types.NamespacedName, po
 	if !k.setMissing(key, pod.UID) {
 		return reconcile.Result{}, nil
 	}
-	metrics.EndpointMissing()
+	metrics.EndpointsMissing.Inc()
 	if k.Fixed(ctx, key) {
 		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
 	} else {
@@ -59,7 +59,7 @@ func (k *Keeper) setMissing(key types.NamespacedName, pod types.UID) bool {
 	is.missing = true
 	k.seen[key] = is
 	k.missing++
-	metrics.EndpointsMissing(k.missing)
+	metrics.EndpointsMissingNow.Set(float64(k.missing))
 	return true
 }
 
@@ -123,7 +123,11 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	k.mu.Lock()
 	k.paused = paused
 	k.mu.Unlock()
-	metrics.EndpointEvictionsPaused(paused)
+	gauge := 0.0
+	if paused {
+		gauge = 1
+	}
+	metrics.EndpointEvictionsPaused.Set(gauge)
 	if paused && !was {
 		klog.FromContext(ctx).Error(nil, "Too many pods have no CiliumEndpoint; none is evicted for that", "pods", missing)
 		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionsPaused", "KeepEndpoints", "%d pods have no CiliumEndpoint at once, so that none of them is evicted for it: look at the Cilium agents, and at clients that delete CiliumEndpoints", missing)

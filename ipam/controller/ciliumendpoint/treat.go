@@ -25,7 +25,7 @@ func (k *Keeper) treat(ctx context.Context, i endpoint.Issue, cep *ciliumv2.Cili
 			return err
 		}
 		logger.Info("Owner reference of the CiliumEndpoint corrected", "uid", cep.UID)
-		metrics.EndpointReowned()
+		metrics.EndpointsReowned.Inc()
 		return nil
 	case endpoint.Stuck:
 		if len(cep.Finalizers) == 0 {
@@ -44,7 +44,7 @@ func (k *Keeper) treat(ctx context.Context, i endpoint.Issue, cep *ciliumv2.Cili
 		}
 		logger.Info("CiliumEndpoint removed", "cause", i, "uid", cep.UID)
 	}
-	metrics.EndpointRemoved(string(i))
+	metrics.EndpointsRemoved.WithLabelValues(string(i)).Inc()
 	if pod != nil {
 		k.Events.Eventf(pod, nil, corev1.EventTypeNormal, "CiliumEndpointRemoved", "KeepEndpoints", "Its CiliumEndpoint was removed, so that its agent makes it again: %s", i)
 	}

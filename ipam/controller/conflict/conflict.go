@@ -103,11 +103,7 @@ func (r *Reconciler) Setup(mgr manager.Manager) error {
 			if pod.Spec.HostNetwork {
 				return nil
 			}
-			var ips []string
-			for _, ip := range pod.Status.PodIPs {
-				ips = append(ips, ip.IP)
-			}
-			return r.suspicious(ctx, ips, false)
+			return r.suspicious(ctx, address.Strings(podutil.IPs(pod)), false)
 		})).
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
 			record := obj.(*v1alpha1.FixedIP)
@@ -239,7 +235,9 @@ func (r *Reconciler) count() {
 			n[kind]++
 		}
 	}
-	metrics.Conflicting(n)
+	for kind, addresses := range n {
+		metrics.Conflicts.WithLabelValues(kind).Set(float64(addresses))
+	}
 }
 
 // report makes an event on each object of a conflict, in words for the users of its namespace.

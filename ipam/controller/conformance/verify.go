@@ -230,7 +230,7 @@ func (r *verifier) setCondition(ctx context.Context, s conformance.PodState, c m
 		return nil
 	}
 	if c.Reason != conformance.ReasonRestarting && c.Reason != conformance.ReasonRestartBlocked {
-		metrics.Mismatch(c.Reason)
+		metrics.Mismatches.WithLabelValues(c.Reason).Inc()
 	}
 	r.Events.Eventf(s.Pod, record, corev1.EventTypeWarning, c.Reason, "Verify", "%s", c.Message)
 	r.Events.Eventf(record, s.Pod, corev1.EventTypeWarning, c.Reason, "Verify", "%s", c.Message)

@@ -7,42 +7,50 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // The metrics of conformance: differences between what runs and what is recorded.
 var (
-	mismatches = prometheus.NewCounterVec(prometheus.CounterOpts{
+	// Mismatches counts pods found with other addresses than their FixedIP names, by reason.
+	Mismatches = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "mismatches_total",
 		Help:      "Pods found with other addresses than their FixedIP names, by reason.",
 	}, []string{"reason"})
-	restarts = prometheus.NewCounterVec(prometheus.CounterOpts{
+	// Restarts counts restarts of pods, by result.
+	Restarts = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "restarts_total",
 		Help:      "Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).",
 	}, []string{"result"})
-	conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	// Conflicts is the number of addresses in conflict, by kind.
+	Conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace,
 		Name:      "conflicting_addresses",
 		Help:      "Addresses that more than one has, holds or offers, by kind: pods, fixedips, pools, stranger (a pod runs with what is kept for another).",
 	}, []string{"kind"})
-	endpointsRemoved = prometheus.NewCounterVec(prometheus.CounterOpts{
+	// EndpointsRemoved counts removed CiliumEndpoints, by cause.
+	EndpointsRemoved = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "ciliumendpoints_removed_total",
 		Help:      "CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.",
 	}, []string{"cause"})
-	endpointsReowned = prometheus.NewCounter(prometheus.CounterOpts{
+	// EndpointsReowned counts corrected owner references of CiliumEndpoints.
+	EndpointsReowned = prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "ciliumendpoint_ownerref_fixes_total",
 		Help:      "Owner references of CiliumEndpoints that named a previous pod and were corrected.",
 	})
-	endpointsMissing = prometheus.NewCounter(prometheus.CounterOpts{
+	// EndpointsMissing counts running pods whose agent did not create a CiliumEndpoint in time.
+	EndpointsMissing = prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: namespace,
 		Name:      "ciliumendpoints_missing_total",
 		Help:      "Running pods whose agent did not create a CiliumEndpoint in time.",
 	})
-	endpointsMissingNow = prometheus.NewGauge(prometheus.GaugeOpts{
+	// EndpointsMissingNow is the number of running pods without a CiliumEndpoint.
+	EndpointsMissingNow = prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace,
 		Name:      "ciliumendpoints_missing",
 		Help:      "Running pods that have no CiliumEndpoint.",
 	})
-	endpointEvictionsPaused = prometheus.NewGauge(prometheus.GaugeOpts{
+	// EndpointEvictionsPaused is 1 while no pod is evicted for a missing CiliumEndpoint, because too many are missing.
+	EndpointEvictionsPaused = prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace,
 		Name:      "ciliumendpoint_evictions_paused",
 		Help:      "1 while so many pods have no CiliumEndpoint that none is evicted for it.",
@@ -50,38 +58,5 @@ var (
 )
 
 func verifyCollectors() []prometheus.Collector {
-	return []prometheus.Collector{mismatches, restarts, conflicts, endpointsRemoved, endpointsReowned, endpointsMissing, endpointsMissingNow, endpointEvictionsPaused}
-}
-
-// Mismatch counts a pod with other addresses than its FixedIP names.
-func Mismatch(reason string) { mismatches.WithLabelValues(reason).Inc() }
-
-// Restart counts a restart, by result.
-func Restart(result string) { restarts.WithLabelValues(result).Inc() }
-
-// Conflicting sets the number of addresses in conflict. Key: the kind of conflict.
-func Conflicting(addresses map[string]int) {
-	for kind, n := range addresses {
-		conflicts.WithLabelValues(kind).Set(float64(n))
-	}
-}
-
-// EndpointRemoved counts a removed CiliumEndpoint.
-func EndpointRemoved(cause string) { endpointsRemoved.WithLabelValues(cause).Inc() }
-
-// EndpointReowned counts a corrected owner reference of a CiliumEndpoint.
-func EndpointReowned() { endpointsReowned.Inc() }
-
-// EndpointMissing counts a running pod without a CiliumEndpoint.
-func EndpointMissing() { endpointsMissing.Inc() }
-
-// EndpointsMissing sets the number of running pods without a CiliumEndpoint.
-func EndpointsMissing(n int) { endpointsMissingNow.Set(float64(n)) }
-
-// EndpointEvictionsPaused sets whether no pod is evicted for a missing CiliumEndpoint, because too many are missing.
-func EndpointEvictionsPaused(paused bool) {
-	endpointEvictionsPaused.Set(0)
-	if paused {
-		endpointEvictionsPaused.Set(1)
-	}
+	return []prometheus.Collector{Mismatches, Restarts, Conflicts, EndpointsRemoved, EndpointsReowned, EndpointsMissing, EndpointsMissingNow, EndpointEvictionsPaused}
 }

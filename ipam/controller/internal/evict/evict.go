@@ -117,16 +117,16 @@ func (e *Evictor) Evict(ctx context.Context, key types.NamespacedName, owner ide
 	if err != nil || down != "" {
 		delete(e.begun, key)
 		if down != "" {
-			metrics.Restart("deferred")
+			metrics.Restarts.WithLabelValues("deferred").Inc()
 			later = retryDeferred
 		}
 		if errors.Is(err, ErrBlocked) {
-			metrics.Restart("blocked")
+			metrics.Restarts.WithLabelValues("blocked").Inc()
 			e.backoffs[key] = backoff{next: now.Add(RetryBlocked), tries: e.backoffs[key].tries}
 		}
 		return later, err
 	}
-	metrics.Restart("evicted")
+	metrics.Restarts.WithLabelValues("evicted").Inc()
 	tries := e.backoffs[key].tries
 	e.backoffs[key] = backoff{next: now.Add(min(e.Pause<<min(tries, 10), maxBackoff)), tries: tries + 1}
 	return 0, nil
@@ -150,7 +150,7 @@ func (e *Evictor) begin(ctx context.Context, key types.NamespacedName, resource 
 	delete(others, key)
 	for _, o := range others {
 		if len(others) >= e.AtOnce || o.owner == resource {
-			metrics.Restart("deferred")
+			metrics.Restarts.WithLabelValues("deferred").Inc()
 			return retryDeferred, nil
 		}
 	}
