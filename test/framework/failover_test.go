@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
 // failingOver is twoNodes with a pod that has a failover policy.
@@ -108,7 +109,41 @@ func told(text string, then func(*scene)) func(*scene) {
 	}
 }
 
-const unschedulable = "Unschedulable: 0/2 nodes are available: *"
+const (
+	unschedulable = "Unschedulable: 0/2 nodes are available: *"
+	// unconfirmed is why web-0 does not leave node a before the controller says that it may.
+	unconfirmed = "its old pod may still run there: the controller waits for the agent on node a to confirm that nothing uses "
+)
+
+// allows is what the controller does when the agent of node a has confirmed that nothing uses the addresses of web-0.
+func allows(ips ...string) func(*scene) {
+	return func(s *scene) {
+		s.t.Helper()
+		pod := s.pod("web-0")
+		s.must(s.api.Get(within(s.t), client.ObjectKeyFromObject(pod), pod))
+		s.allowsMove(pod.UID, ips...)
+	}
+}
+
+// allowsMove has the FixedIP of web-0 say for which pod the addresses may move.
+func (s *scene) allowsMove(pod types.UID, ips ...string) {
+	s.t.Helper()
+	if _, exists := s.want.Records["web-0"]; !exists {
+		s.record("web-0", "web", "a", ips...)
+		s.patch(&v1alpha1.FixedIP{}, "web-0", `{"spec":{"failover":"Migrate"}}`)
+		spec := s.want.Records["web-0"]
+		spec.Failover = v1alpha1.Migrate
+		s.want.Records["web-0"] = spec
+	}
+	s.status("web-0", fmt.Sprintf(`{"status":{"movableFor":%q}}`, pod))
+}
+
+// status patches the status of a FixedIP.
+func (s *scene) status(name, data string) {
+	s.t.Helper()
+	fip := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}}
+	s.must(s.api.Status().Patch(within(s.t), fip, client.RawPatch(types.MergePatchType, []byte(data))))
+}
 
 func TestFailover(t *testing.T) {
 	play(t, map[string]row{
@@ -117,6 +152,7 @@ func TestFailover(t *testing.T) {
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},
 				step{at: reserve},
@@ -142,6 +178,7 @@ func TestFailover(t *testing.T) {
 				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}, before: swap},
+				{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6", "fd00:1::7")},
 				{at: preBind, then: bothMovedToB},
 				{at: bind, then: bound("web-0", "b")},
 				{rest: map[string]string{"web-0": "on b"}},
@@ -152,10 +189,11 @@ func TestFailover(t *testing.T) {
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.cordon("a", true); s.removes("web-0") }},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},
 				step{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; no other node can take it now", func(s *scene) {
-					calls(3, preFilter)(s)
+					calls(4, preFilter)(s)
 					s.cordon("b", false)
 				})},
 				step{at: preBind, then: movedToB},
@@ -168,77 +206,18 @@ func TestFailover(t *testing.T) {
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a still lists 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", "") })},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a still lists 10.1.0.6 as used", func(s *scene) { s.uses("a", "10.1.0.6", ""); allows("10.1.0.6")(s) })},
 				step{at: preBind, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
 			),
 		},
-		"Migrate: not before the agent has had the time to list the address": {
-			movable:            true,
-			agentReportTimeout: 5 * time.Second,
-			world:              failingOver("Migrate"),
+		"Migrate: not because another pod of the name may have moved": {
+			movable: true,
+			world:   failingOver("Migrate"),
 			steps: placed(
-				step{before: swap},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a has not listed 10.1.0.6 since this pod was created, and may take until ", func(*scene) {})},
-				step{at: preBind, then: movedToB},
-				step{at: bind, then: bound("web-0", "b")},
-				step{rest: map[string]string{"web-0": "on b"}},
-			),
-		},
-		"Migrate: not before the agent has had the time to list the address beside the one that it lists": {
-			movable:            true,
-			families:           []string{"IPv4", "IPv6"},
-			agentReportTimeout: 5 * time.Second,
-			world:              bothAtHome,
-			steps: []step{
-				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
-				{at: bind, then: bound("web-0", "a")},
-				{rest: map[string]string{"web-0": "on a"}, before: func(s *scene) { s.uses("a", "fd00:1::7", "web-0"); swap(s) }},
-				{rest: map[string]string{"web-0": unschedulable}, before: told("which is cordoned; uncordon it; its old pod may still run there: the agent on node a still lists fd00:1::7 as used", func(s *scene) { s.uses("a", "fd00:1::7", "") })},
-				{at: preBind, then: bothMovedToB},
-				{at: bind, then: bound("web-0", "b")},
-				{rest: map[string]string{"web-0": "on b"}},
-			},
-		},
-		"Migrate: at once where the agent has listed the address and does so no more": {
-			movable:            true,
-			agentReportTimeout: time.Hour,
-			world:              failingOver("Migrate"),
-			steps: placed(
-				step{before: func(s *scene) { s.uses("a", "10.1.0.6", "web-0"); swap(s) }},
-				step{rest: map[string]string{"web-0": unschedulable}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
-				step{at: preBind, then: movedToB},
-				step{at: bind, then: bound("web-0", "b")},
-				step{rest: map[string]string{"web-0": "on b"}},
-			),
-		},
-		// The watch of CiliumNodes is behind: it shows the listing of an earlier pod when the last pod is gone, which still runs
-		// and has not been listed yet.
-		"Migrate: not because of a listing that is an old one": {
-			movable:            true,
-			agentReportTimeout: time.Hour,
-			world:              failingOver("Migrate"),
-			steps: placed(
-				step{before: func(s *scene) {
-					s.uses("a", "10.1.0.6", "web-0")
-					s.takes("web-7", "a", "10.1.0.5")
-					s.seesAt("web-7", "a", true)
-					s.line.hold()
-					s.uses("a", "10.1.0.6", "")
-					s.takes("web-8", "a", "10.1.0.4")
-					swap(s)
-				}},
-				step{rest: map[string]string{"web-0": "Unschedulable: *the agent on node a still lists 10.1.0.6 as used*"}, when: asked("a"), before: func(s *scene) {
-					s.line.release()
-					s.seesAt("web-8", "a", true)
-					s.patch(&corev1.Pod{}, "web-0", `{"metadata":{"annotations":{"try":"again"}}}`)
-				}},
-				step{rest: map[string]string{"web-0": "Unschedulable: *the agent on node a has not listed 10.1.0.6 since this pod was created, and may take until *"}, before: func(s *scene) {
-					s.reads = s.line.read("a")
-					s.uses("a", "10.1.0.6", "web-0")
-				}},
-				step{rest: map[string]string{"web-0": unschedulable}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				step{before: func(s *scene) { swap(s); s.allowsMove("a-former-pod", "10.1.0.6") }},
+				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
 				step{at: preBind, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},
@@ -287,6 +266,7 @@ func TestFailover(t *testing.T) {
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
+				step{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6")},
 				step{at: preBind, before: func(s *scene) { s.line.lose(0, unsent, unsent, unsent, unsent, unsent, unsent) },
 					answer: "Error: claim address 10.1.0.6 of node b for pod NS/web-0: have 10.1.0.6, at home on node a, on node b instead of a: not written after 6 tries: *",
 					then: func(s *scene, want *stored) {
@@ -303,6 +283,7 @@ func TestFailover(t *testing.T) {
 			world:   failingOver("Migrate"),
 			steps: placed(
 				step{before: swap},
+				step{rest: map[string]string{"web-0": unschedulable}, before: allows("10.1.0.6")},
 				step{at: preBind, before: func(s *scene) { s.line.lose(unanswered, unanswered, unanswered) }, then: movedToB},
 				step{at: bind, then: bound("web-0", "b")},
 				step{rest: map[string]string{"web-0": "on b"}},

@@ -50,8 +50,6 @@ type row struct {
 	// failover and movable are the scheduler's failover policy, Wait if empty, and its allowAddressMigration.
 	failover string
 	movable  bool
-	// agentReportTimeout is the scheduler's; 0: agents report at once.
-	agentReportTimeout time.Duration
 	// preFlight: the scheduler calls PreBindPreFlight, which is behind a feature gate in Kubernetes v1.34.
 	preFlight bool
 	// world creates the cluster before the scheduler starts.
@@ -219,7 +217,6 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 		Failover:     cmp.Or(r.failover, "Wait"),
 
 		MovableAddresses: r.movable,
-		AgentSilence:     metav1.Duration{Duration: cmp.Or(r.agentReportTimeout, time.Nanosecond)},
 		Workloads:        []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
 	}})
 	return prof

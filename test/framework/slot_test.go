@@ -7,16 +7,15 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
 // flock creates the workload web, whose pods have slots.
@@ -39,6 +38,24 @@ func (s *scene) joins(name string) {
 		Spec: s.podSpec(),
 	})
 }
+
+// vacates has the FixedIP of the slot of web-x say which pod has vacated it.
+func (s *scene) vacates(pod string) {
+	s.t.Helper()
+	const name = "web-10-1-0-6"
+	if _, exists := s.want.Records[name]; !exists {
+		spec := v1alpha1.FixedIPSpec{
+			IPs: []string{"10.1.0.6"}, NodeName: "a", PodName: "web-x", Slot: true, Owner: v1alpha1.OwnerReference{APIVersion: "example.com/v1", Kind: "Flock", Name: "web", UID: s.flockUID},
+			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
+		}
+		s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}, Spec: spec})
+		s.want.Records[name] = spec
+	}
+	s.status(name, fmt.Sprintf(`{"status":{"vacatedBy":%q}}`, pod))
+}
+
+// notVacated is why a pod of the flock waits before the controller says that the slot of web-x is vacated.
+const notVacated = "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped)*"
 
 // slotted is what PreBind stores for a pod of the flock: a slot of its own, or one that it takes over.
 func slotted(pod, node, addr string) func(*scene, *stored) {
@@ -74,6 +91,7 @@ func TestSlots(t *testing.T) {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) { s.cordon("b", false); s.removes("web-x"); s.joins("web-y") }},
+				step{rest: map[string]string{"web-y": notVacated}, before: func(s *scene) { s.vacates("web-x") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},
@@ -98,7 +116,7 @@ func TestSlots(t *testing.T) {
 					s.joins("web-y")
 				}},
 				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (the agent there still lists it as used by NS/web-x)*"},
-					before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+					before: func(s *scene) { s.uses("a", "10.1.0.6", ""); s.vacates("web-x") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},
@@ -107,7 +125,7 @@ func TestSlots(t *testing.T) {
 		"a slot that comes into use before the claim is not taken over": {
 			world: world,
 			steps: flocked(
-				step{before: func(s *scene) { s.removes("web-x"); s.joins("web-y") }},
+				step{before: func(s *scene) { s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
 				step{at: preBind, pod: "web-y", before: func(s *scene) { s.uses("a", "10.1.0.6", "web-x") },
 					answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a is still in use by pod NS/web-x; it is tried again"},
 				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address*"}, before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
@@ -116,65 +134,25 @@ func TestSlots(t *testing.T) {
 				step{rest: map[string]string{"web-y": "on a"}},
 			),
 		},
-		"a slot whose pod was deleted by force is waited for, until its agent has had the time to list it": {
-			agentReportTimeout: 5 * time.Second,
-			world:              world,
+		"a slot that another pod has vacated before is waited for": {
+			world: world,
 			steps: flocked(
-				step{before: func(s *scene) { s.removes("web-x"); s.cordon("b", false); s.joins("web-y") }},
-				step{rest: map[string]string{"web-y": "Unschedulable: 0/2 nodes are available: its Flock has one address whose pod is gone or going, and it takes over one of them: 10.1.0.6 on node a (its agent has not listed it since NS/web-x was gone, and may take until * to do so)*"}},
+				step{before: func(s *scene) {
+					s.cordon("b", false)
+					s.removes("web-x")
+					s.vacates("web-w")
+					s.joins("web-y")
+				}},
+				step{rest: map[string]string{"web-y": notVacated}, before: func(s *scene) { s.vacates("web-x") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},
 			),
 		},
-		"a slot whose pod was deleted by force goes to the next once its agent has listed it, and does so no more": {
-			agentReportTimeout: time.Hour,
-			world:              world,
+		"a slot that is vacated before the next pod comes is taken over at once": {
+			world: world,
 			steps: flocked(
-				step{before: func(s *scene) {
-					s.cordon("b", false)
-					s.removes("web-x")
-					s.joins("web-y")
-				}},
-				step{rest: map[string]string{"web-y": "Unschedulable: *its agent has not listed it since NS/web-x was gone*"}, before: func(s *scene) {
-					s.reads = s.line.read("a")
-					s.uses("a", "10.1.0.6", "web-x")
-				}},
-				step{rest: map[string]string{"web-y": "Unschedulable: *"}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
-				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
-				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
-				step{rest: map[string]string{"web-y": "on a"}},
-			),
-		},
-		"a slot that was listed when its pod was deleted goes to the next at once when it is not any more": {
-			agentReportTimeout: time.Hour,
-			world:              world,
-			steps: flocked(
-				step{before: func(s *scene) {
-					s.cordon("b", false)
-					s.uses("a", "10.1.0.6", "web-x")
-					s.removes("web-x")
-					s.joins("web-y")
-				}},
-				step{rest: map[string]string{"web-y": "Unschedulable: *the agent there still lists it as used by NS/web-x*"}, when: asked("a"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
-				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
-				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
-				step{rest: map[string]string{"web-y": "on a"}},
-			),
-		},
-		"a slot whose pod has ended goes to the next at once": {
-			agentReportTimeout: time.Hour,
-			world:              world,
-			steps: flocked(
-				step{before: func(s *scene) {
-					s.cordon("b", false)
-					// As a kubelet does when it is asked to end a pod.
-					pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-x"}}
-					s.must(s.api.Delete(within(s.t), pod, client.GracePeriodSeconds(30)))
-					s.must(s.api.Status().Patch(within(s.t), pod, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
-					s.removes("web-x")
-					s.joins("web-y")
-				}},
+				step{before: func(s *scene) { s.cordon("b", false); s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
 				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
 				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
 				step{rest: map[string]string{"web-y": "on a"}},
@@ -183,7 +161,13 @@ func TestSlots(t *testing.T) {
 		"a slot whose node is cordoned is waited for, by one pod": {
 			world: world,
 			steps: flocked(
-				step{before: func(s *scene) { s.cordon("a", true); s.cordon("b", false); s.removes("web-x"); s.joins("web-y") }},
+				step{before: func(s *scene) {
+					s.cordon("a", true)
+					s.cordon("b", false)
+					s.removes("web-x")
+					s.vacates("web-x")
+					s.joins("web-y")
+				}},
 				step{rest: map[string]string{"web-y": slotCordoned}, before: func(s *scene) { s.joins("web-z") }},
 				step{at: preBind, pod: "web-z", then: slotted("web-z", "b", "10.2.0.6")},
 				step{at: bind, pod: "web-z", then: bound("web-z", "b")},
@@ -196,7 +180,7 @@ func TestSlots(t *testing.T) {
 		"a slot that was taken over meanwhile is not taken again": {
 			world: world,
 			steps: flocked(
-				step{before: func(s *scene) { s.removes("web-x"); s.joins("web-y") }},
+				step{before: func(s *scene) { s.removes("web-x"); s.vacates("web-x"); s.joins("web-y") }},
 				// Another scheduler claims the slot for a pod that this one does not know.
 				step{at: preBind, pod: "web-y", before: func(s *scene) {
 					s.create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-w"}, Spec: func() corev1.PodSpec { p := s.podSpec(); p.SchedulerName = "another"; return p }()})

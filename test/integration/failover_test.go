@@ -179,9 +179,8 @@ func TestMigrateOnlyFenced(t *testing.T) {
 	e.eventually("that the node is lost", func() bool {
 		var node corev1.Node
 		e.must(e.api.Get(within(t), client.ObjectKey{Name: lost}, &node))
-		return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
-		})
+		// The taint follows the condition, and before it the next pod may be placed there again.
+		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnreachable })
 	})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}}, client.GracePeriodSeconds(0))
 	e.podMessage("web-0", fmt.Sprintf("its address %s belongs to node %s, which is not ready; it waits for that node to come back; its old pod may still run there: node %s is not ready; delete the node or taint it node.kubernetes.io/out-of-service",
