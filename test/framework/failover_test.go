@@ -192,7 +192,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},
-				step{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; no other node can take it now", func(s *scene) {
+				step{rest: map[string]string{"web-0": "Unschedulable: *no other node can take it now*"}, before: told("its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; no other node can take it now", func(s *scene) {
 					calls(4, preFilter)(s)
 					s.cordon("b", false)
 				})},

@@ -73,8 +73,11 @@ func (r *orphanReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	if again {
 		soon(now.Add(passInterval))
 	}
-	if err := r.setConditions(ctx, s); err != nil {
+	switch changed, err := r.setConditions(ctx, s); {
+	case err != nil:
 		return reconcile.Result{}, err
+	case changed:
+		soon(now.Add(passInterval))
 	}
 	for _, o := range s.orphans {
 		heir, at := r.Rules.PickExistingNode(o, s.heirs, now)
@@ -180,7 +183,8 @@ func (r *orphanReconciler) adopt(ctx context.Context, o subnetplan.Orphan, heir 
 }
 
 // setConditions brings the condition of all FixedIPs up to date that says whether their subnet has a node.
-func (r *orphanReconciler) setConditions(ctx context.Context, s *snapshot) error {
+// changed is true if one was written meanwhile, and has to be looked at again.
+func (r *orphanReconciler) setConditions(ctx context.Context, s *snapshot) (changed bool, err error) {
 	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
 	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
 		record, want := s.records[key], s.available[key]
@@ -196,14 +200,14 @@ func (r *orphanReconciler) setConditions(ctx context.Context, s *snapshot) error
 		meta.SetStatusCondition(&record.Status.Conditions, want)
 		switch err := r.API.Status().Update(ctx, record); {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-			// It was written meanwhile, and is looked at again.
+			changed = true
 		case err != nil:
-			return fmt.Errorf("write condition %s of FixedIP %s: %w", v1alpha1.ConditionHomed, key, err)
+			return changed, fmt.Errorf("write condition %s of FixedIP %s: %w", v1alpha1.ConditionHomed, key, err)
 		case want.Status == metav1.ConditionFalse:
 			r.Events.Eventf(record, nil, corev1.EventTypeWarning, want.Reason, "LookForSubnet", "%s", want.Message)
 		}
 	}
-	return nil
+	return changed, nil
 }
 
 // releaseExpired deletes the FixedIPs of a node that is gone whose reservations have expired by policy Free.
