@@ -129,13 +129,19 @@ func allows(ips ...string) func(*scene) {
 func (s *scene) allowsMove(pod types.UID, ips ...string) {
 	s.t.Helper()
 	if _, exists := s.want.Records["web-0"]; !exists {
-		s.record("web-0", "web", "a", ips...)
-		s.patch(&v1alpha1.FixedIP{}, "web-0", `{"spec":{"failover":"Migrate"}}`)
-		spec := s.want.Records["web-0"]
-		spec.Failover = v1alpha1.Migrate
-		s.want.Records["web-0"] = spec
+		s.recordMigrating(ips...)
 	}
 	s.status("web-0", fmt.Sprintf(`{"status":{"movableFor":%q}}`, pod))
+}
+
+// recordMigrating creates the FixedIP of web-0, whose failover policy is Migrate.
+func (s *scene) recordMigrating(ips ...string) {
+	s.t.Helper()
+	s.record("web-0", "web", "a", ips...)
+	s.patch(&v1alpha1.FixedIP{}, "web-0", `{"spec":{"failover":"Migrate"}}`)
+	spec := s.want.Records["web-0"]
+	spec.Failover = v1alpha1.Migrate
+	s.want.Records["web-0"] = spec
 }
 
 // status patches the status of a FixedIP.
@@ -188,7 +194,7 @@ func TestFailover(t *testing.T) {
 			movable: true,
 			world:   failingOver("Migrate"),
 			steps: placed(
-				step{before: func(s *scene) { s.cordon("a", true); s.removes("web-0") }},
+				step{before: func(s *scene) { s.recordMigrating("10.1.0.6"); s.cordon("a", true); s.removes("web-0") }},
 				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},
