@@ -395,11 +395,6 @@ func (s *scene) compare(when string) {
 	}
 }
 
-// asked reports whether the plugin has read a node from the API server since the row last counted that.
-func asked(node string) func(*scene) bool {
-	return func(s *scene) bool { return s.line.read(node) > s.reads }
-}
-
 // uses makes the agent of a node report that a pod of the row uses an address; "": no pod does.
 func (s *scene) uses(node, addr, pod string) {
 	s.t.Helper()

@@ -194,18 +194,6 @@ func (l *Ledger) Node(name string) (pool.Node, bool) {
 	return n.pool, true
 }
 
-// Unacknowledged returns the first of the addresses whose entry on the node is one that the agent may not know yet; not
-// valid: there is none. See pool.Entry.
-func (l *Ledger) Unacknowledged(name string, addrs []netip.Addr) netip.Addr {
-	n, _ := l.Node(name)
-	for _, a := range addrs {
-		if n.Entries[a].Unacknowledged() {
-			return a
-		}
-	}
-	return netip.Addr{}
-}
-
 // Nodes are the pools of all nodes, by name.
 func (l *Ledger) Nodes() []pool.Node {
 	l.mu.RLock()

@@ -25,18 +25,3 @@ func podLister(t *testing.T, pods ...*corev1.Pod) corelisters.PodLister {
 	}
 	return corelisters.NewPodLister(indexer)
 }
-
-// nodeLister lists what the watch of nodes shows. Nodes that are nil are left out.
-func nodeLister(t *testing.T, nodes ...*corev1.Node) corelisters.NodeLister {
-	t.Helper()
-	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})
-	for _, n := range nodes {
-		if n == nil {
-			continue
-		}
-		if err := indexer.Add(n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return corelisters.NewNodeLister(indexer)
-}
