@@ -133,6 +133,17 @@ func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, 
 	return agentview.Evidence{}, false
 }
 
+// Forget drops the answer to a question, so that it is asked anew: the answer says that an address is in use, and the
+// agent has reported otherwise since.
+func (s *Service) Forget(nodeName, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[nodeName]; n != nil {
+		delete(n.answers, key)
+		s.drop(nodeName)
+	}
+}
+
 // Changed tells the Service that the watch has shown another version of a CiliumNode, or that it is gone.
 func (s *Service) Changed(nodeName string) {
 	s.mu.Lock()

@@ -176,6 +176,17 @@ func TestService(t *testing.T) {
 			w.want("a", false)
 			w.wantWrites(1)
 		},
+		"an answer that was forgotten is asked for again": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			w.answer()
+			w.reconcile()
+			w.want("a", true)
+			w.s.Forget("n", "a")
+			w.want("a", false)
+			w.reconcile()
+			w.wantWrites(2)
+		},
 		"an agent that restores endpoints is waited for": func(w *world) {
 			w.want("a", false)
 			w.reconcile()

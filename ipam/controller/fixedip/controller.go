@@ -71,6 +71,7 @@ type Options struct {
 // Agents asks Cilium agents: see barrier.Service.
 type Agents interface {
 	Ask(node, question string, notify func()) (agentview.Evidence, bool)
+	Forget(node, question string)
 }
 
 var _ Agents = &barrier.Service{}

@@ -46,9 +46,11 @@ type stage struct {
 // agents answers questions with evidence, once it is set.
 type agents struct {
 	evidence *agentview.Evidence
-	// asked are the nodes that questions were about.
-	asked []string
+	// asked are the nodes that questions were about, forgotten those whose answers were dropped.
+	asked, forgotten []string
 }
+
+func (a *agents) Forget(node, _ string) { a.forgotten = append(a.forgotten, node) }
 
 func (a *agents) Ask(node, _ string, _ func()) (agentview.Evidence, bool) {
 	a.asked = append(a.asked, node)
@@ -116,6 +118,10 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 			}
 			if diff := cmp.Diff([]string{"n"}, s.agents.asked); diff != "" {
 				t.Errorf("asked (-want +got): %s", diff)
+			}
+			// An answer that lists the address proves nothing later either.
+			if forgotten := len(s.agents.forgotten) > 0; forgotten != (c.evidence == used && c.err != nil) {
+				t.Errorf("the answer is forgotten: %v", forgotten)
 			}
 			var now v1alpha1.FixedIP
 			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(c.record), &now); err != nil {

@@ -28,7 +28,8 @@ var errUnproved = errors.New("not proved yet")
 // prove returns nil if the agent of the node has confirmed what the action needs. asked is true if it has not answered
 // yet; again is queued when it has.
 func (c *Controller) prove(ctx context.Context, again reconcile.Request, key types.NamespacedName, s reclaim.State, a reclaim.Action) (asked bool, err error) {
-	evidence, answered := c.Agents.Ask(a.Node, c.question(key, s, a), func() { c.requeue(again) })
+	question := c.question(key, s, a)
+	evidence, answered := c.Agents.Ask(a.Node, question, func() { c.requeue(again) })
 	if !answered {
 		return true, nil
 	}
@@ -43,6 +44,10 @@ func (c *Controller) prove(ctx context.Context, again reconcile.Request, key typ
 	}
 	for _, addr := range a.Addrs {
 		if v := evidence.Judge(addr, owner, pods); v.State != agentview.Clear {
+			if _, listed := evidence.Used[addr]; listed {
+				// This answer will never prove it. The agent is asked again when it does not list the address any more.
+				c.Agents.Forget(a.Node, question)
+			}
 			return false, fmt.Errorf("%s: %w", v.Why, errUnproved)
 		}
 	}
