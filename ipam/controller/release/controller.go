@@ -180,12 +180,12 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []types.Namespa
 // those whose addresses are released. Key: the owner in the pool.
 func (c *Controller) confirm(ctx context.Context, reader nodeReader, identities []types.NamespacedName) (map[string]*v1alpha1.FixedIP, error) {
 	var mu sync.Mutex
-	records := map[string]*v1alpha1.FixedIP{}
-	calls, ctx := errgroup.WithContext(ctx)
+	records, deletes := map[string]*v1alpha1.FixedIP{}, map[types.NamespacedName]reclaim.State{}
+	calls, callCtx := errgroup.WithContext(ctx)
 	calls.SetLimit(parallelReads)
 	for _, key := range identities {
 		calls.Go(func() error {
-			s, ok, err := c.Gatherer.Identity(ctx, reader, key)
+			s, ok, err := c.Gatherer.Identity(callCtx, reader, key)
 			if err != nil {
 				return err
 			}
@@ -194,23 +194,33 @@ func (c *Controller) confirm(ctx context.Context, reader nodeReader, identities 
 				c.Again.Add(reconcile.Request{NamespacedName: key})
 				return nil
 			}
-			if a.Type == reclaim.DeleteRecord {
-				err := DeleteRecord(ctx, c.Live, c.Events, s)
-				if apierrors.IsConflict(err) {
-					c.Again.Add(reconcile.Request{NamespacedName: key})
-					return nil
-				}
-				if err != nil {
-					return fmt.Errorf("delete FixedIP %s: %w", key, err)
-				}
-			}
 			mu.Lock()
+			defer mu.Unlock()
+			if a.Type == reclaim.DeleteRecord {
+				deletes[key] = s
+			}
 			records[pool.OwnerKey(key.Namespace, key.Name)] = s.Record
-			mu.Unlock()
 			return nil
 		})
 	}
-	return records, calls.Wait()
+	if err := calls.Wait(); err != nil {
+		return nil, err
+	}
+	// One after the other: the order of the events is that of the pods.
+	for _, key := range identities {
+		s, ok := deletes[key]
+		if !ok {
+			continue
+		}
+		switch err := DeleteRecord(ctx, c.Live, c.Events, s); {
+		case apierrors.IsConflict(err):
+			c.Again.Add(reconcile.Request{NamespacedName: key})
+			delete(records, pool.OwnerKey(key.Namespace, key.Name))
+		case err != nil:
+			return nil, fmt.Errorf("delete FixedIP %s: %w", key, err)
+		}
+	}
+	return records, nil
 }
 
 // Node returns the node on which a Controller performs an action, as part of a batch; empty: the action is not a
