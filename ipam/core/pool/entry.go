@@ -126,10 +126,11 @@ func MoveTargetEntry(owner string) Entry { return Entry{Kind: MoveTarget, Pod: o
 // OwnerKey returns the owner under which the CNI plugin asks for a pod's address.
 func OwnerKey(namespace, podName string) string { return namespace + "/" + podName }
 
-// SplitOwnerKey is the inverse of OwnerKey. ok is false for owners that are not pods.
+// SplitOwnerKey is the inverse of OwnerKey. ok is false for owners that are not pods. No name has a semicolon, which
+// separates the fields of a resource.
 func SplitOwnerKey(owner string) (namespace, podName string, ok bool) {
 	namespace, podName, ok = strings.Cut(owner, "/")
-	if !ok || namespace == "" || podName == "" || strings.Contains(namespace, ".") || strings.Contains(podName, "/") {
+	if !ok || namespace == "" || podName == "" || strings.ContainsAny(namespace, ".;") || strings.ContainsAny(podName, "/;") {
 		return "", "", false
 	}
 	return namespace, podName, true

@@ -89,7 +89,7 @@ func FuzzEntry(f *testing.F) {
 		{"fixedip.io/cooldown", "since=2026-11-21T10:00:00Z"}, {"fixedip.io/cooldown", "owner=db/mysql-0"}, {"fixedip.io/cooldown", "soon"},
 		{"fixedip.io/moved", "node=node-1;pod=db/mysql-0"}, {"fixedip.io/moved", "node=node-1;pod=db/mysql-0;leaving"}, {"fixedip.io/moved", "leaving"},
 		{"fixedip.io/move-target", "pod=db/mysql-0"}, {"fixedip.io/move-target", "fixedip.io/moved"},
-		{"db/", ""}, {"/mysql-0", ""}, {"a/b/c", ""}, {"db/mysql-0 [restored]", "x"}, {"db/mysql-0", "//"}, {"db/mysql-0", ";;since=1970-01-01T00:00:00Z"},
+		{"db/", ""}, {"/mysql-0", ""}, {"a/b/c", ""}, {"db/mysql-0 [restored]", "x"}, {"db/mysql-0", "//"}, {"db/mysql-0", ";;since=1970-01-01T00:00:00Z"}, {";/0", ";/0/0"}, {"db/a;b", "db/Pod/a;b"},
 	} {
 		f.Add(s[0], s[1])
 	}
