@@ -192,9 +192,10 @@ func TestFailover(t *testing.T) {
 		},
 		"Migrate: nowhere to go, the pod waits without spinning, until there is": {
 			movable: true,
-			world:   failingOver("Migrate"),
+			// The scheduler has seen the FixedIP before the pod waits.
+			world: func(s *scene) { failingOver("Migrate")(s); s.recordMigrating("10.1.0.6") },
 			steps: placed(
-				step{before: func(s *scene) { s.recordMigrating("10.1.0.6"); s.cordon("a", true); s.removes("web-0") }},
+				step{before: func(s *scene) { s.cordon("a", true); s.removes("web-0") }},
 				step{rest: map[string]string{"web-0": unschedulable}, before: told(unconfirmed, allows("10.1.0.6"))},
 				step{at: preFilter},
 				step{at: preFilter},

@@ -27,12 +27,13 @@ type point string
 const (
 	preFilter point = "PreFilter"
 	// filter is the first Filter of a cycle. The others run after it, in parallel, and are not stopped.
-	filter    point = "Filter"
-	reserve   point = "Reserve"
-	unreserve point = "Unreserve"
-	preFlight point = "PreBindPreFlight"
-	preBind   point = "PreBind"
-	postBind  point = "PostBind"
+	filter     point = "Filter"
+	postFilter point = "PostFilter"
+	reserve    point = "Reserve"
+	unreserve  point = "Unreserve"
+	preFlight  point = "PreBindPreFlight"
+	preBind    point = "PreBind"
+	postBind   point = "PostBind"
 	// The following points are the saboteur's, which comes after the plugin.
 	permit       point = "Permit"
 	laterPreBind point = "later PreBind"
@@ -94,6 +95,7 @@ type watched struct {
 var (
 	_ framework.PreFilterPlugin   = &watched{}
 	_ framework.FilterPlugin      = &watched{}
+	_ framework.PostFilterPlugin  = &watched{}
 	_ framework.ReservePlugin     = &watched{}
 	_ framework.PreBindPlugin     = &watched{}
 	_ framework.PostBindPlugin    = &watched{}
@@ -138,6 +140,14 @@ func (w *watched) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.
 		w.gate.pass(filter, pod, func(sabotage) *fwk.Status { return nil })
 	})
 	return w.Plugin.Filter(ctx, state, pod, node)
+}
+
+func (w *watched) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (result *framework.PostFilterResult, status *fwk.Status) {
+	w.gate.pass(postFilter, pod, func(sabotage) *fwk.Status {
+		result, status = w.Plugin.PostFilter(ctx, state, pod, nodes)
+		return status
+	})
+	return result, status
 }
 
 func (w *watched) Reserve(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, node string) *fwk.Status {

@@ -57,9 +57,10 @@ type scene struct {
 	ns     string
 	line   *line
 	plugin *fixedip.Plugin
-	// cached are the pods as the scheduler's watch shows them.
-	cached corelisters.PodLister
-	want   stored
+	// cached and cachedNodes are the pods and nodes as the scheduler's watch shows them.
+	cached      corelisters.PodLister
+	cachedNodes corelisters.NodeLister
+	want        stored
 	// prober is the owner of pods that ask the plugin what it knows. It has no pods itself.
 	prober *appsv1.StatefulSet
 	// flockUID is the UID of the workload whose pods have slots, if the row has one.
@@ -68,6 +69,8 @@ type scene struct {
 	failing map[string]string
 	// reads is how often the plugin had read a node from the API server when the row last counted that.
 	reads int
+	// wakeups is how often the plugin had woken a pod when the row last counted that.
+	wakeups int
 	// passed counts the calls of each point of each pod. Key: pod and point.
 	passed map[string]int
 }
@@ -215,9 +218,18 @@ func (s *scene) offers(node, addr string) {
 	s.want.entry(node, addr, "", "")
 }
 
+// cordon cordons or uncordons a node, and waits until the watch of the scheduler, if that runs, shows it: a pod that is
+// created next must not be faster.
 func (s *scene) cordon(node string, yes bool) {
 	s.t.Helper()
 	s.patch(&corev1.Node{}, node, fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, yes))
+	if s.cachedNodes == nil {
+		return
+	}
+	s.until(fmt.Sprintf("node %s cordoned: %t", node, yes), func() bool {
+		n, err := s.cachedNodes.Get(node)
+		return err == nil && n.Spec.Unschedulable == yes
+	})
 }
 
 // statefulSet creates a StatefulSet whose pods are for the row's scheduler, and end at once when they are deleted.

@@ -76,9 +76,8 @@ type step struct {
 	then func(s *scene, want *stored)
 
 	// rest waits until these are the row's pods and what the scheduler says about each: see standing. Nothing may be stored
-	// meanwhile. If when is set, it has to be true as well.
+	// meanwhile.
 	rest map[string]string
-	when func(*scene) bool
 }
 
 // show formats a status as the tables have it: its code and its message.
@@ -145,7 +144,7 @@ func (p *player) start(r row) <-chan watch.Event {
 	dynamicClients, err := dynamic.NewForConfig(cfg)
 	p.must(err)
 	informers := scheduler.NewInformerFactory(clients, 0)
-	p.cached = informers.Core().V1().Pods().Lister()
+	p.cached, p.cachedNodes = informers.Core().V1().Pods().Lister(), informers.Core().V1().Nodes().Lister()
 	dynamicInformers := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClients, 0, metav1.NamespaceAll, nil)
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clients.EventsV1()})
 	cfg = rest.CopyConfig(cfg)
@@ -257,13 +256,7 @@ func (p *player) play(events <-chan watch.Event) {
 		if len(p.steps) == 0 {
 			return
 		}
-		var again <-chan time.Time
-		if p.steps[0].when != nil {
-			// No call and no event comes when it becomes true.
-			again = time.After(5 * time.Millisecond)
-		}
 		select {
-		case <-again:
 		case c := <-p.gate.calls:
 			p.call(c)
 		case e, ok := <-events:
@@ -369,9 +362,6 @@ func (p *player) rested() bool {
 	p.t.Helper()
 	if want := p.steps[0].rest; want != nil {
 		if !maps.EqualFunc(want, p.standings(), func(w, got string) bool { return p.says(got, w) }) {
-			return false
-		}
-		if when := p.steps[0].when; when != nil && !when(p.scene) {
 			return false
 		}
 		p.compare("at rest")

@@ -6,6 +6,7 @@ package framework
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,19 +40,37 @@ func (s *scene) joins(name string) {
 	})
 }
 
+// slotName is the name of the FixedIP of a slot of the flock.
+func slotName(addr string) string { return "web-" + strings.ReplaceAll(addr, ".", "-") }
+
+// recordSlot creates the FixedIP of a slot of the flock on node a. pod has the slot, or had it last.
+func (s *scene) recordSlot(pod, addr string) {
+	s.t.Helper()
+	spec := v1alpha1.FixedIPSpec{
+		IPs: []string{addr}, NodeName: "a", PodName: pod, Slot: true, Owner: v1alpha1.OwnerReference{APIVersion: "example.com/v1", Kind: "Flock", Name: "web", UID: s.flockUID},
+		Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
+	}
+	s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: slotName(addr)}, Spec: spec})
+	s.want.Records[slotName(addr)] = spec
+}
+
 // vacates has the FixedIP of the slot of web-x say which pod has vacated it.
 func (s *scene) vacates(pod string) {
 	s.t.Helper()
-	const name = "web-10-1-0-6"
+	name := slotName("10.1.0.6")
 	if _, exists := s.want.Records[name]; !exists {
-		spec := v1alpha1.FixedIPSpec{
-			IPs: []string{"10.1.0.6"}, NodeName: "a", PodName: "web-x", Slot: true, Owner: v1alpha1.OwnerReference{APIVersion: "example.com/v1", Kind: "Flock", Name: "web", UID: s.flockUID},
-			Reclaim: v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain},
-		}
-		s.create(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}, Spec: spec})
-		s.want.Records[name] = spec
+		s.recordSlot("web-x", "10.1.0.6")
 	}
 	s.status(name, fmt.Sprintf(`{"status":{"vacatedBy":%q}}`, pod))
+}
+
+// vacant creates a slot of the flock on node a whose pod is gone, before the scheduler starts.
+func (s *scene) vacant(pod, addr string) {
+	s.t.Helper()
+	owner, resource := s.ns+"/"+pod, s.ns+"/Flock.example.com/web"
+	s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{"owner":%q,"resource":%q}}}}}`, addr, owner, resource))
+	s.want.entry("a", addr, owner, resource)
+	s.recordSlot(pod, addr)
 }
 
 // notVacated is why a pod of the flock waits before the controller says that the slot of web-x is vacated.
@@ -159,23 +178,25 @@ func TestSlots(t *testing.T) {
 			),
 		},
 		"a slot whose node is cordoned is waited for, by one pod": {
-			world: world,
-			steps: flocked(
-				step{before: func(s *scene) {
-					s.cordon("a", true)
-					s.cordon("b", false)
-					s.removes("web-x")
-					s.vacates("web-x")
-					s.joins("web-y")
-				}},
-				step{rest: map[string]string{"web-y": slotCordoned}, before: func(s *scene) { s.joins("web-z") }},
-				step{at: preBind, pod: "web-z", then: slotted("web-z", "b", "10.2.0.6")},
-				step{at: bind, pod: "web-z", then: bound("web-z", "b")},
-				step{rest: map[string]string{"web-y": slotCordoned, "web-z": "on b"}, before: func(s *scene) { s.cordon("a", false) }},
-				step{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
-				step{at: bind, pod: "web-y", then: bound("web-y", "a")},
-				step{rest: map[string]string{"web-y": "on a", "web-z": "on b"}},
-			),
+			// The scheduler has seen that the slot is vacated before the pod comes.
+			world: func(s *scene) {
+				s.node("b", "10.2.0.0/29")
+				s.node("a", "10.1.0.0/29")
+				s.cordon("a", true)
+				s.flock()
+				s.vacant("web-x", "10.1.0.6")
+				s.vacates("web-x")
+				s.joins("web-y")
+			},
+			steps: []step{
+				{rest: map[string]string{"web-y": slotCordoned}, before: func(s *scene) { s.joins("web-z") }},
+				{at: preBind, pod: "web-z", then: slotted("web-z", "b", "10.2.0.6")},
+				{at: bind, pod: "web-z", then: bound("web-z", "b")},
+				{rest: map[string]string{"web-y": slotCordoned, "web-z": "on b"}, before: func(s *scene) { s.cordon("a", false) }},
+				{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+				{at: bind, pod: "web-y", then: bound("web-y", "a")},
+				{rest: map[string]string{"web-y": "on a", "web-z": "on b"}},
+			},
 		},
 		"a slot that was taken over meanwhile is not taken again": {
 			world: world,

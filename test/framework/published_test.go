@@ -1,0 +1,309 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package framework
+
+import (
+	"fmt"
+	"testing"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The controller asks agents and publishes the answers. The rows play the controller: a pod waits until the answer that
+// it needs is published, is then woken at once and once, and misses no answer that is published during its cycle.
+
+// adoptedAt is when an address became web-0's that the agent has not acknowledged.
+const adoptedAt = "2026-11-25T09:00:00Z"
+
+// adopted is twoNodes with an entry of web-0 that the agent has not acknowledged.
+func adopted(s *scene) {
+	twoNodes(s)
+	s.owns(adoptedAt)
+}
+
+// wakeups returns how often the plugin has put a pod back into the scheduling queue. The scheduler itself does so too.
+func wakeups(t *testing.T) (sum int) {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "fixedip_requeues_total" {
+			for _, m := range f.GetMetric() {
+				sum += int(m.GetCounter().GetValue())
+			}
+		}
+	}
+	return sum
+}
+
+// countsWakeups begins to count for woken.
+func countsWakeups(s *scene) { s.wakeups = wakeups(s.t) }
+
+// woken fails the row unless the plugin has woken pods this many times since.
+func woken(want int) func(*scene) {
+	return func(s *scene) {
+		s.t.Helper()
+		if got := wakeups(s.t) - s.wakeups; got != want {
+			s.t.Errorf("the plugin woke pods %d times, want %d", got, want)
+		}
+	}
+}
+
+// ownsByHand is owns for an entry that a user wrote.
+func (s *scene) ownsByHand(since string) {
+	s.t.Helper()
+	resource := ""
+	if since != "" {
+		resource = ";since=" + since
+	}
+	s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-0", resource))
+	s.want.entry("a", "10.1.0.6", s.ns+"/web-0", resource)
+}
+
+func TestAcknowledged(t *testing.T) {
+	onA := []step{
+		{at: bind, then: bound("web-0", "a")},
+		{rest: map[string]string{"web-0": "on a"}},
+	}
+	play(t, map[string]row{
+		"an acknowledgement during the cycle is not missed": {
+			world: adopted,
+			steps: append([]step{
+				{at: preFilter, before: func(s *scene) { s.owns("") }, answer: "*"},
+			}, onA...),
+		},
+		"an entry that only the API server shows is not trusted before it is acknowledged": {
+			world: twoNodes,
+			steps: placed(append([]step{
+				{before: func(s *scene) { s.removes("web-0") }},
+				{at: preBind, before: func(s *scene) { s.line.hold(); s.owns(adoptedAt) }, answer: "Unschedulable: " + unacknowledged},
+				{at: unreserve, before: func(s *scene) { s.line.release() }},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: " + unacknowledged + "*"}, before: func(s *scene) { s.owns("") }},
+			}, onA...)...),
+		},
+		"a pod without a fixed address waits for the entry of its name": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.ownsByHand(adoptedAt)
+				s.barePod()
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) couldn't take a pod of this name: " + unacknowledged + "*"},
+					before: func(s *scene) { s.ownsByHand("") }},
+				{at: preFilter, answer: "Skip"},
+			}, onA...),
+		},
+	})
+}
+
+func TestVacated(t *testing.T) {
+	world := func(s *scene) {
+		s.node("b", "10.2.0.0/29")
+		s.node("a", "10.1.0.0/29")
+		s.flock()
+		s.vacant("web-x", "10.1.0.6")
+		s.joins("web-y")
+	}
+	takesOver := []step{
+		{at: preBind, pod: "web-y", then: slotted("web-y", "a", "10.1.0.6")},
+		{at: bind, pod: "web-y", then: bound("web-y", "a")},
+	}
+	play(t, map[string]row{
+		"a slot that becomes vacant wakes the pod once, and one that another pod vacated before does not": {
+			world: func(s *scene) {
+				world(s)
+				s.vacates("web-w")
+			},
+			steps: append(append([]step{
+				{rest: map[string]string{"web-y": notVacated}, before: func(s *scene) {
+					countsWakeups(s)
+					s.vacates("web-x")
+				}},
+				{at: preFilter, pod: "web-y"},
+			}, takesOver...), step{rest: map[string]string{"web-y": "on a"}, before: woken(1)}),
+		},
+		"a slot that becomes vacant during the cycle is not missed": {
+			world: world,
+			steps: append(append([]step{
+				{at: preFilter, pod: "web-y", before: func(s *scene) { s.vacates("web-x") }, answer: "*"},
+			}, takesOver...), step{rest: map[string]string{"web-y": "on a"}}),
+		},
+		"a slot that becomes vacant wakes one pod, and the next slot the next": {
+			world: func(s *scene) {
+				world(s)
+				s.vacant("web-w", "10.1.0.5")
+			},
+			steps: append(append([]step{
+				{rest: map[string]string{"web-y": bothOccupied}, before: func(s *scene) { s.joins("web-z") }},
+				{rest: map[string]string{"web-y": bothOccupied, "web-z": bothOccupied}, before: func(s *scene) { countsWakeups(s); s.vacates("web-x") }},
+			}, takesOver...), []step{
+				{rest: map[string]string{"web-y": "on a", "web-z": bothOccupied}, before: func(s *scene) {
+					woken(1)(s)
+					s.status(slotName("10.1.0.5"), `{"status":{"vacatedBy":"web-w"}}`)
+				}},
+				{at: preBind, pod: "web-z", then: slotted("web-z", "a", "10.1.0.5")},
+				{at: bind, pod: "web-z", then: bound("web-z", "a")},
+				{rest: map[string]string{"web-y": "on a", "web-z": "on a"}, before: woken(2)},
+			}...),
+		},
+		"the slot of a pod that has ended is taken over while the pod exists": {
+			world: func(s *scene) {
+				s.node("b", "10.2.0.0/29")
+				s.cordon("b", true)
+				s.node("a", "10.1.0.0/29")
+				s.flock()
+				s.joins("web-x")
+			},
+			steps: append(flocked(step{before: func(s *scene) {
+				// As a kubelet does when it is asked to end a pod.
+				s.must(s.api.Delete(within(s.t), s.pod("web-x"), client.GracePeriodSeconds(30)))
+				s.must(s.api.Status().Patch(within(s.t), s.pod("web-x"), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
+				s.vacates("web-x")
+				s.joins("web-y")
+			}}), append(takesOver[:2:2], step{rest: map[string]string{"web-x": "on a", "web-y": "on a"}})...),
+		},
+	})
+}
+
+// bothOccupied is why pods of the flock wait for two slots whose pods are gone.
+const bothOccupied = "Unschedulable: 0/2 nodes are available: its Flock has 2 addresses whose pods are gone or going, and it takes over one of them: " +
+	"10.1.0.6 on node a (the controller waits for the agent there to confirm that NS/web-x has stopped), 10.1.0.5 on node a (the controller waits for the agent there to confirm that NS/web-w has stopped)*"
+
+// recordedOnA is a cluster in which the address of web-0 on node a has a FixedIP without a failover policy, and node b has
+// room.
+func recordedOnA(s *scene) {
+	s.node("b", "10.2.0.0/29")
+	oneNode(s)
+	s.record("web-0", "web", "a", "10.1.0.6")
+}
+
+// leavesA cordons node a and deletes web-0.
+func leavesA(s *scene) {
+	s.cordon("a", true)
+	s.removes("web-0")
+}
+
+// belongsToA is why web-0 waits while node a is cordoned.
+const belongsToA = "its address 10.1.0.6 belongs to node a, which is cordoned; uncordon it; "
+
+func TestMovable(t *testing.T) {
+	const (
+		listed   = "the agent on node a still lists fd00:1::7 as used"
+		notReady = "its old pod may still run there: node a is not ready"
+	)
+	says := func(text string) map[string]string {
+		return map[string]string{"web-0": "Unschedulable: *" + text + "*"}
+	}
+	onB := func(then func(*scene)) []step {
+		return []step{
+			{at: bind, then: bound("web-0", "b")},
+			{rest: map[string]string{"web-0": "on b"}, before: then},
+		}
+	}
+	// announced is what a move stores that stops before it decides anything, and completed what it stores later.
+	announced := func(s *scene, want *stored) {
+		want.entry("b", "10.1.0.6", "fixedip.io/move-target", "pod="+s.ns+"/web-0")
+		want.Writes++
+	}
+	completed := func(s *scene, want *stored) { movedToB(s, want); want.Writes-- }
+	play(t, map[string]row{
+		"the permission to move wakes the pod once, and nothing else in the status does": {
+			failover: "Migrate", movable: true,
+			world: recordedOnA,
+			steps: placed([]step{
+				{before: leavesA},
+				{rest: says(belongsToA + unconfirmed), before: func(s *scene) {
+					countsWakeups(s)
+					s.status("web-0", `{"status":{"phase":"Reserved"}}`)
+					// If that woke web-0, it would be tried before the next pod.
+					s.statefulSet("db")
+				}},
+				{at: preBind, pod: "db-0", then: func(s *scene, want *stored) {
+					want.entry("b", "10.2.0.6", s.ns+"/db-0", s.ns+"/StatefulSet/db")
+					want.Writes++
+				}},
+				{at: bind, pod: "db-0", then: bound("db-0", "b")},
+				{rest: map[string]string{"db-0": "on b", "web-0": "Unschedulable: *" + unconfirmed + "*"}, before: func(s *scene) {
+					woken(0)(s)
+					allows()(s)
+				}},
+				{at: preFilter},
+				{at: preFilter},
+				{at: preBind, then: movedToB},
+				{at: bind, then: bound("web-0", "b")},
+				// The second time it is told to try other nodes.
+				{rest: map[string]string{"db-0": "on b", "web-0": "on b"}, before: woken(2)},
+			}...),
+		},
+		"the permission to move that is given during the cycle is not missed": {
+			failover: "Migrate", movable: true,
+			world: recordedOnA,
+			steps: placed(append([]step{
+				{before: leavesA},
+				{at: postFilter, before: func(s *scene) { countsWakeups(s); allows()(s) }, answer: "Unschedulable: " + belongsToA + unconfirmed + "10.1.0.6"},
+				{at: preFilter},
+				{at: preBind, then: movedToB},
+			}, onB(woken(2))...)...),
+		},
+		"a pod with the permission to move stays while the agent lists one of its addresses": {
+			failover: "Migrate", movable: true,
+			families: []string{"IPv4", "IPv6"},
+			world: func(s *scene) {
+				bothAtHome(s)
+				s.record("web-0", "web", "a", "10.1.0.6", "fd00:1::7")
+			},
+			steps: append([]step{
+				{at: preBind, then: claimed("a", "10.1.0.6", "fd00:1::7")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}, before: func(s *scene) { s.uses("a", "fd00:1::7", "web-0"); swap(s) }},
+				{rest: says(listed), before: allows()},
+				{at: postFilter, answer: "Unschedulable: *" + listed},
+				{rest: says(listed), before: func(s *scene) { s.uses("a", "fd00:1::7", "") }},
+				{at: preBind, then: bothMovedToB},
+			}, onB(nil)...),
+		},
+		"a pod with the permission to move stays while its node is not ready": {
+			failover: "Migrate", movable: true,
+			world: recordedOnA,
+			steps: placed(append([]step{
+				{before: func(s *scene) { s.ready("a", corev1.ConditionUnknown); leavesA(s) }},
+				{rest: says(notReady), before: allows()},
+				{at: postFilter, answer: "Unschedulable: *" + notReady + "*"},
+				{rest: says(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
+				{at: preBind, then: movedToB},
+			}, onB(nil)...)...),
+		},
+		"a node that is not ready any more when its address is to move keeps it": {
+			failover: "Migrate", movable: true,
+			world: recordedOnA,
+			steps: placed(append([]step{
+				{before: leavesA},
+				{rest: says(unconfirmed), before: allows()},
+				{at: preBind, before: func(s *scene) { s.ready("a", corev1.ConditionUnknown) },
+					answer: "Unschedulable: the address decided for the pod was lost: node a is not ready: its old pod may still run; it is tried again"},
+				{rest: says(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
+				{at: preBind, then: movedToB},
+			}, onB(nil)...)...),
+		},
+		"an address that the agent lists when it is to move stays, although the watch does not show that": {
+			failover: "Migrate", movable: true,
+			world: recordedOnA,
+			steps: placed(append([]step{
+				{before: leavesA},
+				{rest: says(unconfirmed), before: allows()},
+				{at: preBind, before: func(s *scene) { s.line.hold(); s.uses("a", "10.1.0.6", "web-0") }, then: announced,
+					answer: "Unschedulable: the address decided for the pod was lost: have 10.1.0.6, at home on node a, on node b instead of a: 10.1.0.6 is listed as used on node a: its old pod may still run; it is tried again"},
+				{at: unreserve, before: func(s *scene) { s.line.release() }},
+				{rest: says("the agent on node a still lists 10.1.0.6 as used"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
+				{at: preBind, then: completed},
+			}, onB(nil)...)...),
+		},
+	})
+}
