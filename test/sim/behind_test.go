@@ -33,7 +33,7 @@ func TestKeptBehindTheAgent(t *testing.T) {
 		oldrand.Seed(1)
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
-			w := newWorld(ctx, kinds, map[string]int{})
+			w := newWorld(ctx, kinds, setup{}, map[string]int{})
 			w.settle(seed * 0x9e3779b97f4a7c15)
 			scheduler := schedulersThen[seed%3]
 			switch {

@@ -37,6 +37,8 @@ type checks struct {
 	stood map[[2]string]bool
 	// bare are the pods that were bound to an entry that was gone by then. Key: their UID.
 	bare map[types.UID]bool
+	// lostSlots are the pods whose slot had no FixedIP yet when the CiliumNode was deleted. Key: their UID.
+	lostSlots map[types.UID]bool
 	// byUser are the records that a person made or released. Key: their UID.
 	byUser map[types.UID]bool
 	// parted is when a pod last let go of an address.
@@ -51,7 +53,7 @@ type checks struct {
 type running struct{ node, ip, owner string }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, stood: map[[2]string]bool{}, bare: map[types.UID]bool{}, byUser: map[types.UID]bool{},
+	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, stood: map[[2]string]bool{}, bare: map[types.UID]bool{}, lostSlots: map[types.UID]bool{}, byUser: map[types.UID]bool{},
 		parted: map[running]time.Time{}, hasty: map[running]bool{}}
 }
 
@@ -84,6 +86,8 @@ func (c *checks) check(k *kind, e event, by string) {
 		c.checkRecord(e, by)
 	case statefulSets:
 		c.noteWorkload(e)
+	case replicaSets:
+		c.noteReplicaSet(e)
 	case pods:
 		c.checkBind(e, by)
 	}
@@ -123,8 +127,17 @@ func (c *checks) checkPool(e event, by string) {
 				}
 			}
 		}
+		if isProduct(by) && before.Owner != now.Owner && isPod(before.Owner) && isPod(now.Owner) {
+			c.w.stats["slot taken over"]++
+			if !c.isSlot(now.Owner) || before.Resource != now.Resource {
+				c.violate("no hijack: %s on %s is given to %s, and was %s's", ip, after.Name, now.Owner, before.Owner)
+			}
+		}
 		if isProduct(by) && before.Owner != now.Owner && isPod(now.Owner) {
 			c.checkOwner(after.Name, ip, now.Owner, stood && before.Owner == "")
+		}
+		if isProduct(by) && now.Owner == "" && c.w.isStrict(after.Name) {
+			c.violate("strict: %s becomes a dynamic entry of the strict node %s", ip, after.Name)
 		}
 		if isProduct(by) && now.Owner == "" {
 			c.checkDynamic(after.Name, ip)
@@ -219,10 +232,17 @@ func (c *checks) checkBind(e event, by string) {
 	if !ok || !isProduct(by) || pod.Spec.NodeName == "" || pod.Annotations[identity.AnnotationEnabled] != "" {
 		return
 	}
+	if metav1.GetControllerOfNoCopy(pod) == nil && !c.w.isStrict(pod.Spec.NodeName) {
+		// It has no fixed address, and gets a dynamic one.
+		return
+	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
 	if cn != nil {
 		for _, entry := range cn.Spec.IPAM.Pool {
 			if entry.Owner == keyOf(pod) {
+				if metav1.GetControllerOfNoCopy(pod) == nil {
+					c.w.stats["unreserved pod bound to a strict node"]++
+				}
 				return
 			}
 		}
@@ -230,6 +250,9 @@ func (c *checks) checkBind(e event, by string) {
 	// A scheduler whose watch is behind takes what stood for what stands. Whoever gave that back looks after it.
 	if !c.stood[[2]string{pod.Spec.NodeName, keyOf(pod)}] {
 		c.violate("claimed: pod %s is bound to %s by %s, whose pool never had anything for it", keyOf(pod), pod.Spec.NodeName, by)
+	}
+	if c.w.isStrict(pod.Spec.NodeName) {
+		c.w.stats["bound to a strict node without an entry"]++
 	}
 	c.w.stats["bound to an entry that was gone"]++
 	c.bare[pod.UID] = true
@@ -259,6 +282,9 @@ func (c *checks) checkRecord(e event, by string) {
 		}
 		return
 	}
+	if _, label := c.w.labelled(now); e.before == nil && label {
+		c.w.stats["pod adopted by the selector"]++
+	}
 	if e.before == nil {
 		c.byUser[now.UID] = by == "user"
 	}
@@ -280,6 +306,10 @@ const absenceCounts = 500 * time.Millisecond
 // checkGoing is told of every FixedIP that is asked to go.
 func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
 	if !isProduct(by) {
+		return
+	}
+	if r.Spec.Owner.Kind == replicaSets.gvk.Kind {
+		c.checkSlotGoing(r, by)
 		return
 	}
 	set, exists := one[*appsv1.StatefulSet](c.w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)

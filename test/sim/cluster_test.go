@@ -52,22 +52,24 @@ func (w *world) clusterDeeds(now time.Time) []deed {
 			add("statefulset rolls "+pod.Name, func() { w.deletePod(pod, "statefulset") })
 		}
 	}
+	d = append(d, w.replicaSetDeeds()...)
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		owner := metav1.GetControllerOfNoCopy(pod)
 		if owner != nil {
 			s, ok := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+owner.Name)
 			switch {
-			case !ok || s.UID != owner.UID:
+			case !w.controllerExists(owner):
 				if pod.DeletionTimestamp == nil {
 					add("garbage collector deletes "+pod.Name, func() { w.deletePod(pod, "gc") })
 				}
-			case ordinal(pod.Name) >= int(*s.Spec.Replicas) && pod.DeletionTimestamp == nil:
+			case ok && ordinal(pod.Name) >= int(*s.Spec.Replicas) && pod.DeletionTimestamp == nil:
 				add("statefulset deletes "+pod.Name, func() { w.deletePod(pod, "statefulset") })
 			}
 		}
 		if pod.Spec.NodeName == "" {
 			if pod.Spec.SchedulerName != schedulerName && pod.DeletionTimestamp == nil {
-				if ready := w.readyNodes(); len(ready) > 0 {
+				// A strict node has no address for a pod of another scheduler, so that a taint keeps those from it.
+				if ready := slices.DeleteFunc(w.readyNodes(), w.isStrict); len(ready) > 0 {
 					add("default scheduler binds "+pod.Name, func() {
 						target := ready[w.choose(len(ready))]
 						_ = w.server.bind(keyOf(pod), &corev1.Binding{Target: corev1.ObjectReference{Name: target}}, "default-scheduler")

@@ -14,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -47,7 +46,7 @@ const coolDown = time.Minute
 // clusterPool is small: subnets run out, and so do the addresses in them.
 var clusterPool = address.ClusterPool{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}
 
-func controllerConfig() ipamconfig.Config {
+func controllerConfig(s setup) ipamconfig.Config {
 	verify := conformance.DefaultConfig()
 	verify.Endpoints = false
 	return ipamconfig.Config{
@@ -56,7 +55,7 @@ func controllerConfig() ipamconfig.Config {
 		SubnetPolicy:       subnetplan.Inherit,
 		SubnetHold:         2 * time.Minute,
 		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
-		StrictNodes:        labels.Nothing(),
+		StrictNodes:        s.strictNodes(),
 		WritesPerMinute:    30,
 		StripManagedFields: true,
 		CoolDown:           coolDown,
@@ -64,7 +63,8 @@ func controllerConfig() ipamconfig.Config {
 		FinalizerDeadline:  10 * time.Minute,
 		SweepInterval:      ipamconfig.DefaultSweepInterval,
 		Namespace:          "kube-system",
-		Adoption:           identity.Adoption{Schedulers: []string{schedulerName}},
+		Adoption:           identity.Adoption{Selector: s.adoptionSelector(), Schedulers: []string{schedulerName}},
+		Workloads:          s.workloads(),
 		Verify:             verify,
 	}
 }
@@ -85,7 +85,7 @@ type controller struct {
 func (w *world) startController() *controller {
 	c := &controller{process: w.newProcess("controller")}
 	c.busySince = c.oldest
-	cfg := controllerConfig()
+	cfg := controllerConfig(w.setup)
 	if errs := cfg.Validate(); len(errs) > 0 {
 		panic(errs.ToAggregate())
 	}
@@ -115,6 +115,11 @@ func (w *world) startController() *controller {
 		if s, ok := r.(*workloads.Store); ok {
 			if err := s.Lend(identity.StatefulSets, c.informer(statefulSets)); err != nil {
 				panic(err)
+			}
+			if w.setup.slots {
+				if err := s.Lend(identity.ReplicaSets, c.informer(replicaSets)); err != nil {
+					panic(err)
+				}
 			}
 			c.run(r)
 		}

@@ -26,8 +26,14 @@
 //
 // How far an agent that is heard of may be behind is bounded where the product counts on it: see lag_test.go.
 //
-// At the end of a run nothing goes wrong any more, and the world has to come to rest: all pods run with what
-// is kept for them, nothing is left of what is gone, and nobody writes anything.
+// Each run draws a setup (setup_test.go): a ReplicaSet whose pods take over slots, strict nodes, and the adoption of pods
+// by a selector. Watches deliver writes inside a scheduling cycle too (cycle_test.go).
+//
+// Not modelled: IPv6, CiliumEndpoints and the controller that looks after them, the ReplicaSets of a Deployment, pods
+// with a stable name that another scheduler places, volumes.
+//
+// At the end of a run nothing goes wrong any more, and the world has to come to rest: every pod runs with the addresses
+// reserved for it, nothing is left of deleted objects, and the product writes nothing.
 //
 //	make sim STEPS=1000000 SEED=1   many runs; a failure prints its story
 //	make sim-mutations              bugs that are put into the product on purpose have to be noticed

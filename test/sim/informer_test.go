@@ -6,11 +6,14 @@ package sim
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -42,8 +45,14 @@ type informer struct {
 	// next is the next write in the history of the kind; only counted from the first list on.
 	next   int
 	synced bool
+	// filled is synced for goroutines of the product.
+	filled atomic.Bool
 	// broken: the watch has ended, and the next thing is a list.
 	broken bool
+	// version is that of the last write or list that was taken in whole.
+	version atomic.Int64
+	// failed is called when a watch has ended; nil: nothing is.
+	failed toolscache.WatchErrorHandlerWithContext
 	// stalled: nothing comes, and nothing says so, while everything else goes on.
 	stalled bool
 }
@@ -68,16 +77,26 @@ func (i *informer) step(stale int) string {
 		n := max(0, len(history)-stale)
 		i.list(n)
 		i.synced = true
+		i.filled.Store(true)
 		return fmt.Sprintf("%s lists %ss as of write %d of %d", i.from, i.of, n, len(history))
 	case i.broken:
 		n := max(i.next, len(history)-stale)
 		i.broken = false
+		if i.failed != nil {
+			i.failed(i.from.ctx, nil, io.EOF)
+		}
 		i.list(n)
 		return fmt.Sprintf("%s lists %ss anew as of write %d of %d", i.from, i.of, n, len(history))
 	}
 	e := history[i.next]
 	i.next++
-	i.set(e.key(), e.after, false)
+	if last, known, _ := i.indexer.GetByKey(e.key()); e.after == nil && known {
+		// A handler is told of the last version, which the watch has not shown before.
+		i.drop(last, i.transformed(e.before))
+	} else {
+		i.set(e.key(), e.after, false)
+	}
+	i.version.Store(e.rev)
 	return fmt.Sprintf("%s sees %s", i.from, i.from.w.describe(i.of, e))
 }
 
@@ -97,6 +116,9 @@ func (i *informer) list(n int) {
 			i.drop(last, toolscache.DeletedFinalStateUnknown{Key: key, Obj: last})
 		}
 	}
+	if n > 0 {
+		i.version.Store(i.from.w.server.history[i.of][n-1].rev)
+	}
 }
 
 // set brings one object up to date, and tells of it.
@@ -108,13 +130,7 @@ func (i *informer) set(key string, after client.Object, initial bool) {
 		}
 		return
 	}
-	var now any = after.DeepCopyObject()
-	if i.transform != nil {
-		var err error
-		if now, err = i.transform(now); err != nil {
-			panic(err)
-		}
-	}
+	now := i.transformed(after)
 	if err := i.indexer.Add(now); err != nil {
 		panic(err)
 	}
@@ -127,6 +143,19 @@ func (i *informer) set(key string, after client.Object, initial bool) {
 		// What a handler begins in the background comes before what the next one hears: one of the two has to be first.
 		synctest.Wait()
 	}
+}
+
+// transformed returns an object as the cache keeps it.
+func (i *informer) transformed(o client.Object) any {
+	var now any = o.DeepCopyObject()
+	if i.transform == nil {
+		return now
+	}
+	now, err := i.transform(now)
+	if err != nil {
+		panic(err)
+	}
+	return now
 }
 
 func (i *informer) drop(last, tell any) {
@@ -149,7 +178,7 @@ func (i *informer) told() []toolscache.ResourceEventHandler {
 type registration struct{ *informer }
 
 // HasSynced tells whether the handler was told of all that was listed first.
-func (r registration) HasSynced() bool { return r.synced }
+func (r registration) HasSynced() bool { return r.filled.Load() }
 
 // AddEventHandler has a handler told of what is there and of each change.
 func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
@@ -170,9 +199,17 @@ func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler,
 	return i.AddEventHandler(h)
 }
 
+func (i *informer) SetWatchErrorHandlerWithContext(h toolscache.WatchErrorHandlerWithContext) error {
+	i.failed = h
+	return nil
+}
+
+// LastSyncResourceVersion is the version up to which all was taken in.
+func (i *informer) LastSyncResourceVersion() string { return strconv.FormatInt(i.version.Load(), 10) }
+
 func (i *informer) GetStore() toolscache.Store                  { return i.indexer }
 func (i *informer) GetIndexer() toolscache.Indexer              { return i.indexer }
-func (i *informer) HasSynced() bool                             { return i.synced }
+func (i *informer) HasSynced() bool                             { return i.filled.Load() }
 func (i *informer) IsStopped() bool                             { return i.from.dead() }
 func (i *informer) SetTransform(toolscache.TransformFunc) error { return nil }
 func (i *informer) AddIndexers(add toolscache.Indexers) error   { return i.indexer.AddIndexers(add) }

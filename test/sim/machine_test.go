@@ -88,6 +88,9 @@ func (w *world) newMachine() *machine {
 	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), pods: map[string]*corev1.Pod{}, boxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[string]string{}}
 	m.nextPod, m.nextNode = len(w.server.history[pods]), len(w.server.history[ciliumNodes])
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name}}
+	if w.setup.strict && w.machinesMade%2 == 0 {
+		node.Labels = map[string]string{strictLabel: "true"}
+	}
 	if _, err := w.server.create(nodes, node, "kubelet"); err != nil {
 		panic(err)
 	}
@@ -147,6 +150,7 @@ func (m *machine) remakeCiliumNode() {
 // kubelet has reported the addresses of all pods: an address that only the agent knows can't be kept, since the pool
 // that listed it is gone.
 func (m *machine) loseCiliumNode() {
+	m.w.noteLostSlots(m)
 	_ = m.w.server.remove(ciliumNodes, m.name, nil, true, "user")
 	m.ipam.See(nil)
 	m.nextNode, m.remade = len(m.w.server.history[ciliumNodes]), true

@@ -34,6 +34,9 @@ func (w *world) settle(seed uint64) {
 	for _, name := range []string{"a", "b"} {
 		w.makeSet(name)
 	}
+	if w.setup.slots {
+		w.makeReplicaSet()
+	}
 	w.settleDown()
 	for range settleSteps {
 		if err := w.broken(); err != nil {
@@ -173,6 +176,7 @@ func (w *world) plots() []deed {
 			})
 		}
 	}
+	d = append(d, w.slotPlots()...)
 	return append(d, w.plays()...)
 }
 

@@ -34,6 +34,7 @@ const (
 // rest ends all that is out of order, and lets the world come to rest.
 func (w *world) rest() error {
 	w.tell("** nothing goes wrong from here on")
+	w.resting = true
 	for _, p := range w.live() {
 		p.cut = false
 		for _, i := range p.informers {
@@ -57,6 +58,10 @@ func (w *world) rest() error {
 		}
 	}
 	for len(w.server.list(nodes)) < 2 {
+		w.newMachine()
+	}
+	for w.setup.strict && !slices.ContainsFunc(w.machines, func(m *machine) bool { return w.hasNode(m) && !w.isStrict(m.name) }) {
+		// Pods of the default scheduler need a node.
 		w.newMachine()
 	}
 	began, joined := time.Now(), time.Now()
@@ -128,6 +133,12 @@ func (w *world) keptFor(ip string) string {
 		}
 	}
 	return ""
+}
+
+// hasNode reports whether the Node of a machine exists.
+func (w *world) hasNode(m *machine) bool {
+	_, exists := one[*corev1.Node](w.server, nodes, m.name)
+	return exists
 }
 
 // homeless tells whether a FixedIP keeps an address that is in no node's subnet.
@@ -202,6 +213,9 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 	}
 	if s, ok := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+owner.Name); ok && s.Annotations[request.AnnotationIPs] != "" {
 		return true
+	}
+	if owner.Kind == replicaSets.gvk.Kind {
+		return w.mayWaitForSlot(owner)
 	}
 	r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, keyOf(pod))
 	return ok && (w.byUser[r.UID] || w.stranded(r))

@@ -5,7 +5,6 @@ package sim
 
 import (
 	"context"
-	"fmt"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"regexp"
 	"slices"
@@ -47,6 +46,8 @@ type scheduler struct {
 	// activated are pods that the plugin wants tried again, which it says from a goroutine of its own, too.
 	// w.mu guards them.
 	activated []types.UID
+	// snapshot is what the scheduler knew of nodes and pods when the last scheduling cycle began.
+	snapshot []fwk.NodeInfo
 }
 
 // pending is a pod that is to be placed.
@@ -79,7 +80,7 @@ func (w *world) startScheduler() *scheduler {
 	}
 	s.clients.core = core
 	s.factory = informers.NewSharedInformerFactory(s.clients, 0)
-	for _, k := range []*kind{pods, nodes, statefulSets} {
+	for _, k := range w.setup.schedulerKinds() {
 		s.factory.InformerFor(k.make(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.process.informer(k) })
 	}
 	args := &config.FixedIPArgs{
@@ -89,6 +90,8 @@ func (w *world) startScheduler() *scheduler {
 		ClaimBurst:       200,
 		Failover:         "Wait",
 		MovableAddresses: true,
+		StrictNodes:      w.setup.strictArgument(),
+		Workloads:        w.setup.workloads(),
 	}
 	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)
 	if err != nil {
@@ -188,46 +191,6 @@ func (s *scheduler) forget(o any) {
 	}
 }
 
-// snapshot is what the scheduler knows of nodes at the moment.
-type snapshot struct{ s *scheduler }
-
-func (n snapshot) NodeInfos() framework.NodeInfoLister       { return n }
-func (n snapshot) StorageInfos() framework.StorageInfoLister { return nil }
-
-func (n snapshot) List() ([]fwk.NodeInfo, error) {
-	var list []fwk.NodeInfo
-	for _, o := range sorted(n.s.process.informer(nodes).indexer.List()) {
-		list = append(list, n.info(o.(*corev1.Node)))
-	}
-	return list, nil
-}
-
-func (n snapshot) info(node *corev1.Node) fwk.NodeInfo {
-	info := framework.NewNodeInfo()
-	info.SetNode(node)
-	for _, o := range sorted(n.s.process.informer(pods).indexer.List()) {
-		if pod := o.(*corev1.Pod); pod.Spec.NodeName == node.Name {
-			podInfo, err := framework.NewPodInfo(pod)
-			if err != nil {
-				panic(err)
-			}
-			info.AddPodInfo(podInfo)
-		}
-	}
-	return info
-}
-
-func (n snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error)             { return nil, nil }
-func (n snapshot) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) { return nil, nil }
-
-func (n snapshot) Get(name string) (fwk.NodeInfo, error) {
-	o, exists, _ := n.s.process.informer(nodes).indexer.GetByKey(name)
-	if !exists {
-		return nil, fmt.Errorf("nodeinfo not found for node name %q", name)
-	}
-	return n.info(o.(*corev1.Node)), nil
-}
-
 // ready are the pods that may be tried now, and next is when the first of the others may; zero: there is
 // none.
 func (s *scheduler) ready(now time.Time) (ready []*pending, next time.Time) {
@@ -254,11 +217,14 @@ func (s *scheduler) cycle(p *pending) {
 	pod, state := p.pod.DeepCopy(), framework.NewCycleState()
 	p.attempts++
 	p.woken, p.refused, p.starved = false, false, false
-	node, st := s.choose(state, pod)
+	s.snapshot = s.takeSnapshot()
+	node, st := s.choose(p, state, pod)
 	if st.IsSuccess() {
+		s.meanwhile("Reserve")
 		if st = s.plugin.Reserve(s.ctx, state, pod, node); st.IsSuccess() {
 			s.w.tell("%s places pod %s on %s", s, keyOf(pod), node)
 			p.flies = true
+			s.meanwhile("PreBind")
 			go s.bind(p, pod, state, node)
 			return
 		}
@@ -301,12 +267,13 @@ func (s *scheduler) again(p *pending, st *fwk.Status) {
 
 // choose runs the extension points up to the choice of a node. Of other plugins there is what keeps pods
 // from nodes that are cordoned or not ready.
-func (s *scheduler) choose(state fwk.CycleState, pod *corev1.Pod) (string, *fwk.Status) {
-	infos, _ := snapshot{s}.List()
+func (s *scheduler) choose(p *pending, state fwk.CycleState, pod *corev1.Pod) (string, *fwk.Status) {
+	infos := s.snapshot
+	s.meanwhile("PreFilter")
 	narrowed, st := s.plugin.PreFilter(s.ctx, state, pod, infos)
 	skip := st.IsSkip()
 	if !st.IsSuccess() && !skip {
-		s.pods[pod.UID].refused = true
+		p.refused = true
 		return "", st
 	}
 	why := framework.NewDefaultNodeToStatus()
@@ -321,8 +288,9 @@ func (s *scheduler) choose(state fwk.CycleState, pod *corev1.Pod) (string, *fwk.
 			continue
 		}
 		if !skip {
+			s.meanwhile("Filter")
 			if st := s.plugin.Filter(s.ctx, state, pod, n); !st.IsSuccess() {
-				s.pods[pod.UID].refused = true
+				p.refused = true
 				why.Set(name, st)
 				continue
 			}

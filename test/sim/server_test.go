@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -41,11 +42,12 @@ var (
 	pods         = &kind{gvk: corev1.SchemeGroupVersion.WithKind("Pod"), resource: corev1.SchemeGroupVersion.WithResource("pods"), make: func() client.Object { return &corev1.Pod{} }, status: true}
 	nodes        = &kind{gvk: corev1.SchemeGroupVersion.WithKind("Node"), resource: corev1.SchemeGroupVersion.WithResource("nodes"), make: func() client.Object { return &corev1.Node{} }, status: true}
 	statefulSets = &kind{gvk: appsv1.SchemeGroupVersion.WithKind("StatefulSet"), resource: appsv1.SchemeGroupVersion.WithResource("statefulsets"), make: func() client.Object { return &appsv1.StatefulSet{} }, generations: true, status: true}
+	replicaSets  = &kind{gvk: appsv1.SchemeGroupVersion.WithKind("ReplicaSet"), resource: appsv1.SchemeGroupVersion.WithResource("replicasets"), make: func() client.Object { return &appsv1.ReplicaSet{} }, generations: true, status: true}
 	ciliumNodes  = &kind{gvk: ciliumv2.SchemeGroupVersion.WithKind("CiliumNode"), resource: ciliumv2.SchemeGroupVersion.WithResource("ciliumnodes"), make: func() client.Object { return &ciliumv2.CiliumNode{} }, generations: true, status: true}
 	fixedIPs     = &kind{gvk: v1alpha1.GroupVersion.WithKind("FixedIP"), resource: v1alpha1.GroupVersion.WithResource("fixedips"), make: func() client.Object { return &v1alpha1.FixedIP{} }, generations: true, status: true}
 	nodeSubnets  = &kind{gvk: v1alpha1.GroupVersion.WithKind("NodeSubnet"), resource: v1alpha1.GroupVersion.WithResource("nodesubnets"), make: func() client.Object { return &v1alpha1.NodeSubnet{} }, generations: true, status: true}
 
-	kinds = []*kind{pods, nodes, statefulSets, ciliumNodes, fixedIPs, nodeSubnets}
+	kinds = []*kind{pods, nodes, statefulSets, replicaSets, ciliumNodes, fixedIPs, nodeSubnets}
 )
 
 func (k *kind) String() string { return k.gvk.Kind }
@@ -211,6 +213,8 @@ func setStatus(o, from client.Object) {
 		o.Status = from.(*corev1.Node).Status
 	case *appsv1.StatefulSet:
 		o.Status = from.(*appsv1.StatefulSet).Status
+	case *appsv1.ReplicaSet:
+		o.Status = from.(*appsv1.ReplicaSet).Status
 	case *ciliumv2.CiliumNode:
 		o.Status = from.(*ciliumv2.CiliumNode).Status
 	case *v1alpha1.FixedIP:
@@ -225,6 +229,8 @@ func sameSpec(a, b client.Object) bool {
 	switch a := a.(type) {
 	case *appsv1.StatefulSet:
 		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.StatefulSet).Spec)
+	case *appsv1.ReplicaSet:
+		return equality.Semantic.DeepEqual(a.Spec, b.(*appsv1.ReplicaSet).Spec)
 	case *ciliumv2.CiliumNode:
 		return equality.Semantic.DeepEqual(a.Spec, b.(*ciliumv2.CiliumNode).Spec)
 	case *v1alpha1.FixedIP:
@@ -369,6 +375,12 @@ func (s *server) remove(k *kind, key string, pre *metav1.Preconditions, force bo
 	pod, isPod := o.(*corev1.Pod)
 	graceful := isPod && !force && pod.Spec.NodeName != "" && !ended(pod)
 	if !graceful && len(o.GetFinalizers()) == 0 {
+		if isPod && pod.Spec.NodeName != "" {
+			// The API server writes no bound pod off without a version with the grace period 0.
+			last := pod.DeepCopy()
+			last.DeletionGracePeriodSeconds = ptr.To[int64](0)
+			o = last
+		}
 		s.store(k, o, nil, by)
 		return nil
 	}

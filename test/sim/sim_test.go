@@ -46,7 +46,9 @@ type choices struct {
 	never uint64
 	// settled: it begins in a cluster in which workloads run already. The rest begins with nothing.
 	settled bool
-	steps   []step
+	// setup is the configuration of the cluster and of the product.
+	setup setup
+	steps []step
 }
 
 // draw draws a run. What rapid draws is small more often than not, and what happens should not be: the
@@ -66,6 +68,7 @@ func drawFrom(from *rand.Rand) choices {
 		c.never = from.Uint64() | from.Uint64()
 	}
 	c.settled = from.IntN(4) > 0
+	c.setup = drawSetup(from)
 	c.steps = make([]step, *stepsOf)
 	for i := range c.steps {
 		v := from.Uint64()
@@ -78,7 +81,7 @@ func drawFrom(from *rand.Rand) choices {
 func minimize(t *testing.T, c choices, until time.Time) choices {
 	steps := c.steps
 	fails := func(steps []step) bool {
-		return run(t, choices{c.never, c.settled, steps}, map[string]int{}).err != nil
+		return run(t, choices{c.never, c.settled, c.setup, steps}, map[string]int{}).err != nil
 	}
 	for size := len(steps) / 2; size > 0; {
 		removed := false
@@ -94,7 +97,7 @@ func minimize(t *testing.T, c choices, until time.Time) choices {
 			size /= 2
 		}
 	}
-	return choices{c.never, c.settled, steps}
+	return choices{c.never, c.settled, c.setup, steps}
 }
 
 // outcome is how a run ended.
@@ -114,7 +117,7 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	oldrand.Seed(1)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		w := newWorld(ctx, kinds, stats)
+		w := newWorld(ctx, kinds, c.setup, stats)
 		w.never = c.never
 		if c.settled {
 			w.settle(c.never)
@@ -142,7 +145,7 @@ var actions = []string{
 	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete young pod", "foreign write", "given up behind its agent", "given up behind its agent and scheduler", "given up behind its agent, scheduler killed", "hand-written entry", "heal", "jobs come when others have gone", "kept behind its agent", "kept behind its agent and scheduler", "kept behind its agent, scheduler killed", "lease stolen", "node delete", "node join",
 	"node loss", "notices", "opt out", "orphan", "others come to its home", "out of service", "partition", "pin", "power on", "process back", "process cut off", "reboot",
 	"reconcile", "recreate behind the controller", "release", "release behind the scheduler", "replacement", "roll", "scale", "second controller", "second scheduler", "stale list", "start", "start job", "successor behind",
-	"taint eviction", "time passes", "tracked", "two that give subnets", "watch", "watch drop", "watch moves", "watch stalls", "young and gone", "young and moved",
+	"taint eviction", "time passes", "tracked", "two that give subnets", "unreserved pod bound to a strict node", "slot taken over", "pod adopted by the selector", "setup: adoption by a selector", "setup: slots", "setup: strict nodes", "create ReplicaSet", "delete ReplicaSet", "edit ReplicaSet", "force-delete slot pod", "opt out ReplicaSet", "restart ReplicaSet", "restart slot pods behind the scheduler", "scale ReplicaSet", "watch", "watch before Filter", "watch before PreBind", "watch before PreFilter", "watch before Reserve", "watch drop", "watch moves", "watch stalls", "young and gone", "young and moved",
 }
 
 // enough is how many steps that takes.
@@ -165,11 +168,11 @@ func TestModel(t *testing.T) {
 			return
 		}
 		if story == "" {
-			c = minimize(t, choices{c.never, c.settled, c.steps[:o.taken]}, time.Now().Add(*shrinkFor))
+			c = minimize(t, choices{c.never, c.settled, c.setup, c.steps[:o.taken]}, time.Now().Add(*shrinkFor))
 			if again := run(t, c, map[string]int{}); again.err != nil {
 				o = again
 			}
-			story = fmt.Sprintf("%v\nThe story, in %d steps:\n%s\n!! %v", o.err, len(c.steps), strings.Join(o.story, "\n"), o.err)
+			story = fmt.Sprintf("%v\nThe story, in %d steps with %+v:\n%s\n!! %v", o.err, len(c.steps), c.setup, strings.Join(o.story, "\n"), o.err)
 		}
 		rt.Fatal("it fails")
 	})

@@ -69,6 +69,10 @@ func aspects(o client.Object) map[string]string {
 		a["replicas"] = fmt.Sprint(*o.Spec.Replicas)
 		a["template"] = fmt.Sprint(o.Spec.Template.Labels[templateHash], o.Spec.Template.Annotations)
 		a["annotations"] = fmt.Sprint(o.Annotations)
+	case *appsv1.ReplicaSet:
+		a["replicas"] = fmt.Sprint(*o.Spec.Replicas)
+		a["template"] = fmt.Sprint(o.Spec.Template.Annotations)
+		a["annotations"] = fmt.Sprint(o.Annotations)
 	case *v1alpha1.NodeSubnet:
 		if o == nil {
 			break
@@ -98,6 +102,9 @@ func aspects(o client.Object) map[string]string {
 		a["node"] = o.Spec.NodeName
 		a["phase"] = string(o.Status.Phase)
 		a["owner"] = string(o.Spec.Owner.UID)
+		if o.Spec.Slot {
+			a["slot of"] = o.Spec.PodName
+		}
 		a["policy"] = fmt.Sprint(o.Spec.Reclaim.WhenDeleted, " ", o.Spec.Reclaim.WhenScaled, " ", o.Spec.Reclaim.TTL.Duration, " ", o.Spec.Failover)
 		if len(o.Finalizers) > 0 {
 			a["finalizers"] = ""

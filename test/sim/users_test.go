@@ -51,6 +51,7 @@ func (w *world) userDeeds() []deed {
 		add("edit: policy of StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Annotations = w.policy() }))
 		add("opt out: StatefulSet "+s.Name, edit(w.optOut))
 	}
+	d = append(d, w.replicaSetUserDeeds()...)
 	jobs := 0
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if metav1.GetControllerOfNoCopy(pod) == nil {
@@ -211,6 +212,11 @@ func (w *world) makeJob() {
 	w.jobs++
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("job%d", w.jobs)}}
 	pod.Spec.SchedulerName = "default-scheduler"
+	if w.setup.strict && w.choose(2) == 0 {
+		pod.Spec.SchedulerName = schedulerName
+	} else if w.setup.adoption && w.choose(2) == 0 {
+		pod.Labels = map[string]string{adoptLabel: "true"}
+	}
 	if _, err := w.server.create(pods, pod, "user"); err != nil {
 		panic(err)
 	}
@@ -373,7 +379,13 @@ func (w *world) machineDeeds() []deed {
 			if _, exists := one[*corev1.Node](w.server, nodes, m.name); !exists {
 				add("replacement: of "+m.name, func() {
 					next := w.newMachine()
-					change(w.server, nodes, next.name, "user", func(n *corev1.Node) { n.Labels = map[string]string{"fixedip.io/replaces-node": m.name} })
+					change(w.server, nodes, next.name, "user", func(n *corev1.Node) {
+						n.Labels = maps.Clone(n.Labels)
+						if n.Labels == nil {
+							n.Labels = map[string]string{}
+						}
+						n.Labels["fixedip.io/replaces-node"] = m.name
+					})
 				})
 			}
 		}

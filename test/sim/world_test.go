@@ -41,6 +41,9 @@ type world struct {
 	// asked counts the requests of the product since its last write.
 	asked int
 
+	setup setup
+	// replicaPods counts the pods of ReplicaSets that were made: their names do not return.
+	replicaPods int
 	// seed is what choose goes by, until the next step.
 	seed uint64
 	// never are what does not happen in this run: see choices.
@@ -48,6 +51,8 @@ type world struct {
 	began time.Time
 	*checks
 	spell spell
+	// resting: nothing goes wrong any more, so that watches deliver nothing inside a scheduling cycle either.
+	resting bool
 	// overheard is what goroutines of the product have said since the world last stood still: which of them was first
 	// is chance.
 	overheard []string
@@ -60,11 +65,12 @@ type world struct {
 // step is one choice of what happens next. All of it is 0 where nothing out of the ordinary does.
 type step struct{ what, which, how, seed uint16 }
 
-func newWorld(ctx context.Context, scheme *runtime.Scheme, stats map[string]int) *world {
-	w := &world{ctx: ctx, scheme: scheme, began: time.Now(), stats: stats, strangers: map[string]bool{}}
+func newWorld(ctx context.Context, scheme *runtime.Scheme, s setup, stats map[string]int) *world {
+	w := &world{ctx: ctx, scheme: scheme, setup: s, began: time.Now(), stats: stats, strangers: map[string]bool{}}
 	w.server = newServer(func() metav1.Time { return metav1.Now().Rfc3339Copy() })
 	w.checks = newChecks(w)
 	w.server.wrote = w.wrote
+	s.count(stats)
 	for range 2 {
 		w.newMachine()
 	}

@@ -141,6 +141,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key types.NamespacedN
 	owner := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}}
 	if found != nil {
 		g.describe(&owner, found)
+		owner.OptsOut = identity.OptsOut(found.Template)
 	}
 	for i := range states {
 		s := &states[i]

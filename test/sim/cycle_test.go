@@ -1,0 +1,79 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+)
+
+// maxMeanwhile bounds the writes that watches deliver between two extension points of a scheduling cycle.
+const maxMeanwhile = 4
+
+// meanwhile lets the watches of the scheduler deliver writes before an extension point is called, in one cycle of four.
+// In kube-scheduler the handlers of informers have goroutines of their own, so that they run at any point of a cycle.
+// Only the snapshot of nodes and pods does not change.
+func (s *scheduler) meanwhile(before string) {
+	if s.cut || s.w.resting || s.w.choose(4) != 0 {
+		return
+	}
+	for range 1 + s.w.choose(maxMeanwhile) {
+		var behind []*informer
+		for _, i := range s.informers {
+			if !i.stalled && i.behind() {
+				behind = append(behind, i)
+			}
+		}
+		if len(behind) == 0 {
+			return
+		}
+		s.w.stats["watch before "+before]++
+		s.w.tell("before %s: %s", before, behind[s.w.choose(len(behind))].step(0))
+	}
+}
+
+// snapshot is what the scheduler knew of nodes and pods when its last scheduling cycle began.
+type snapshot struct{ s *scheduler }
+
+func (n snapshot) NodeInfos() framework.NodeInfoLister       { return n }
+func (n snapshot) StorageInfos() framework.StorageInfoLister { return nil }
+
+func (n snapshot) List() ([]fwk.NodeInfo, error)                                 { return n.s.snapshot, nil }
+func (n snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error)             { return nil, nil }
+func (n snapshot) HavePodsWithRequiredAntiAffinityList() ([]fwk.NodeInfo, error) { return nil, nil }
+
+func (n snapshot) Get(name string) (fwk.NodeInfo, error) {
+	for _, info := range n.s.snapshot {
+		if info.Node().Name == name {
+			return info, nil
+		}
+	}
+	return nil, fmt.Errorf("nodeinfo not found for node name %q", name)
+}
+
+// takeSnapshot returns the nodes that the watch has shown and the pods on them.
+func (s *scheduler) takeSnapshot() []fwk.NodeInfo {
+	var list []fwk.NodeInfo
+	for _, o := range sorted(s.process.informer(nodes).indexer.List()) {
+		node := o.(*corev1.Node)
+		info := framework.NewNodeInfo()
+		info.SetNode(node)
+		for _, o := range sorted(s.process.informer(pods).indexer.List()) {
+			pod := o.(*corev1.Pod)
+			if pod.Spec.NodeName != node.Name {
+				continue
+			}
+			podInfo, err := framework.NewPodInfo(pod)
+			if err != nil {
+				panic(err)
+			}
+			info.AddPodInfo(podInfo)
+		}
+		list = append(list, info)
+	}
+	return list
+}

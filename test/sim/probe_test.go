@@ -1,0 +1,75 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"maps"
+	"testing"
+	"testing/synctest"
+
+	ipamoption "github.com/cilium/cilium/pkg/ipam/option"
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+
+	"fixedip.io/fixedip/ipam/scheme"
+)
+
+// TestAgentAnswersProbe asks the agent of the model as an agent barrier does (Cilium fact 24): its next report removes
+// the probe from used and from release-ips, also if a write of its labels has made it forget the first answer.
+func TestAgentAnswersProbe(t *testing.T) {
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const probe = "100::1"
+	for name, labels := range map[string]bool{"the agent reports": false, "the agent writes its labels first": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(context.Background())
+				w := newWorld(ctx, kinds, setup{}, map[string]int{})
+				w.settle(1)
+				w.calm(2 * updateRate)
+				for _, c := range w.controllers {
+					// The answer is the agent's alone.
+					c.kill()
+				}
+				m := w.machines[0]
+				m.reportsAfter = m.wroteAt.Add(10 * updateRate)
+				change(w.server, ciliumNodes, m.name, "user", func(cn *ciliumv2.CiliumNode) {
+					cn.Status.IPAM.Used = maps.Clone(cn.Status.IPAM.Used)
+					cn.Status.IPAM.Used[probe] = ipamtypes.AllocationIP{Owner: "probe"}
+					cn.Status.IPAM.ReleaseIPs = map[string]ipamtypes.IPReleaseStatus{probe: ipamoption.IPAMReleased}
+				})
+				for m.seesNode() {
+					m.seeNode()
+				}
+				if labels {
+					m.label()
+					for m.seesNode() {
+						m.seeNode()
+					}
+				}
+				m.report()
+				cn, _ := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)
+				_, used := cn.Status.IPAM.Used[probe]
+				_, released := cn.Status.IPAM.ReleaseIPs[probe]
+				if used || released != labels {
+					t.Errorf("used %t, handshake %t after the report; want false and %t", used, released, labels)
+				}
+				// The handshake that was forgotten is answered when the agent sees its own report.
+				for m.seesNode() {
+					m.seeNode()
+				}
+				m.report()
+				cn, _ = one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)
+				if _, released := cn.Status.IPAM.ReleaseIPs[probe]; released {
+					t.Error("the probe stands after two reports")
+				}
+				cancel()
+				synctest.Wait()
+			})
+		})
+	}
+}

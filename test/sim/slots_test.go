@@ -1,0 +1,265 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/scheme"
+)
+
+// replicaSetName is the name of the ReplicaSet in runs with slots.
+const replicaSetName = "w"
+
+// maxReplicas is how many pods the ReplicaSet may have.
+const maxReplicas = 3
+
+// replicaSet returns the ReplicaSet; ok is false if there is none.
+func (w *world) replicaSet() (s *appsv1.ReplicaSet, ok bool) {
+	return one[*appsv1.ReplicaSet](w.server, replicaSets, namespace+"/"+replicaSetName)
+}
+
+func (w *world) makeReplicaSet() {
+	s := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: replicaSetName, Annotations: w.policy()}}
+	s.Spec.Replicas = ptr.To(int32(1 + w.choose(maxReplicas)))
+	if _, err := w.server.create(replicaSets, s, "user"); err != nil {
+		panic(err)
+	}
+}
+
+// controllerExists reports whether the controller of a pod exists.
+func (w *world) controllerExists(owner *metav1.OwnerReference) bool {
+	if owner.Kind == replicaSets.gvk.Kind {
+		s, ok := w.replicaSet()
+		return ok && s.UID == owner.UID
+	}
+	s, ok := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+owner.Name)
+	return ok && s.UID == owner.UID
+}
+
+// replicas returns the pods of the ReplicaSet that are not being deleted and have not ended.
+func (w *world) replicas(s *appsv1.ReplicaSet) []*corev1.Pod {
+	return slices.DeleteFunc(all[*corev1.Pod](w.server, pods), func(pod *corev1.Pod) bool {
+		owner := metav1.GetControllerOfNoCopy(pod)
+		return owner == nil || owner.UID != s.UID || pod.DeletionTimestamp != nil || ended(pod)
+	})
+}
+
+// replicaSetDeeds are what the controller of ReplicaSets can do now.
+func (w *world) replicaSetDeeds() []deed {
+	s, ok := w.replicaSet()
+	if !ok {
+		return nil
+	}
+	live := w.replicas(s)
+	switch {
+	case len(live) < int(*s.Spec.Replicas):
+		// It does not wait until a pod that is being deleted has stopped: the next pod takes over the slot of that one.
+		return []deed{{"replicaset makes a pod", func() { w.makeReplica(s) }}}
+	case len(live) > int(*s.Spec.Replicas):
+		return []deed{{"replicaset deletes " + live[0].Name, func() { w.deletePod(live[w.choose(len(live))], "replicaset") }}}
+	}
+	for _, pod := range live {
+		if pod.Annotations[identity.AnnotationEnabled] != s.Spec.Template.Annotations[identity.AnnotationEnabled] {
+			// A Deployment replaces the pods of a former template.
+			return []deed{{"replicaset rolls " + pod.Name, func() { w.deletePod(pod, "replicaset") }}}
+		}
+	}
+	return nil
+}
+
+func (w *world) makeReplica(s *appsv1.ReplicaSet) {
+	w.replicaPods++
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: fmt.Sprintf("%s-x%d", s.Name, w.replicaPods), Annotations: s.Spec.Template.Annotations,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: replicaSets.gvk.Kind, Name: s.Name, UID: s.UID, Controller: ptr.To(true)}},
+	}}
+	pod.Spec.SchedulerName = schedulerName
+	if _, err := w.server.create(pods, pod, "replicaset"); err != nil {
+		panic(err)
+	}
+}
+
+// replicaSetUserDeeds are what users can do with the ReplicaSet.
+func (w *world) replicaSetUserDeeds() []deed {
+	if !w.setup.slots {
+		return nil
+	}
+	s, ok := w.replicaSet()
+	if !ok {
+		return []deed{{"create ReplicaSet: " + replicaSetName, w.makeReplicaSet}}
+	}
+	edit := func(f func(*appsv1.ReplicaSet)) func() {
+		return func() { change(w.server, replicaSets, keyOf(s), "user", f) }
+	}
+	return []deed{
+		{"delete ReplicaSet: " + s.Name, func() { _ = w.server.remove(replicaSets, keyOf(s), nil, true, "user") }},
+		{"scale ReplicaSet: " + s.Name, edit(func(s *appsv1.ReplicaSet) { s.Spec.Replicas = ptr.To(int32(w.choose(1 + maxReplicas))) })},
+		{"edit ReplicaSet: policy of " + s.Name, edit(func(s *appsv1.ReplicaSet) { s.Annotations = w.policy() })},
+		{"opt out ReplicaSet: " + s.Name, edit(func(s *appsv1.ReplicaSet) {
+			if s.Spec.Template.Annotations == nil {
+				s.Spec.Template.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+			} else {
+				s.Spec.Template.Annotations = nil
+			}
+		})},
+		{"restart ReplicaSet: all pods of " + s.Name, func() {
+			for _, pod := range w.replicas(s) {
+				w.deletePod(pod, "user")
+			}
+		}},
+	}
+}
+
+// noteLostSlots notes the pods of a machine whose slots nothing but the pool records.
+func (c *checks) noteLostSlots(m *machine) {
+	for uid, box := range m.boxes {
+		recorded := slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
+			return keyOfHolder(r) == box.key
+		})
+		if c.isSlot(box.key) && !recorded {
+			c.w.stats["slot lost with its CiliumNode"]++
+			c.lostSlots[uid] = true
+		}
+	}
+}
+
+// keyOfHolder returns the pod that a FixedIP is for.
+func keyOfHolder(r *v1alpha1.FixedIP) string { return r.Namespace + "/" + r.Spec.PodName }
+
+// slotPlots are plots about the take-over of slots.
+func (w *world) slotPlots() []deed {
+	s, ok := w.replicaSet()
+	if !ok {
+		return nil
+	}
+	var d []deed
+	for _, pod := range w.replicas(s) {
+		m := w.machine(pod.Spec.NodeName)
+		if m == nil || m.boxes[pod.UID] == nil {
+			continue
+		}
+		// The former pod runs on while the next one asks for its slot.
+		d = append(d, deed{"force-delete slot pod: " + pod.Name, func() {
+			w.forceDelete(pod)
+			w.enchant(m)
+		}})
+		// The scheduler does not see who has the slots by now.
+		d = append(d, deed{"restart slot pods behind the scheduler: " + pod.Name, func() {
+			for _, other := range w.schedulers {
+				w.stall(other.process, ciliumNodes)
+			}
+			w.deletePod(pod, "user")
+			w.calm(2 * actLasts)
+			for _, next := range w.replicas(s) {
+				w.deletePod(next, "user")
+			}
+			w.enchant(nil)
+		}})
+	}
+	return d
+}
+
+// noteReplicaSet keeps since when the ReplicaSet says what it says.
+func (c *checks) noteReplicaSet(e event) {
+	if e.after == nil {
+		delete(c.said, keyOf(e.object()))
+		return
+	}
+	c.said[keyOf(e.after)] = time.Now()
+}
+
+// isSlot reports whether a pod is one of the ReplicaSet.
+func (c *checks) isSlot(owner string) bool {
+	return strings.HasPrefix(owner, namespace+"/"+replicaSetName+"-x")
+}
+
+// checkSlotGoing is called for each FixedIP of a slot that the product deletes: that needs a reason.
+func (c *checks) checkSlotGoing(r *v1alpha1.FixedIP, by string) {
+	s, exists := c.w.replicaSet()
+	asked := c.w.server.serving.begun.Add(-absenceCounts)
+	if !exists || !c.said[keyOf(s)].Before(asked) || identity.OptsOut(s.Spec.Template.Annotations) {
+		return
+	}
+	failover := s.Annotations[identity.AnnotationFailover]
+	if s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && failover != string(v1alpha1.Reassign) {
+		c.violate("durable: FixedIP %s of a slot is deleted by %s, and its ReplicaSet retains it", r.Name, by)
+	}
+	pod, ok := one[*corev1.Pod](c.w.server, pods, r.Namespace+"/"+r.Spec.PodName)
+	if ok && pod.DeletionTimestamp == nil && slices.Contains(r.Spec.IPs, pod.Status.PodIP) && failover != string(v1alpha1.Reassign) {
+		c.violate("durable: FixedIP %s of a slot is deleted by %s, and pod %s runs with it", r.Name, by, keyOf(pod))
+	}
+}
+
+// mayBeSlot reports whether an entry without a FixedIP is a slot that the next pod of the ReplicaSet takes over.
+func (c *checks) mayBeSlot(resource string) bool {
+	s, ok := c.w.replicaSet()
+	return ok && resource == namespace+"/ReplicaSet/"+replicaSetName && !identity.OptsOut(s.Spec.Template.Annotations) && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
+}
+
+// slotAtRest is that an opted-out ReplicaSet keeps no slots without a pod, and that no slot is left of a ReplicaSet that is gone, or that is scaled down and releases its slots.
+func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
+	s, exists := c.w.replicaSet()
+	switch {
+	case hasPod:
+	case exists && identity.OptsOut(s.Spec.Template.Annotations):
+		if r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete {
+			c.violate("no leak: FixedIP %s of a slot stands, and its ReplicaSet has opted out", r.Name)
+		}
+	case !exists && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete:
+		c.violate("no leak: FixedIP %s of a slot stands, and its ReplicaSet is gone", r.Name)
+	case exists && s.Annotations[identity.AnnotationWhenScaled] == string(v1alpha1.Delete) && len(c.w.replicas(s)) >= int(*s.Spec.Replicas):
+		c.violate("no leak: FixedIP %s of a slot stands, and no pod of its ReplicaSet is to have it", r.Name)
+	}
+}
+
+// mayWaitForSlot reports whether a pod may wait for a slot that only a user can free.
+func (w *world) mayWaitForSlot(owner *metav1.OwnerReference) bool {
+	return slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
+		return r.Spec.Slot && r.Spec.Owner.Name == owner.Name && (w.byUser[r.UID] || w.stranded(r))
+	})
+}
+
+// TestOptedOutSlots has the pods of a ReplicaSet opt out after they had slots. Its FixedIPs and entries are released as
+// if the ReplicaSet was deleted. The model found that they stood for ever.
+func TestOptedOutSlots(t *testing.T) {
+	kinds, err := scheme.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		w := newWorld(ctx, kinds, setup{slots: true}, map[string]int{})
+		w.settle(1)
+		if !slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool { return r.Spec.Slot }) {
+			t.Fatal("no pod has a slot")
+		}
+		change(w.server, replicaSets, namespace+"/"+replicaSetName, "user", func(s *appsv1.ReplicaSet) {
+			s.Annotations = nil
+			s.Spec.Template.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
+		})
+		s, _ := w.replicaSet()
+		for _, pod := range w.replicas(s) {
+			w.deletePod(pod, "user")
+		}
+		if err := w.rest(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
