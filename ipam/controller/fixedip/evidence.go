@@ -44,8 +44,9 @@ func (c *Controller) prove(ctx context.Context, again reconcile.Request, key typ
 	}
 	for _, addr := range a.Addrs {
 		if v := evidence.Judge(addr, owner, pods); v.State != agentview.Clear {
-			if _, listed := evidence.Used[addr]; listed {
-				// This answer will never prove it. The agent is asked again when it does not list the address any more.
+			if user, listed := evidence.Used[addr]; listed && user != owner {
+				// This answer will never prove it, whatever becomes of the pods. The agent is asked again when it does not
+				// list the address any more.
 				c.Agents.Forget(a.Node, question)
 			}
 			return false, fmt.Errorf("%s: %w", v.Why, errUnproved)
