@@ -73,7 +73,7 @@ func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, []v1alpha1.FixedIP
 		return nil, nil, fmt.Errorf("list FixedIPs: %w", err)
 	}
 	for i := range records.Items {
-		l.SetRecord(fixedips.Keeping(&records.Items[i]))
+		l.SetRecord(fixedips.ReservationOf(&records.Items[i]))
 	}
 	return l, records.Items, nil
 }
@@ -237,7 +237,7 @@ func nodeRows(l *ledger.Ledger, nodes map[string]*corev1.Node) []nodeRow {
 	var rows []nodeRow
 	for _, n := range l.Nodes() {
 		state := explain.NodeState(nodes[n.Name])
-		if other, ok := l.Disputed(n.Name); ok {
+		if other, ok := l.OverlapsWith(n.Name); ok {
 			state += ", subnet overlaps that of " + other
 		}
 		if len(n.Subnets) == 0 {
@@ -247,7 +247,7 @@ func nodeRows(l *ledger.Ledger, nodes map[string]*corev1.Node) []nodeRow {
 			if !n.HasFamily(f) {
 				continue
 			}
-			row := nodeRow{node: n.Name, state: state, family: f.String(), room: l.Room(n.Name, f)}
+			row := nodeRow{node: n.Name, state: state, family: f.String(), room: l.Available(n.Name, f)}
 			var subnets []string
 			for _, s := range n.Subnets {
 				if address.Of(s.Addr()) == f {

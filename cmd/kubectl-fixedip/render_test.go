@@ -38,7 +38,7 @@ func pools() *ledger.Ledger {
 		}
 		return out
 	}
-	l.SetNode(pool.Node{
+	l.SetNode(pool.NodePool{
 		Name: "node-1", PodCIDRs: []string{"10.0.1.0/24", "fd00:1::/120"},
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/120")},
 		Entries: entries(map[string]pool.Entry{
@@ -48,9 +48,9 @@ func pools() *ledger.Ledger {
 		}),
 		Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.2"): "web/other"},
 	})
-	l.SetNode(pool.Node{Name: "node-2", PodCIDRs: []string{"10.0.2.0/24"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}})
-	l.SetNode(pool.Node{Name: "node-3", PodCIDRs: []string{"10.0.2.128/25"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.128/25")}})
-	l.SetNode(pool.Node{Name: "node-4"})
+	l.SetNode(pool.NodePool{Name: "node-2", PodCIDRs: []string{"10.0.2.0/24"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}})
+	l.SetNode(pool.NodePool{Name: "node-3", PodCIDRs: []string{"10.0.2.128/25"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.128/25")}})
+	l.SetNode(pool.NodePool{Name: "node-4"})
 	return l
 }
 

@@ -196,7 +196,7 @@ func (p *parts) newSubnetController(pools *nodepool.Reconciler, to *feeds) *subn
 type parts struct {
 	cfg    config.Config
 	ledger *ledger.Ledger
-	pools  *ciliumpool.Pools
+	pools  *ciliumpool.Client
 	claims *subnets.Store
 	writer *ciliumpool.Writer
 	// agents asks Cilium agents what they know.
@@ -236,12 +236,12 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 	l := ledger.New()
 	pools := ciliumpool.New(live)
 	if cfg.StripManagedFields {
-		pools.Untrack()
+		pools.StripManagedFields()
 	}
 	real := clock.RealClock{}
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
 	writer.Observe(metrics.PoolWrites{})
-	writer.Pace(ciliumpool.NewPace(real, cfg.WritesPerMinute))
+	writer.LimitRate(ciliumpool.NewRateLimiter(real, cfg.WritesPerMinute))
 	recorder := mgr.GetEventRecorder("fixedip-controller")
 	return &parts{
 		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer, claims: subnets.New(live, mgr.GetClient()),
@@ -255,7 +255,7 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 // ledger has it.
 func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
 	// The ledger is later than the informer.
-	p.watched["ciliumnodes"], err = ciliumpool.Follow(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.Change) {
+	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.NodeChange) {
 		to.nodes.Add(nodepool.Request(node))
 		p.agents.Changed(node)
 		if change.Appeared || change.Moved {
@@ -279,7 +279,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 	if err != nil {
 		return err
 	}
-	p.watched["fixedips"], err = fixedips.Follow(ctx, mgr.GetCache(), p.ledger, func(record *v1alpha1.FixedIP, freed []string) {
+	p.watched["fixedips"], err = fixedips.SyncLedger(ctx, mgr.GetCache(), p.ledger, func(record *v1alpha1.FixedIP, freed []string) {
 		to.identities.Add(source.Request(client.ObjectKeyFromObject(record).String())...)
 		to.verified.Add(source.Request(conformance.HolderOf(record))...)
 		for _, node := range freed {
@@ -297,7 +297,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 	if err != nil {
 		return err
 	}
-	p.workloads.Tell(func(before, after *identity.Workload) {
+	p.workloads.AddHandler(func(before, after *identity.Workload) {
 		w := cmp.Or(after, before)
 		if requests := fixedip.SlotRequest(p.kinds, w.Resource()); len(requests) > 0 {
 			to.slots.Add(requests...)
@@ -321,7 +321,7 @@ func (p *parts) orphaned(ctx context.Context) (orphaned int, claimed []netip.Pre
 	}
 	for _, s := range subnetplan.FromNodeSubnets(list) {
 		claimed = append(claimed, s.CIDR)
-		if !s.OrphanedSince.IsZero() && len(p.ledger.KeepingsIn(s.CIDR)) > 0 {
+		if !s.OrphanedSince.IsZero() && len(p.ledger.ReservationsIn(s.CIDR)) > 0 {
 			orphaned++
 		}
 	}

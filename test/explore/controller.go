@@ -156,14 +156,14 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 		n := poolOf(k.node, o.entries, o.used)
 		a := addrs[k.addr]
 		if o.entries[k.addr] == k.before && (!n.InUse(a) || n.Used[a] == owners[k.name]) && o.entries.owned(k.name) == none {
-			o.apply([]pool.Edit{n.Set(a, ownedEntry(k.name))})
+			o.apply([]pool.EntryChange{n.Set(a, ownedEntry(k.name))})
 		}
 		finish(taskWrites)
 	case expire:
 		barrier(sc, s, emit, func(clear bool) {
 			n := poolOf(k.node, o.entries, o.used)
 			if edit, ok := n.Drop(addrs[k.addr]); clear && ok && !s.runsUnseen(k.node, k.addr) && o.entries[k.addr] == k.before {
-				o.apply([]pool.Edit{edit})
+				o.apply([]pool.EntryChange{edit})
 			}
 			o.mark, o.answered = unmarked, entries{}
 			finish(taskConcludes)
@@ -176,7 +176,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			e, exists := n.Entries[addrs[k.addr]]
 			user, used := n.Used[addrs[k.addr]]
 			if exists && e.Kind == pool.Dynamic && (!used || user == owners[k.name]) {
-				o.apply([]pool.Edit{n.Own(addrs[k.addr], ownedEntry(k.name), releaseTime(0))})
+				o.apply([]pool.EntryChange{n.Own(addrs[k.addr], ownedEntry(k.name), releaseTime(0))})
 			}
 			t.task.phase = 1
 			emit(taskWrites, t)

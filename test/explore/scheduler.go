@@ -154,7 +154,7 @@ func (r scheduler) choose(sc scope, node, addr int8) []scheduler {
 }
 
 // claim returns the edits of the decision in a version of the pool.
-func (r scheduler) claim(sc scope, n pool.Node) ([]pool.Edit, error) {
+func (r scheduler) claim(sc scope, n pool.NodePool) ([]pool.EntryChange, error) {
 	want := []netip.Addr{addrs[r.addr]}
 	if from := r.takesFrom(r.addr); sc.slots && from != none {
 		return n.TakeOver(want, owners[from], ownedEntry(r.name))

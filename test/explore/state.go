@@ -240,8 +240,8 @@ func initial(sc scope) state {
 }
 
 // poolOf returns a pool as the core sees it.
-func poolOf(node int8, e entries, used usage) pool.Node {
-	n := pool.Node{
+func poolOf(node int8, e entries, used usage) pool.NodePool {
+	n := pool.NodePool{
 		Name: nodeNames[node], UID: nodeNames[node], Generation: 1, HasPool: true, HasUsed: true,
 		Subnets: []netip.Prefix{subnets[node]}, PodCIDRs: []string{subnets[node].String()},
 		Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{},
@@ -260,7 +260,7 @@ func poolOf(node int8, e entries, used usage) pool.Node {
 }
 
 // apply writes edits as the API server applies their patch: all of them, or none if one of their tests fails.
-func (o *object) apply(edits []pool.Edit) bool {
+func (o *object) apply(edits []pool.EntryChange) bool {
 	next := o.entries
 	for _, e := range edits {
 		i := indexOf(e.Addr)

@@ -215,8 +215,8 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 		StrictNodes:  "fixedip.io/strict=true",
 		Failover:     cmp.Or(r.failover, "Wait"),
 
-		MovableAddresses: r.movable,
-		Workloads:        []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
+		AllowAddressMigration: r.movable,
+		Workloads:             []identity.Kind{{APIGroup: "example.com", Kind: "Flock", Identity: identity.Slot}},
 	}})
 	return prof
 }

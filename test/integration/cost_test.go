@@ -85,8 +85,8 @@ func TestCostOfAClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	guides := asTheGuide(ours)
-	us := &claims{t: t, api: api, like: ours, name: "ours", nodes: map[string]pool.Node{}}
-	they := &claims{t: t, api: api, like: guides, name: "guide", nodes: map[string]pool.Node{}}
+	us := &claims{t: t, api: api, like: ours, name: "ours", nodes: map[string]pool.NodePool{}}
+	they := &claims{t: t, api: api, like: guides, name: "guide", nodes: map[string]pool.NodePool{}}
 	us.makeNodes(func(cn *ciliumv2.CiliumNode) { cn.ManagedFields = []metav1.ManagedFieldsEntry{{}} })
 	they.makeNodes(nil)
 	ourSize, theirSize := us.size(), they.size()
@@ -160,7 +160,7 @@ type claims struct {
 	like *ciliumv2.CiliumNode
 	name string
 	// nodes contains the pools as created. Key: the node.
-	nodes map[string]pool.Node
+	nodes map[string]pool.NodePool
 }
 
 // makeNodes creates the CiliumNodes through the API, so that fields are tracked; strip is applied to each afterwards.
@@ -206,18 +206,18 @@ func (c *claims) round(round int) time.Duration {
 	ctx, cancel := context.WithCancel(within(c.t))
 	// A writer reads the pool again after each write.
 	known := maps.Clone(c.nodes)
-	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.Node, bool) { n, ok := known[node]; return n, ok })
+	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.NodePool, bool) { n, ok := known[node]; return n, ok })
 	defer w.Wait()
 	defer cancel()
 	began := time.Now()
 	writers, ctx := errgroup.WithContext(ctx)
 	writers.SetLimit(costWriters)
-	after := make([]pool.Node, costNodes)
+	after := make([]pool.NodePool, costNodes)
 	for i, name := range slices.Sorted(maps.Keys(c.nodes)) {
 		writers.Go(func() error {
 			entry := pool.OwnedEntry("db", fmt.Sprintf("mysql-%d", round), "StatefulSet", "mysql")
-			return w.Write(ctx, ciliumpool.Request{Node: name, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
-				edits := []pool.Edit{n.Set(claimable(n), entry)}
+			return w.Write(ctx, ciliumpool.WriteRequest{Node: name, RequireUnchangedSpec: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+				edits := []pool.EntryChange{n.Set(claimable(n), entry)}
 				after[i] = n.With(edits)
 				return edits, nil
 			}})
@@ -237,7 +237,7 @@ func (c *claims) round(round int) time.Duration {
 
 // claimable returns the highest free address of the node: one without an entry or, if there is none, an unused
 // dynamic entry, as the guide does.
-func claimable(n pool.Node) (found netip.Addr) {
+func claimable(n pool.NodePool) (found netip.Addr) {
 	for a := range address.Up(n.Subnets[0]) {
 		if e, ok := n.Entries[a]; !n.InUse(a) && (!ok || e.Kind == pool.Dynamic) {
 			found = a

@@ -211,7 +211,7 @@ func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	entry := pool.OwnedEntry(pod.Namespace, pod.Name, owner.Kind, owner.Name)
 	var chosen netip.Addr
-	err := f.writer.Write(ctx, ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	err := f.writer.Write(ctx, ciliumpool.WriteRequest{Node: node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		for a, e := range n.Entries {
 			if e.Owner == entry.Owner {
 				chosen = a

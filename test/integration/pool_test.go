@@ -52,7 +52,7 @@ func TestPools(t *testing.T) {
 }
 
 // ciliumNode creates a CiliumNode like an agent, without a pool, and with a subnet if one is given.
-func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.Node {
+func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodePool {
 	t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	cn.Spec.IPAM.PodCIDRs = subnet
@@ -70,12 +70,12 @@ func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.Node 
 func owned(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "StatefulSet", "mysql") }
 
 // claim returns a claim like that of the scheduler.
-func claim(node, pod string, addrs ...string) ciliumpool.Request {
+func claim(node, pod string, addrs ...string) ciliumpool.WriteRequest {
 	var want []netip.Addr
 	for _, a := range addrs {
 		want = append(want, netip.MustParseAddr(a))
 	}
-	return ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim(want, owned(pod)) }}
+	return ciliumpool.WriteRequest{Node: node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Claim(want, owned(pod)) }}
 }
 
 func (e *env) racingPatches(t *testing.T) {
@@ -93,7 +93,7 @@ func (e *env) racingPatches(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range errs {
 			wg.Go(func() {
-				_, errs[i] = pools.Edit(within(t), n, []pool.Edit{n.Set(a, owned(fmt.Sprintf("mysql-%d", i)))})
+				_, errs[i] = pools.Edit(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("mysql-%d", i)))})
 			})
 		}
 		wg.Wait()
@@ -115,11 +115,11 @@ func (e *env) racingPatches(t *testing.T) {
 }
 
 // unknown is an empty cache.
-func unknown(string) (pool.Node, bool) { return pool.Node{}, false }
+func unknown(string) (pool.NodePool, bool) { return pool.NodePool{}, false }
 
 // writer returns a Writer whose writes are finished when the test ends. Goroutine leaks are tested in the package
 // itself.
-func writer(t *testing.T, api ciliumpool.Client, known func(string) (pool.Node, bool)) *ciliumpool.Writer {
+func writer(t *testing.T, api ciliumpool.API, known func(string) (pool.NodePool, bool)) *ciliumpool.Writer {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(api), known)
 	t.Cleanup(func() {
@@ -132,7 +132,7 @@ func writer(t *testing.T, api ciliumpool.Client, known func(string) (pool.Node, 
 func (e *env) racingWriters(t *testing.T) {
 	n := e.ciliumNode(t, "writers", "10.2.0.0/24")
 	// Both see the address as free: their caches are stale.
-	stale := func(string) (pool.Node, bool) { return n, true }
+	stale := func(string) (pool.NodePool, bool) { return n, true }
 	first, second := writer(t, e.api, stale), writer(t, e.api, stale)
 	if err := first.Write(within(t), claim("writers", "mysql-0", "10.2.0.200")); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func (e *env) racingWriters(t *testing.T) {
 
 // counting counts patches that reach the API server, and can hold the first one.
 type counting struct {
-	ciliumpool.Client
+	ciliumpool.API
 	hold chan struct{}
 
 	mu      sync.Mutex
@@ -164,7 +164,7 @@ func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Pa
 	if first && c.hold != nil {
 		<-c.hold
 	}
-	return c.Client.Patch(ctx, obj, patch, opts...)
+	return c.API.Patch(ctx, obj, patch, opts...)
 }
 
 // listedMeanwhile makes an agent report between the read of a pool and the write. A test of a missing path is an
@@ -217,7 +217,7 @@ func (e *env) listedMeanwhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err = pools.Edit(within(t), n, []pool.Edit{n.Set(a, owned(fmt.Sprintf("used-%d-200", i)))}); err != nil {
+		if n, err = pools.Edit(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("used-%d-200", i)))}); err != nil {
 			t.Fatal(err)
 		}
 		if c.meanwhile != nil {
@@ -225,7 +225,7 @@ func (e *env) listedMeanwhile(t *testing.T) {
 		}
 		edit := n.Set(a, owned(fmt.Sprintf("next-%d", i)))
 		edit.Unlisted = true
-		_, err = pools.Edit(within(t), n, []pool.Edit{edit})
+		_, err = pools.Edit(within(t), n, []pool.EntryChange{edit})
 		if c.lost != errors.Is(err, ciliumpool.ErrChanged) || !c.lost && err != nil {
 			t.Errorf("%s: %v, and it should be lost: %v", c.what, err, c.lost)
 		}
@@ -234,11 +234,11 @@ func (e *env) listedMeanwhile(t *testing.T) {
 
 func (e *env) losersAlone(t *testing.T) {
 	e.ciliumNode(t, "losers", "10.3.0.0/24")
-	api := &counting{Client: e.api, hold: make(chan struct{})}
+	api := &counting{API: e.api, hold: make(chan struct{})}
 	w := writer(t, api, unknown)
 	errs := make([]error, 4)
 	var wg sync.WaitGroup
-	write := func(i int, r ciliumpool.Request) { wg.Go(func() { errs[i] = w.Write(within(t), r) }) }
+	write := func(i int, r ciliumpool.WriteRequest) { wg.Go(func() { errs[i] = w.Write(within(t), r) }) }
 	write(0, claim("losers", "mysql-0", "10.3.0.200"))
 	for api.count() == 0 {
 		time.Sleep(time.Millisecond)
@@ -274,7 +274,7 @@ func (c *counting) count() int {
 
 func (e *env) burst(t *testing.T) {
 	e.ciliumNode(t, "burst", "10.4.0.0/24")
-	api := &counting{Client: e.api, hold: make(chan struct{})}
+	api := &counting{API: e.api, hold: make(chan struct{})}
 	w := writer(t, api, unknown)
 	var wg sync.WaitGroup
 	for i := range 50 {
@@ -304,7 +304,7 @@ func (e *env) replacedNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.ciliumNode(t, "replaced", "10.5.0.0/24")
-	_, err := ciliumpool.New(e.api).Edit(within(t), old, []pool.Edit{old.Set(netip.MustParseAddr("10.5.0.9"), owned("mysql-0"))})
+	_, err := ciliumpool.New(e.api).Edit(within(t), old, []pool.EntryChange{old.Set(netip.MustParseAddr("10.5.0.9"), owned("mysql-0"))})
 	if !errors.Is(err, ciliumpool.ErrChanged) {
 		t.Fatalf("a write for the CiliumNode that was: %v, want ErrChanged", err)
 	}
@@ -322,17 +322,19 @@ func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Policy
 	}
 	l := ledger.New()
 	for i := range records.Items {
-		l.SetRecord(fixedips.Keeping(&records.Items[i]))
+		l.SetRecord(fixedips.ReservationOf(&records.Items[i]))
 	}
 	pools := ciliumpool.New(api)
 	return &subnet.Assigner{Options: subnet.Options{
 		Store: subnets.New(api, e.api), Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: l, API: api, Cached: e.api,
 		Rules: subnetplan.Rules{Pools: smallPool, Policy: policy}, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: clock.RealClock{},
-		Fill: func(context.Context, pool.Node) (func(pool.Node) []pool.Edit, error) { return nothing, nil },
+		Fill: func(context.Context, pool.NodePool) (func(pool.NodePool) []pool.EntryChange, error) {
+			return nothing, nil
+		},
 	}}
 }
 
-func nothing(pool.Node) []pool.Edit { return nil }
+func nothing(pool.NodePool) []pool.EntryChange { return nil }
 
 // busy reports an error that says that another write was faster, and that the next try may succeed.
 func busy(err error) bool {
@@ -343,7 +345,7 @@ func busy(err error) bool {
 // a pool of 16.
 func (e *env) racingAssigners(t *testing.T) {
 	e.withoutClaims(t)
-	var nodes []pool.Node
+	var nodes []pool.NodePool
 	for i := range 16 {
 		nodes = append(nodes, e.ciliumNode(t, fmt.Sprintf("alloc-%d", i)))
 	}

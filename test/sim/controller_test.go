@@ -113,11 +113,11 @@ func (w *world) startController() *controller {
 	}
 	for _, r := range c.runnables {
 		if s, ok := r.(*workloads.Store); ok {
-			if err := s.Lend(identity.StatefulSets, c.informer(statefulSets)); err != nil {
+			if err := s.UseInformer(identity.StatefulSets, c.informer(statefulSets)); err != nil {
 				panic(err)
 			}
 			if w.setup.slots {
-				if err := s.Lend(identity.ReplicaSets, c.informer(replicaSets)); err != nil {
+				if err := s.UseInformer(identity.ReplicaSets, c.informer(replicaSets)); err != nil {
 					panic(err)
 				}
 			}

@@ -91,7 +91,7 @@ func (i *informer) step(stale int) string {
 	e := history[i.next]
 	i.next++
 	if last, known, _ := i.indexer.GetByKey(e.key()); e.after == nil && known {
-		// A handler is told of the last version, which the watch has not shown before.
+		// A handler gets the last version of the object, which may be one that the watch has not shown.
 		i.drop(last, i.transformed(e.before))
 	} else {
 		i.set(e.key(), e.after, false)

@@ -84,14 +84,14 @@ func (w *world) startScheduler() *scheduler {
 		s.factory.InformerFor(k.make(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.process.informer(k) })
 	}
 	args := &config.FixedIPArgs{
-		IPFamilies:       []string{"IPv4"},
-		ClaimTimeout:     metav1.Duration{Duration: 10 * time.Second},
-		ClaimQPS:         100,
-		ClaimBurst:       200,
-		Failover:         "Wait",
-		MovableAddresses: true,
-		StrictNodes:      w.setup.strictArgument(),
-		Workloads:        w.setup.workloads(),
+		IPFamilies:            []string{"IPv4"},
+		ClaimTimeout:          metav1.Duration{Duration: 10 * time.Second},
+		ClaimQPS:              100,
+		ClaimBurst:            200,
+		Failover:              "Wait",
+		AllowAddressMigration: true,
+		StrictNodes:           w.setup.strictArgument(),
+		Workloads:             w.setup.workloads(),
 	}
 	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)
 	if err != nil {

@@ -58,7 +58,7 @@ func (s *Service) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 }
 
 // read reads the answer to the barrier under way, if there is one. It reports whether the barrier is over.
-func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.Node) bool {
+func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePool) bool {
 	evidence, got := b.Answer(now)
 	s.mu.Lock()
 	n := s.nodes[now.Name]
@@ -90,7 +90,7 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.Node) 
 }
 
 // ask writes a probe for the questions that wait, if there are any.
-func (s *Service) ask(ctx context.Context, now pool.Node) (reconcile.Result, error) {
+func (s *Service) ask(ctx context.Context, now pool.NodePool) (reconcile.Result, error) {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
 	// Questions that come while the probe is written wait for the next one.
@@ -122,7 +122,7 @@ func (s *Service) ask(ctx context.Context, now pool.Node) (reconcile.Result, err
 }
 
 // await reports an agent that is overdue, and returns when to look again if the watch shows nothing.
-func (s *Service) await(now pool.Node) reconcile.Result {
+func (s *Service) await(now pool.NodePool) reconcile.Result {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
 	left := n.began.Add(overdue).Sub(s.clock.Now())
@@ -171,7 +171,7 @@ func (s *Service) Overdue() (pending, late int) {
 }
 
 // object is what events about a node are shown on.
-func object(n pool.Node) *ciliumv2.CiliumNode {
+func object(n pool.NodePool) *ciliumv2.CiliumNode {
 	return &ciliumv2.CiliumNode{
 		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},

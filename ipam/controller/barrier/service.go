@@ -28,14 +28,14 @@ const (
 	// by default, and within two if another write of the CiliumNode comes between.
 	overdue = 2 * time.Minute
 	// remembered is how long an answer is given to the same question, so that a caller whose pods change does not ask
-	// anew each time.
+	// again each time.
 	remembered = 10 * time.Minute
 )
 
 // Pools reads and writes CiliumNodes. Get reads from the API server.
 type Pools interface {
-	Get(ctx context.Context, node string) (pool.Node, error)
-	Ask(ctx context.Context, n pool.Node, probe netip.Addr) (pool.Node, error)
+	Get(ctx context.Context, node string) (pool.NodePool, error)
+	Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error)
 	// Delay is how long the next write for the node has to wait.
 	Delay(node string) time.Duration
 }
@@ -133,8 +133,7 @@ func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, 
 	return agentview.Evidence{}, false
 }
 
-// Forget drops the answer to a question, so that it is asked anew: the answer says that an address is in use, and the
-// agent has reported otherwise since.
+// Forget drops the answer to a question, so that the next Ask asks the agent again.
 func (s *Service) Forget(nodeName, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ type world struct {
 	events *events.FakeRecorder
 	s      *Service
 	// node is the CiliumNode; nil: there is none.
-	node *pool.Node
+	node *pool.NodePool
 	// probes is how many probes were written.
 	probes int
 	delay  time.Duration
@@ -42,7 +42,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{T: t, clock: testingclock.NewFakePassiveClock(time.Unix(1_000_000, 0)), events: events.NewFakeRecorder(10)}
-	w.node = &pool.Node{Name: "n", UID: "uid", Generation: 3, HasPool: true, HasUsed: true, Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.1"): "router"}}
+	w.node = &pool.NodePool{Name: "n", UID: "uid", Generation: 3, HasPool: true, HasUsed: true, Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.1"): "router"}}
 	w.restart()
 	return w
 }
@@ -52,21 +52,21 @@ func (w *world) restart() {
 	w.s = New(w, w.events, w.clock)
 }
 
-func (w *world) Get(context.Context, string) (pool.Node, error) {
+func (w *world) Get(context.Context, string) (pool.NodePool, error) {
 	if w.node == nil {
-		return pool.Node{}, ciliumpool.ErrGone
+		return pool.NodePool{}, ciliumpool.ErrGone
 	}
 	n := *w.node
 	n.Probes = slices.Clone(n.Probes)
 	return n, nil
 }
 
-func (w *world) Ask(_ context.Context, n pool.Node, probe netip.Addr) (pool.Node, error) {
+func (w *world) Ask(_ context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	if w.during != nil {
 		w.during()
 	}
 	if w.fail != nil {
-		return pool.Node{}, w.fail
+		return pool.NodePool{}, w.fail
 	}
 	w.probes++
 	w.node.Probes = []netip.Addr{probe}

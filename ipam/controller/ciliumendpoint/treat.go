@@ -51,7 +51,8 @@ func (k *Keeper) treat(ctx context.Context, i endpoint.Issue, cep *ciliumv2.Cili
 	return nil
 }
 
-// patch writes what has changed since before was read, if nobody has written the object since.
+// patch writes the difference between before and after. It fails with a conflict if the object has changed since before
+// was read.
 func (k *Keeper) patch(ctx context.Context, before, after *ciliumv2.CiliumEndpoint) error {
 	return k.Live.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }

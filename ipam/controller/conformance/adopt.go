@@ -105,9 +105,9 @@ func (r *adopter) adopt(ctx context.Context, pod *corev1.Pod) (reconcile.Result,
 		return reconcile.Result{}, err
 	}
 	held := r.Ledger.Held(id.Key())
-	var reserved []plan.Kept
+	var reserved []plan.ReservedAddress
 	if record != nil {
-		reserved = plan.Keeps(record)
+		reserved = plan.ReservedAddresses(record)
 	}
 	node, missing := conformance.MissingReserved(held, reserved, ips)
 	switch {
@@ -137,8 +137,8 @@ func (r *adopter) adopt(ctx context.Context, pod *corev1.Pod) (reconcile.Result,
 
 // hasEntries reports whether the pool of a node has entries of the pod's own for all IPs. The FixedIP controller makes a
 // FixedIP of these.
-func (r *adopter) hasEntries(held []ledger.Holding, node string, ips []netip.Addr) bool {
-	return slices.ContainsFunc(held, func(h ledger.Holding) bool {
+func (r *adopter) hasEntries(held []ledger.NodeAddresses, node string, ips []netip.Addr) bool {
+	return slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool {
 		return h.Node == node && !r.unreserved(h, node) && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(h.Addrs, a) })
 	})
 }
@@ -160,7 +160,7 @@ func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identit
 		// The cache does not show that entry yet. Once it does, package fixedip makes a FixedIP of it.
 		return fmt.Errorf("%w: %w", requeue.ErrSuperseded, other)
 	}
-	if other, overlaps := r.Ledger.Disputed(n.Name); overlaps {
+	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
 		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", n.Name, other))
 	}
 	for _, a := range ips {

@@ -63,7 +63,7 @@ func TestAdoption(t *testing.T) {
 				s.d.Failover = c.failover
 			}
 			if c.reserved != "" {
-				s.d.Ledger.SetRecord(ledger.Keeping{Record: c.reserved, Owner: c.reserved, Addrs: []netip.Addr{netip.MustParseAddr(has)}})
+				s.d.Ledger.SetRecord(ledger.Reservation{Record: c.reserved, Owner: c.reserved, Addrs: []netip.Addr{netip.MustParseAddr(has)}})
 			}
 			before := s.owners()
 			if _, err := (&adopter{s.d}).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {

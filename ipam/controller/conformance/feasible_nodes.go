@@ -21,7 +21,7 @@ import (
 // IPs are on a node that can't, a pod that was restarted for them would wait, and is better off as it is.
 //
 // The caches have neither tolerations nor taints: what they say is decided again from the API server.
-func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.Holding) ([]string, error) {
+func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses) ([]string, error) {
 	var nodes []string
 	for _, h := range held {
 		if h.Node == pod.Spec.NodeName {

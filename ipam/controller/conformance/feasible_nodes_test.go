@@ -74,9 +74,9 @@ func TestFeasibleNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			var api client.Reader = fake.NewClientBuilder().WithScheme(registered).WithObjects(c.node).Build()
-			var held []ledger.Holding
+			var held []ledger.NodeAddresses
 			for _, n := range []string{"its-own", "other"} {
-				held = append(held, ledger.Holding{Node: n, Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.200")}})
+				held = append(held, ledger.NodeAddresses{Node: n, Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.200")}})
 			}
 			got, err := feasibleNodes(t.Context(), api, c.pod, held)
 			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {

@@ -41,7 +41,7 @@ func (r *adopter) lost(ctx context.Context, pod *corev1.Pod, id identity.Identit
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 		return false, nil
 	}
-	if slices.ContainsFunc(r.Ledger.Held(id.Key()), func(h ledger.Holding) bool { return !r.unreserved(h, pod.Spec.NodeName) }) {
+	if slices.ContainsFunc(r.Ledger.Held(id.Key()), func(h ledger.NodeAddresses) bool { return !r.unreserved(h, pod.Spec.NodeName) }) {
 		return false, nil
 	}
 	record, err := index.Get[v1alpha1.FixedIP](ctx, r.Cached, client.ObjectKeyFromObject(pod))
@@ -52,7 +52,7 @@ func (r *adopter) lost(ctx context.Context, pod *corev1.Pod, id identity.Identit
 }
 
 // unreserved reports whether an entry on a node is the pod's only as long as the pod exists.
-func (r *adopter) unreserved(h ledger.Holding, node string) bool {
+func (r *adopter) unreserved(h ledger.NodeAddresses, node string) bool {
 	return h.Node == node && r.Ledger.EntryOf(h).IsUnreserved()
 }
 
@@ -157,8 +157,8 @@ func (r *adopter) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity
 	case now == nil || now.UID != pod.UID || !podutil.AwaitsIP(now):
 		return fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), requeue.ErrSuperseded)
 	}
-	var restored []pool.Edit
-	err = r.Writer.Write(ctx, ciliumpool.Request{Node: n.Name, Live: true, Whole: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	var restored []pool.EntryChange
+	err = r.Writer.Write(ctx, ciliumpool.WriteRequest{Node: n.Name, FromAPIServer: true, RequireUnchangedSpec: true, SkipRateLimit: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits := conformance.RestoreReleased(n, id, allowed)
 		if len(edits) > 0 {
 			restored = edits

@@ -84,7 +84,7 @@ func SetupVerify(ctx context.Context, mgr manager.Manager, d Dependencies, feed 
 	}
 	r := &verifier{d}
 	// A workload may have changed its policy.
-	owners.Tell(func(before, after *identity.Workload) {
+	owners.AddHandler(func(before, after *identity.Workload) {
 		if before == nil || after == nil || maps.Equal(before.Annotations, after.Annotations) {
 			return
 		}

@@ -27,7 +27,7 @@ func HolderOf(record *v1alpha1.FixedIP) string {
 }
 
 // slotsOf returns the workload whose slots these entries are. ok is false if they are none.
-func (r *verifier) slotsOf(held []ledger.Holding, namespace string) (w identity.Workload, ok bool) {
+func (r *verifier) slotsOf(held []ledger.NodeAddresses, namespace string) (w identity.Workload, ok bool) {
 	if len(held) == 0 {
 		return w, false
 	}
@@ -37,7 +37,7 @@ func (r *verifier) slotsOf(held []ledger.Holding, namespace string) (w identity.
 }
 
 // slotNames returns the names that the FixedIP of a slot may have, by its IPs.
-func slotNames(workload string, held []ledger.Holding) []string {
+func slotNames(workload string, held []ledger.NodeAddresses) []string {
 	var names []string
 	for _, h := range held {
 		for _, a := range h.Addrs {

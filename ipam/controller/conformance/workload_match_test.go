@@ -97,7 +97,7 @@ func TestFixedIPOfPod(t *testing.T) {
 			api := fake.NewClientBuilder().WithScheme(registered).WithObjects(objects...).Build()
 			l := ledger.New()
 			if c.entry != nil {
-				l.SetNode(pool.Node{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.200"): *c.entry}})
+				l.SetNode(pool.NodePool{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.200"): *c.entry}})
 			}
 			store := &asking{}
 			r := &verifier{Dependencies{

@@ -166,7 +166,7 @@ func (c *Controller) reconcileIdentity(ctx context.Context, req reconcile.Reques
 		return requeue.BeforeResync(whileUnproved, c.ResyncPeriod), nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("%s of %s: %w", a.Type, req, err)
-	case a.Type == reclaim.Fence:
+	case a.Type == reclaim.FenceTarget:
 		// The cooldown entry names no pod, so that no watch requests the identity, and it is removed when it is due.
 		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
 	case a.At.IsZero():

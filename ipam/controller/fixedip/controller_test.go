@@ -179,7 +179,7 @@ func TestTheActionAfterFenceIsNotMissed(t *testing.T) {
 	barred.Spec.IPAM.Pool = ipamtypes.AllocationMap{}
 	s := newStage(t, controllertest.Objects(barred), nil)
 	home, _ := s.Ledger.Node("n")
-	s.Ledger.SetNode(home.With([]pool.Edit{home.Set(netip.MustParseAddr(controllertest.IP(0)), pool.LeavingEntry("m", "db/web-0"))}))
+	s.Ledger.SetNode(home.With([]pool.EntryChange{home.Set(netip.MustParseAddr(controllertest.IP(0)), pool.LeavingEntry("m", "db/web-0"))}))
 	s.Ledger.SetNode(ciliumpool.FromCiliumNode(barred))
 	result, err := s.fixedips.Reconcile(t.Context(), source.Request("db/web-0")[0])
 	var now ciliumv2.CiliumNode

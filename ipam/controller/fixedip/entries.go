@@ -39,11 +39,11 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 		}
 	}
 	_, err := c.Writer.Apply(ctx, ciliumpool.Change{
-		Request: ciliumpool.Request{Node: a.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		WriteRequest: ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			return reclaim.AllocateEntries(n, a.Addrs, entry, own, c.Clock.Now())
 		}},
-		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
-			adopted := slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return e.From == nil || !own(e.Addr) })
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
+			adopted := slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil || !own(e.Addr) })
 			if len(adopted) == 0 {
 				return nil, nil
 			}
@@ -94,14 +94,14 @@ func (c *Controller) releaseEntries(ctx context.Context, key types.NamespacedNam
 		return pod
 	}
 	released, err := c.Writer.Apply(ctx, ciliumpool.Change{
-		Request: ciliumpool.Request{Node: a.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		WriteRequest: ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			edits := n.Release(owner, a.Addrs, at)
 			if release.MayUse(onNode(s.Pod), edits) {
 				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, requeue.ErrSuperseded)
 			}
 			return edits, nil
 		}},
-		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			var pod corev1.Pod
 			switch err := c.Live.Get(ctx, key, &pod); {
 			case apierrors.IsNotFound(err):
@@ -141,17 +141,17 @@ func causeOf(s reclaim.State) metrics.Cause {
 // releaseMoved performs a step of the release of a moved address: see reclaim.State.
 func (c *Controller) releaseMoved(ctx context.Context, key types.NamespacedName, a reclaim.Action) error {
 	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
-	err := c.Writer.Write(ctx, ciliumpool.Request{Node: a.Node, Live: true, Whole: a.Type == reclaim.ReleaseHome, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, RequireUnchangedSpec: a.Type == reclaim.ReleaseHome, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		switch a.Type {
-		case reclaim.Depart:
-			return n.Depart(owner, a.From, a.Addrs)
-		case reclaim.Fence:
-			return n.Bar(owner, a.Addrs, at), nil
+		case reclaim.MarkLeaving:
+			return n.MarkLeaving(owner, a.From, a.Addrs)
+		case reclaim.FenceTarget:
+			return n.FenceTarget(owner, a.Addrs, at), nil
 		}
 		if n.Generation != a.Generation {
 			return nil, fmt.Errorf("CiliumNode %s was written since: %w", n.Name, requeue.ErrSuperseded)
 		}
-		return n.Return(owner, a.From, a.Addrs, at), nil
+		return n.ReturnHome(owner, a.From, a.Addrs, at), nil
 	}})
 	switch {
 	case errors.Is(err, pool.ErrUndecided):

@@ -97,7 +97,7 @@ func (c *Controller) OfNode(node string) []reconcile.Request {
 		return nil
 	}
 	var requests []reconcile.Request
-	for _, k := range c.Gatherer.Ledger.KeepingsIn(n.Subnets...) {
+	for _, k := range c.Gatherer.Ledger.ReservationsIn(n.Subnets...) {
 		if slices.ContainsFunc(k.Addrs, func(a netip.Addr) bool { return n.Home(a) && !n.Entries[a].OwnedBy(k.Owner) }) {
 			requests = append(requests, source.Request(k.Record)...)
 		}

@@ -89,7 +89,7 @@ func (c *Controller) podsOn(ctx context.Context, node string) ([]agentview.Pod, 
 // acknowledge notes in the entries that the agent knows their owner.
 func (c *Controller) acknowledge(ctx context.Context, key types.NamespacedName, a reclaim.Action) error {
 	owner := pool.OwnerKey(key.Namespace, key.Name)
-	err := c.Writer.Write(ctx, ciliumpool.Request{Node: a.Node, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return n.Acknowledge(owner, a.Addrs), nil
 	}})
 	switch {

@@ -65,7 +65,7 @@ func (c *Controller) perform(ctx context.Context, again reconcile.Request, key t
 		return client.IgnoreNotFound(err)
 	case reclaim.ReleaseEntries:
 		return c.releaseEntries(ctx, key, s, a)
-	case reclaim.Depart, reclaim.Fence, reclaim.ReleaseHome:
+	case reclaim.MarkLeaving, reclaim.FenceTarget, reclaim.ReleaseHome:
 		return c.releaseMoved(ctx, key, a)
 	case reclaim.FinishRecord:
 		select {

@@ -105,7 +105,7 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 				lacking[f]++
 			}
 		}
-		if _, ok := w.Ledger.Disputed(n.Name); ok {
+		if _, ok := w.Ledger.OverlapsWith(n.Name); ok {
 			disputed++
 		}
 		states := count(n)
@@ -116,7 +116,7 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 			for state, value := range states[f] {
 				gauge(poolAddresses, float64(value), n.Name, f.String(), state)
 			}
-			gauge(subnetFree, float64(w.Ledger.Room(n.Name, f)), n.Name, f.String())
+			gauge(subnetFree, float64(w.Ledger.Available(n.Name, f)), n.Name, f.String())
 		}
 	}
 	gauge(disputedNodes, float64(disputed))
@@ -148,7 +148,7 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 
 // count counts the entries of a pool by family and state. The states that alerts use are present
 // even if they are 0.
-func count(n pool.Node) map[address.Family]map[string]int {
+func count(n pool.NodePool) map[address.Family]map[string]int {
 	states := map[address.Family]map[string]int{}
 	for _, f := range address.Families {
 		states[f] = map[string]int{stateFree: 0, stateUsed: 0, stateFixed: 0}
@@ -159,7 +159,7 @@ func count(n pool.Node) map[address.Family]map[string]int {
 	return states
 }
 
-func state(n pool.Node, a netip.Addr, e pool.Entry) string {
+func state(n pool.NodePool, a netip.Addr, e pool.Entry) string {
 	switch {
 	case e.Kind == pool.Cooldown:
 		return stateResting

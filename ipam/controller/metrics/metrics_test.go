@@ -21,8 +21,8 @@ import (
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) pool.Node {
-	n := pool.Node{Name: name, PodCIDRs: []string{cidr}, Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}, Entries: entries, Used: map[netip.Addr]string{}}
+func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) pool.NodePool {
+	n := pool.NodePool{Name: name, PodCIDRs: []string{cidr}, Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}, Entries: entries, Used: map[netip.Addr]string{}}
 	for _, u := range used {
 		n.Used[addr(u)] = ""
 	}
@@ -42,9 +42,9 @@ func TestMetrics(t *testing.T) {
 		addr("10.0.1.6"): pool.OwnedEntry("db", "mysql-1", "StatefulSet", "mysql"), addr("10.0.1.5"): pool.MovedEntry("node-1", "db/mysql-2"),
 	}))
 	l.SetNode(node("node-3", "10.0.1.0/28", nil))
-	l.SetNode(pool.Node{Name: "node-4"})
+	l.SetNode(pool.NodePool{Name: "node-4"})
 	for _, pod := range []string{"db/mysql-0", "db/redis-0", "db/redis-1"} {
-		l.SetRecord(ledger.Keeping{Record: pod, Owner: pod})
+		l.SetRecord(ledger.Reservation{Record: pod, Owner: pod})
 	}
 	Register(World{
 		Ledger:       l,

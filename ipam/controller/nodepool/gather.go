@@ -30,11 +30,11 @@ const (
 )
 
 // gather collects from the caches what the pool of a node is decided from.
-func (r *Reconciler) gather(ctx context.Context, n pool.Node) (*nodepool.State, error) {
+func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.State, error) {
 	s := &nodepool.State{
 		Now: r.Clock.Now(), Watermark: r.Watermark, CoolDown: r.CoolDown, Capacity: defaultPodCapacity, RestoreWithin: restoreWithin,
 		Held: r.heldOn(ctx, n.Name), Reserved: r.Ledger.Kept,
-		Elsewhere: func(a netip.Addr) bool { return n.Home(a) && r.Ledger.Lingers(a, n.Name) },
+		Elsewhere: func(a netip.Addr) bool { return n.Home(a) && r.Ledger.HasEntryElsewhere(a, n.Name) },
 		Needed: func(namespace, name string) bool {
 			needed, err := needsEntry(ctx, r.Cached, r.Kinds, n.Name, namespace, name)
 			return err != nil || needed
@@ -93,7 +93,7 @@ func setReadiness(s *nodepool.State, node *corev1.Node) {
 }
 
 // readLive replaces what the caches show of the node and its pods by what the API server has.
-func (r *Reconciler) readLive(ctx context.Context, n pool.Node, s *nodepool.State) error {
+func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.State) error {
 	node, err := index.Node(ctx, r.Live, n.Name)
 	if err != nil {
 		return err

@@ -59,7 +59,7 @@ func newHandshakeTimeouts(c clock.PassiveClock) *handshakeTimeouts {
 
 // observe records the handshakes of a node. overdue are the addresses whose answer is not waited for any longer, and next
 // is when the next answer becomes overdue; zero if none is pending.
-func (t *handshakeTimeouts) observe(n pool.Node) (overdue []netip.Addr, next time.Time) {
+func (t *handshakeTimeouts) observe(n pool.NodePool) (overdue []netip.Addr, next time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.clock.Now()
@@ -69,14 +69,14 @@ func (t *handshakeTimeouts) observe(n pool.Node) (overdue []netip.Addr, next tim
 		t.nodes[n.Name] = node
 	}
 	maps.DeleteFunc(node.since, func(p pendingReply, _ time.Time) bool {
-		return n.Handshakes[p.addr] != p.state || !n.AgentsTurn(p.addr)
+		return n.Handshakes[p.addr] != p.state || !n.AwaitsAgent(p.addr)
 	})
 	for a, state := range n.Handshakes {
 		switch _, seen := node.since[pendingReply{a, state}]; {
-		case state == pool.Agreed || state == pool.Refused:
+		case state == pool.ReadyForRelease || state == pool.DoNotRelease:
 			// The agent has answered.
 			node.timeouts = 0
-		case n.AgentsTurn(a) && !seen:
+		case n.AwaitsAgent(a) && !seen:
 			node.since[pendingReply{a, state}] = now
 		}
 	}
@@ -96,7 +96,7 @@ func (t *handshakeTimeouts) observe(n pool.Node) (overdue []netip.Addr, next tim
 
 // restart starts the wait for overdue answers again, with a longer timeout. A handshake that is marked again waits that
 // long, whether or not the change in between was seen.
-func (t *handshakeTimeouts) restart(n pool.Node, overdue []netip.Addr) {
+func (t *handshakeTimeouts) restart(n pool.NodePool, overdue []netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	node, ok := t.nodes[n.Name]

@@ -166,20 +166,20 @@ func TestUnansweredIsWrittenOnce(t *testing.T) {
 func TestHandshakeTimeouts(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(controllertest.Begin)
 	a := netip.MustParseAddr("10.0.1.2")
-	asked := pool.Node{Name: "n", UID: "1", Entries: map[netip.Addr]pool.Entry{a: {}}, Handshakes: map[netip.Addr]pool.Handshake{a: pool.Asked}}
-	with := func(change func(*pool.Node)) pool.Node {
+	asked := pool.NodePool{Name: "n", UID: "1", Entries: map[netip.Addr]pool.Entry{a: {}}, Handshakes: map[netip.Addr]pool.Handshake{a: pool.MarkedForRelease}}
+	with := func(change func(*pool.NodePool)) pool.NodePool {
 		n := asked
 		change(&n)
 		return n
 	}
-	other := with(func(n *pool.Node) { n.UID = "2" })
-	agreed := with(func(n *pool.Node) { n.Handshakes = map[netip.Addr]pool.Handshake{a: pool.Agreed} })
-	takenOut := with(func(n *pool.Node) {
-		n.Entries, n.Handshakes = nil, map[netip.Addr]pool.Handshake{a: pool.TakenOut}
+	other := with(func(n *pool.NodePool) { n.UID = "2" })
+	agreed := with(func(n *pool.NodePool) { n.Handshakes = map[netip.Addr]pool.Handshake{a: pool.ReadyForRelease} })
+	takenOut := with(func(n *pool.NodePool) {
+		n.Entries, n.Handshakes = nil, map[netip.Addr]pool.Handshake{a: pool.Released}
 	})
-	none := with(func(n *pool.Node) { n.Handshakes = nil })
+	none := with(func(n *pool.NodePool) { n.Handshakes = nil })
 	for name, c := range map[string]struct {
-		then, now pool.Node
+		then, now pool.NodePool
 		late      bool
 	}{
 		"the same":                      {asked, asked, true},
@@ -194,7 +194,7 @@ func TestHandshakeTimeouts(t *testing.T) {
 		o.observe(asked)
 		o.observe(c.then)
 		clock.SetTime(clock.Now().Add(replyTimeout))
-		if late, next := o.observe(c.now); (len(late) == 1) != c.late || c.late != next.IsZero() && c.now.AgentsTurn(a) {
+		if late, next := o.observe(c.now); (len(late) == 1) != c.late || c.late != next.IsZero() && c.now.AwaitsAgent(a) {
 			t.Errorf("%s: late are %v, the next at %v", name, late, next)
 		}
 		o.observe(agreed)

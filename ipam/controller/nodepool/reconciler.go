@@ -122,7 +122,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if other, overlaps := r.Ledger.Disputed(n.Name); overlaps {
+	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
 		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
 		return reconcile.Result{}, nil
 	}
@@ -158,7 +158,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 // FirstEntries returns a function that decides which entries the first pool of a node needs, besides the addresses that
 // are reserved or in use.
-func (r *Reconciler) FirstEntries(ctx context.Context, n pool.Node) (func(pool.Node) []pool.Edit, error) {
+func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) (func(pool.NodePool) []pool.EntryChange, error) {
 	s, err := r.gather(ctx, n)
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func (r *Reconciler) FirstEntries(ctx context.Context, n pool.Node) (func(pool.N
 
 // reportOverdue reports that the agent of a node has not answered. It is called before the write that withdraws the marks:
 // even if that write fails, the next one is not tried before another timeout.
-func (r *Reconciler) reportOverdue(ctx context.Context, n pool.Node, overdue []netip.Addr) {
+func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue []netip.Addr) {
 	r.timeouts.restart(n, overdue)
 	slices.SortFunc(overdue, netip.Addr.Compare)
 	klog.FromContext(ctx).V(2).Info("The agent has not answered in release handshakes", "ips", overdue)
@@ -176,7 +176,7 @@ func (r *Reconciler) reportOverdue(ctx context.Context, n pool.Node, overdue []n
 }
 
 // reportShortages reports entries that the pool lacks and that its subnets have no room for.
-func (r *Reconciler) reportShortages(n pool.Node, s *nodepool.State) {
+func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	for _, short := range s.Shortages(n) {
 		if s.Strict {
 			r.warn(n, "SubnetFull", "FillPool", "The node is strict, %d addresses are needed for it and its pods, and subnets %v have none left", short.Count, n.PodCIDRs)
@@ -188,7 +188,7 @@ func (r *Reconciler) reportShortages(n pool.Node, s *nodepool.State) {
 
 // shouldStrip reports whether the CiliumNode has to be written only to remove its managedFields, and remembers that it
 // was.
-func (r *Reconciler) shouldStrip(n pool.Node) bool {
+func (r *Reconciler) shouldStrip(n pool.NodePool) bool {
 	if !r.StripManagedFields || !n.Tracked {
 		return false
 	}
@@ -201,6 +201,6 @@ func (r *Reconciler) shouldStrip(n pool.Node) bool {
 	return true
 }
 
-func (r *Reconciler) warn(n pool.Node, reason, action, note string, args ...any) {
+func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...any) {
 	r.Events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
 }

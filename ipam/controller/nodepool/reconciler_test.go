@@ -94,7 +94,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			s := newStage(t, controllertest.Objects(), controllertest.Objects(node, pod))
 			s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("db/mysql-0", controllertest.Begin)}, nil)
 			s.syncLedger()
-			other := pool.Node{Name: "m", UID: "m", Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+			other := pool.NodePool{Name: "m", UID: "m", Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 			if c.elsewhere != nil {
 				other.Entries[netip.MustParseAddr("10.0.1.9")] = *c.elsewhere
 			}

@@ -20,17 +20,17 @@ import (
 // write, the entry is restored.
 func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, strip bool) error {
 	_, err := r.Writer.Apply(ctx, ciliumpool.Change{
-		Request: ciliumpool.Request{
-			Node:    node,
-			Decide:  func(n pool.Node) ([]pool.Edit, error) { return s.SafeEdits(n), nil },
-			Marks:   s.Marks,
-			Untrack: strip,
+		WriteRequest: ciliumpool.WriteRequest{
+			Node:               node,
+			Decide:             func(n pool.NodePool) ([]pool.EntryChange, error) { return s.SafeEdits(n), nil },
+			Marks:              s.Marks,
+			StripManagedFields: strip,
 			// The decision relies on the whole pool if pods wait for an address: a scheduler may claim an address
 			// for one of them at the same time.
-			Whole: s.Strict || len(s.Waiting) > 0,
+			RequireUnchangedSpec: s.Strict || len(s.Waiting) > 0,
 		},
-		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
-			removed := slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return e.From == nil || !e.From.IsUnreserved() })
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
+			removed := slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil || !e.From.IsUnreserved() })
 			if len(removed) == 0 {
 				return nil, nil
 			}
@@ -38,7 +38,7 @@ func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, 
 			if err != nil {
 				return nil, err
 			}
-			return slices.DeleteFunc(removed, func(e pool.Edit) bool {
+			return slices.DeleteFunc(removed, func(e pool.EntryChange) bool {
 				return !slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
 					return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner && !podutil.IsTerminal(&pod)
 				})

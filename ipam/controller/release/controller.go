@@ -265,8 +265,8 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 	}
 	at := c.Clock.Now()
 	released, err := c.Writer.Apply(ctx, ciliumpool.Change{
-		Request: ciliumpool.Request{Node: node, Decide: func(n pool.Node) ([]pool.Edit, error) {
-			var edits []pool.Edit
+		WriteRequest: ciliumpool.WriteRequest{Node: node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			var edits []pool.EntryChange
 			for _, owner := range slices.Sorted(maps.Keys(records)) {
 				if entries := n.Release(owner, nil, at); !MayUse(pods[owner], entries) {
 					edits = append(edits, entries...)
@@ -274,12 +274,12 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 			}
 			return edits, nil
 		}},
-		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			pods, err := c.podsOn(ctx, node)
 			if err != nil {
 				return nil, err
 			}
-			return slices.DeleteFunc(slices.Clone(written), func(e pool.Edit) bool { return !reliesOn(pods[e.From.Owner], e) }), nil
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return !reliesOn(pods[e.From.Owner], e) }), nil
 		},
 	})
 	metrics.Released(metrics.Deleted, len(released))
@@ -308,7 +308,7 @@ func (c *Controller) podsOn(ctx context.Context, node string) (map[string]*corev
 
 // MayUse reports whether a pod on the node of the edits may use one of the edited addresses. The agent gives the address
 // of a move target to no pod.
-func MayUse(pod *corev1.Pod, edits []pool.Edit) bool {
+func MayUse(pod *corev1.Pod, edits []pool.EntryChange) bool {
 	var addrs []netip.Addr
 	for _, e := range edits {
 		if e.From == nil || e.From.Kind != pool.MoveTarget {
@@ -320,11 +320,11 @@ func MayUse(pod *corev1.Pod, edits []pool.Edit) bool {
 
 // reliesOn reports whether a pod that is on the node by now relies on an address that was taken. A pod that opted out
 // does not, unless it was given the address all the same.
-func reliesOn(pod *corev1.Pod, taken pool.Edit) bool {
+func reliesOn(pod *corev1.Pod, taken pool.EntryChange) bool {
 	if pod != nil && identity.OptsOut(pod.Annotations) && len(pod.Status.PodIPs) == 0 {
 		return false
 	}
-	return MayUse(pod, []pool.Edit{taken})
+	return MayUse(pod, []pool.EntryChange{taken})
 }
 
 // reportFailure says on each FixedIP why its address is not released, and removes the finalizers that are overdue: a

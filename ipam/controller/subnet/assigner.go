@@ -42,7 +42,7 @@ var errOverlap = errors.New("its subnet overlaps another NodeSubnet")
 // Options are what an Assigner works with.
 type Options struct {
 	Store *subnets.Store
-	Pools *ciliumpool.Pools
+	Pools *ciliumpool.Client
 	// Writer takes back addresses that were about to move to another node.
 	Writer *ciliumpool.Writer
 	// Ledger follows the watches of CiliumNodes and FixedIPs.
@@ -57,7 +57,7 @@ type Options struct {
 	StrictNodes labels.Selector
 	Kinds       identity.Kinds
 	// Fill returns what a pool needs beside the addresses that are reserved or in use.
-	Fill  func(ctx context.Context, n pool.Node) (func(pool.Node) []pool.Edit, error)
+	Fill  func(ctx context.Context, n pool.NodePool) (func(pool.NodePool) []pool.EntryChange, error)
 	Clock clock.PassiveClock
 }
 
@@ -80,7 +80,7 @@ type Assignment struct {
 	With    string
 }
 
-func holder(n pool.Node, node *corev1.Node) subnetplan.Holder {
+func holder(n pool.NodePool, node *corev1.Node) subnetplan.Holder {
 	h := subnetplan.Holder{Node: n.Name, CiliumNodeUID: types.UID(n.UID)}
 	if node != nil {
 		h.NodeUID = node.UID
@@ -91,7 +91,7 @@ func holder(n pool.Node, node *corev1.Node) subnetplan.Holder {
 // Assign gives a node the subnets that it lacks: those that its NodeSubnets name already, an orphan that it inherits,
 // and new ones. node is its Node; nil: there is none yet. ErrChanged of the stores says that another write was faster
 // and that the next try may succeed.
-func (a *Assigner) Assign(ctx context.Context, n pool.Node, node *corev1.Node) (Assignment, error) {
+func (a *Assigner) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (Assignment, error) {
 	list, err := a.Store.List(ctx)
 	if err != nil {
 		return Assignment{}, err
@@ -132,7 +132,7 @@ func (a *Assigner) Assign(ctx context.Context, n pool.Node, node *corev1.Node) (
 // resume returns the claims of a node that are to be published. One that was never assigned is the remains of a
 // controller that stopped, or another controller is about to publish it: it is taken over if the node lacks its family,
 // and is deleted otherwise. Its maker can't publish it then, since the CiliumNode has got another subnet.
-func (a *Assigner) resume(ctx context.Context, n pool.Node, h subnetplan.Holder, claims []v1alpha1.NodeSubnet) ([]v1alpha1.NodeSubnet, error) {
+func (a *Assigner) resume(ctx context.Context, n pool.NodePool, h subnetplan.Holder, claims []v1alpha1.NodeSubnet) ([]v1alpha1.NodeSubnet, error) {
 	var found []v1alpha1.NodeSubnet
 	for i := range claims {
 		if established(&claims[i]) {
@@ -171,7 +171,7 @@ func established(ns *v1alpha1.NodeSubnet) bool {
 
 // inherit adds the subnets of an orphan that the node inherits. One that has no subnets may inherit any; one that has
 // some only what it was chosen for.
-func (a *Assigner) inherit(ctx context.Context, n pool.Node, node *corev1.Node, claims []v1alpha1.NodeSubnet, given Assignment, list []v1alpha1.NodeSubnet) ([]v1alpha1.NodeSubnet, Assignment, error) {
+func (a *Assigner) inherit(ctx context.Context, n pool.NodePool, node *corev1.Node, claims []v1alpha1.NodeSubnet, given Assignment, list []v1alpha1.NodeSubnet) ([]v1alpha1.NodeSubnet, Assignment, error) {
 	orphans, err := a.Orphans(ctx, list)
 	if err != nil || len(orphans) == 0 {
 		return claims, given, err
@@ -221,11 +221,11 @@ func (a *Assigner) Orphans(ctx context.Context, list []v1alpha1.NodeSubnet) ([]s
 	if len(lost) == 0 {
 		return nil, nil
 	}
-	records, err := fixedips.Read(ctx, a.Cached, a.Ledger.KeepingsIn(lost...))
+	records, err := fixedips.Read(ctx, a.Cached, a.Ledger.ReservationsIn(lost...))
 	if err != nil {
 		return nil, err
 	}
-	kept := subnetplan.KeptIn(lost, plan.KeepsAll(records))
+	kept := subnetplan.ReservedIn(lost, plan.AllReservedAddresses(records))
 	return subnetplan.Orphans(subnetplan.FromNodeSubnets(list), kept, func(node string) bool { return gone[node] }), nil
 }
 
@@ -280,7 +280,7 @@ func (a *Assigner) Take(ctx context.Context, o subnetplan.Orphan, h subnetplan.H
 
 // ClaimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: it was set up before
 // there were NodeSubnets, a person wrote the subnet, or deleted its NodeSubnet.
-func (a *Assigner) ClaimExisting(ctx context.Context, n pool.Node, h subnetplan.Holder, list []v1alpha1.NodeSubnet) error {
+func (a *Assigner) ClaimExisting(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []v1alpha1.NodeSubnet) error {
 	for _, cidr := range n.Subnets {
 		ns := named(list, cidr)
 		var err error
@@ -336,7 +336,7 @@ func named(list []v1alpha1.NodeSubnet, cidr netip.Prefix) *v1alpha1.NodeSubnet {
 }
 
 // unpublished returns the NodeSubnets of a node whose subnets its CiliumNode does not have.
-func unpublished(list []v1alpha1.NodeSubnet, n pool.Node) []v1alpha1.NodeSubnet {
+func unpublished(list []v1alpha1.NodeSubnet, n pool.NodePool) []v1alpha1.NodeSubnet {
 	var found []v1alpha1.NodeSubnet
 	for i := range list {
 		s, ok := subnetplan.FromNodeSubnet(&list[i])

@@ -27,7 +27,7 @@ const claimTries = 8
 
 // claim binds the NodeSubnets that a node has to its CiliumNode, creates one in each family that it lacks, and then
 // compares them with those of other nodes. exhausted are the families without a free subnet.
-func (a *Assigner) claim(ctx context.Context, n pool.Node, h subnetplan.Holder, own []v1alpha1.NodeSubnet, lacking []address.Family, list []v1alpha1.NodeSubnet) (claims []v1alpha1.NodeSubnet, exhausted []address.Family, err error) {
+func (a *Assigner) claim(ctx context.Context, n pool.NodePool, h subnetplan.Holder, own []v1alpha1.NodeSubnet, lacking []address.Family, list []v1alpha1.NodeSubnet) (claims []v1alpha1.NodeSubnet, exhausted []address.Family, err error) {
 	if own, err = a.bind(ctx, own, h); err != nil {
 		return nil, nil, err
 	}
@@ -114,7 +114,7 @@ func (a *Assigner) carve(ctx context.Context, families []address.Family, h subne
 		cidr, done, ok := a.Store.Cut(func(cutting []netip.Prefix) (netip.Prefix, bool) {
 			for unfree := slices.Concat(taken, cutting); ; {
 				cidr, ok := address.Carve(a.Rules.Pools, f, address.Union(unfree))
-				if !ok || !a.Ledger.StraysIn([]netip.Prefix{cidr}) {
+				if !ok || !a.Ledger.HasForeignAddresses([]netip.Prefix{cidr}) {
 					return cidr, ok
 				}
 				// A pool still offers an address there, which has no home.
@@ -148,17 +148,17 @@ func (a *Assigner) taken(ctx context.Context, known []subnetplan.Subnet) ([]neti
 	for _, n := range a.Ledger.Nodes() {
 		taken = append(taken, n.Subnets...)
 	}
-	records, err := fixedips.Read(ctx, a.Cached, a.Ledger.Homeless())
+	records, err := fixedips.Read(ctx, a.Cached, a.Ledger.ReservationsWithoutSubnet())
 	if err != nil {
 		return nil, err
 	}
-	missing := subnetplan.Missing(a.Rules.Pools, address.Union(taken), plan.KeepsAll(records), func(string) bool { return true })
+	missing := subnetplan.Missing(a.Rules.Pools, address.Union(taken), plan.AllReservedAddresses(records), func(string) bool { return true })
 	return append(taken, subnetplan.CIDRs(missing)...), nil
 }
 
 // assignBrought gives a node the subnets that Kubernetes assigned to it and that its CiliumNode lacks. NodeSubnets of
 // the node that Kubernetes has not assigned to it are left alone: it was made again with others.
-func (a *Assigner) assignBrought(ctx context.Context, n pool.Node, node *corev1.Node, list []v1alpha1.NodeSubnet) (Assignment, error) {
+func (a *Assigner) assignBrought(ctx context.Context, n pool.NodePool, node *corev1.Node, list []v1alpha1.NodeSubnet) (Assignment, error) {
 	if node == nil {
 		return Assignment{}, nil
 	}

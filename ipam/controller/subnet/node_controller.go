@@ -167,7 +167,7 @@ func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (
 }
 
 // reportMissing reports a Node that has no subnets of its own although they are to come from there.
-func (c *Controller) reportMissing(node *corev1.Node, n pool.Node) (missing bool) {
+func (c *Controller) reportMissing(node *corev1.Node, n pool.NodePool) (missing bool) {
 	if node == nil {
 		return false
 	}
@@ -183,7 +183,7 @@ func (c *Controller) reportMissing(node *corev1.Node, n pool.Node) (missing bool
 }
 
 // reportAssigned reports that a node was given subnets.
-func (c *Controller) reportAssigned(ctx context.Context, n pool.Node, node *corev1.Node, given Assignment) {
+func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *corev1.Node, given Assignment) {
 	metrics.SubnetsAssigned(given.Origin)
 	klog.FromContext(ctx).Info("Subnets assigned", "node", n.Name, "subnets", given.Subnets, "origin", given.Origin, "from", given.From, "reserved", given.Reserved)
 	reason, note := "SubnetAssigned", fmt.Sprintf("Subnets %v, %d reserved addresses in them", given.Subnets, given.Reserved)
@@ -194,7 +194,7 @@ func (c *Controller) reportAssigned(ctx context.Context, n pool.Node, node *core
 }
 
 // report brings the status of the NodeSubnets up to date whose subnets the node has.
-func (c *Controller) report(ctx context.Context, n pool.Node, node *corev1.Node) error {
+func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.Node) error {
 	list, err := c.Store.List(ctx)
 	if err != nil {
 		return err
@@ -218,13 +218,13 @@ func (c *Controller) report(ctx context.Context, n pool.Node, node *corev1.Node)
 	return nil
 }
 
-func (c *Controller) warn(n pool.Node, node *corev1.Node, reason, note string, args ...any) {
+func (c *Controller) warn(n pool.NodePool, node *corev1.Node, reason, note string, args ...any) {
 	c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, reason, "AssignSubnet", note, args...)
 }
 
 // about returns the object that events about a node's subnets are recorded on: the Node, which people describe, or the
 // CiliumNode if there is no Node.
-func about(n pool.Node, node *corev1.Node) client.Object {
+func about(n pool.NodePool, node *corev1.Node) client.Object {
 	if node == nil {
 		return ciliumpool.Reference(n)
 	}

@@ -211,7 +211,7 @@ func (r *orphanReconciler) setConditions(ctx context.Context, s *snapshot) (chan
 }
 
 // releaseExpired deletes the FixedIPs of a node that is gone whose reservations have expired by policy Free.
-func (r *orphanReconciler) releaseExpired(ctx context.Context, o subnetplan.Orphan, kept []plan.Kept, s *snapshot) error {
+func (r *orphanReconciler) releaseExpired(ctx context.Context, o subnetplan.Orphan, kept []plan.ReservedAddress, s *snapshot) error {
 	if len(kept) == 0 {
 		return nil
 	}

@@ -36,18 +36,18 @@ const reserveTries = 4
 // publish writes the subnets of the claims into the CiliumNode, together with the first entries: the addresses that
 // FixedIPs reserve, those that a pod of the node runs with, and what the node needs besides. had: a node had one of the
 // subnets before.
-func (a *Assigner) publish(ctx context.Context, n pool.Node, node *corev1.Node, claims []v1alpha1.NodeSubnet, given Assignment, had bool) (Assignment, error) {
+func (a *Assigner) publish(ctx context.Context, n pool.NodePool, node *corev1.Node, claims []v1alpha1.NodeSubnet, given Assignment, had bool) (Assignment, error) {
 	given.Subnets = cidrs(claims)
 	before, others, own, err := a.reserved(ctx, n, given.Subnets, had)
 	if err != nil {
 		return Assignment{}, err
 	}
 	given.Reserved = len(before.kept)
-	var edits []pool.Edit
+	var edits []pool.EntryChange
 	for addr, e := range before.entries {
 		edits = append(edits, n.Set(addr, e))
 	}
-	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
+	slices.SortFunc(edits, func(x, y pool.EntryChange) int { return x.Addr.Compare(y.Addr) })
 	fresh := n.With(edits)
 	fresh.Subnets = slices.Concat(n.Subnets, given.Subnets)
 
@@ -75,10 +75,10 @@ func (a *Assigner) publish(ctx context.Context, n pool.Node, node *corev1.Node, 
 }
 
 // merge returns the edits of n that lead to what both lists lead to, one after the other.
-func merge(n pool.Node, first, then []pool.Edit) []pool.Edit {
-	var merged []pool.Edit
+func merge(n pool.NodePool, first, then []pool.EntryChange) []pool.EntryChange {
+	var merged []pool.EntryChange
 	for _, e := range first {
-		if !slices.ContainsFunc(then, func(o pool.Edit) bool { return o.Addr == e.Addr }) {
+		if !slices.ContainsFunc(then, func(o pool.EntryChange) bool { return o.Addr == e.Addr }) {
 			merged = append(merged, e)
 		}
 	}
@@ -97,7 +97,7 @@ func merge(n pool.Node, first, then []pool.Edit) []pool.Edit {
 
 // reservation is what is reserved in some subnets.
 type reservation struct {
-	kept    []plan.Kept
+	kept    []plan.ReservedAddress
 	entries map[netip.Addr]pool.Entry
 }
 
@@ -106,16 +106,16 @@ type reservation struct {
 //
 // A subnet that a node had before is read about at the API server: an address may live in the pool of another node, or
 // be about to move there. For a new subnet what the caches show is enough: it was free.
-func (a *Assigner) reserved(ctx context.Context, n pool.Node, in []netip.Prefix, had bool) (r reservation, others []pool.Node, own []subnetplan.Running, err error) {
-	if !had && len(a.Ledger.KeepingsIn(in...)) == 0 && !a.Ledger.StraysIn(in) {
+func (a *Assigner) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (r reservation, others []pool.NodePool, own []subnetplan.Running, err error) {
+	if !had && len(a.Ledger.ReservationsIn(in...)) == 0 && !a.Ledger.HasForeignAddresses(in) {
 		return r, nil, nil, nil
 	}
 	if had {
 		r.kept, err = a.keptLive(ctx, in)
 	} else {
 		var records []*v1alpha1.FixedIP
-		records, err = fixedips.Read(ctx, a.Cached, a.Ledger.KeepingsIn(in...))
-		r.kept = subnetplan.KeptIn(in, plan.KeepsAll(records))
+		records, err = fixedips.Read(ctx, a.Cached, a.Ledger.ReservationsIn(in...))
+		r.kept = subnetplan.ReservedIn(in, plan.AllReservedAddresses(records))
 	}
 	if err != nil {
 		return r, nil, nil, err
@@ -153,7 +153,7 @@ func (a *Assigner) reserved(ctx context.Context, n pool.Node, in []netip.Prefix,
 
 // elsewhere returns the nodes on which pods run with reserved addresses of a node's subnets: their addresses have moved.
 // The API server is asked about those pods of which the cache, or the FixedIP, says that they are on another node.
-func (a *Assigner) elsewhere(ctx context.Context, node string, kept []plan.Kept) (map[netip.Addr]string, error) {
+func (a *Assigner) elsewhere(ctx context.Context, node string, kept []plan.ReservedAddress) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	for _, k := range kept {
 		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
@@ -179,7 +179,7 @@ func (a *Assigner) elsewhere(ctx context.Context, node string, kept []plan.Kept)
 
 // movedTo returns the pods whose addresses have moved to a node, as the homes of the addresses say: a pod that has not
 // reported its address yet, or that does not exist for the moment, has its entry there too.
-func (a *Assigner) movedTo(ctx context.Context, node string, others []pool.Node) (moved []subnetplan.Running, err error) {
+func (a *Assigner) movedTo(ctx context.Context, node string, others []pool.NodePool) (moved []subnetplan.Running, err error) {
 	for _, home := range others {
 		for addr, e := range home.Entries {
 			if e.Kind != pool.Moved || e.Node != node || e.Leaving {
@@ -205,11 +205,11 @@ func (a *Assigner) movedTo(ctx context.Context, node string, others []pool.Node)
 // arrived, which the next list will show.
 func (a *Assigner) callOff(ctx context.Context, m subnetplan.Announced) error {
 	at := a.Clock.Now()
-	err := a.Writer.Write(ctx, ciliumpool.Request{Node: m.Node, Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	err := a.Writer.Write(ctx, ciliumpool.WriteRequest{Node: m.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		if n.Entries[m.Addr] != m.Entry {
 			return nil, nil
 		}
-		return []pool.Edit{n.Set(m.Addr, pool.CooldownEntry("", at))}, nil
+		return []pool.EntryChange{n.Set(m.Addr, pool.CooldownEntry("", at))}, nil
 	}})
 	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
 		return fmt.Errorf("call off the move of %s to node %s: %w", m.Addr, m.Node, err)
@@ -218,9 +218,9 @@ func (a *Assigner) callOff(ctx context.Context, m subnetplan.Announced) error {
 }
 
 // keptLive returns the addresses that FixedIPs reserve in some subnets, as the API server has them.
-func (a *Assigner) keptLive(ctx context.Context, in []netip.Prefix) (kept []plan.Kept, err error) {
+func (a *Assigner) keptLive(ctx context.Context, in []netip.Prefix) (kept []plan.ReservedAddress, err error) {
 	err = a.each(ctx, func() client.ObjectList { return &v1alpha1.FixedIPList{} }, func(obj runtime.Object) {
-		kept = append(kept, subnetplan.KeptIn(in, plan.Keeps(obj.(*v1alpha1.FixedIP)))...)
+		kept = append(kept, subnetplan.ReservedIn(in, plan.ReservedAddresses(obj.(*v1alpha1.FixedIP)))...)
 	})
 	return kept, err
 }

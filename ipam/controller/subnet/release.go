@@ -30,7 +30,7 @@ func (r *orphanReconciler) release(ctx context.Context, s *snapshot) (at time.Ti
 	var due []subnetplan.Orphan
 	for _, o := range s.orphans {
 		ok, when := r.Rules.Releasable(o, s.now)
-		if ok && !r.Ledger.StraysIn(subnetplan.CIDRs(o.Subnets)) {
+		if ok && !r.Ledger.HasForeignAddresses(subnetplan.CIDRs(o.Subnets)) {
 			due = append(due, o)
 		} else if !when.IsZero() && (at.IsZero() || when.Before(at)) {
 			at = when

@@ -199,7 +199,7 @@ func (s *scene) controller(api client.Client, cached client.Reader, rules subnet
 		Assigner: &Assigner{Options{
 			Store: subnets.New(api, cached), Pools: pools, Writer: ciliumpool.NewWriter(s.t.Context(), pools, l.Node), Ledger: l, API: api, Cached: cached,
 			Rules: rules, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: s.clock,
-			Fill: func(context.Context, pool.Node) (func(pool.Node) []pool.Edit, error) { return fill, nil },
+			Fill: func(context.Context, pool.NodePool) (func(pool.NodePool) []pool.EntryChange, error) { return fill, nil },
 		}},
 		Events: &events.FakeRecorder{}, Resync: time.Hour, Synced: func() bool { return true },
 	}
@@ -209,8 +209,8 @@ func (s *scene) controller(api client.Client, cached client.Reader, rules subnet
 }
 
 // fill makes the lowest address of each subnet dynamic that has no entry.
-func fill(n pool.Node) []pool.Edit {
-	var edits []pool.Edit
+func fill(n pool.NodePool) []pool.EntryChange {
+	var edits []pool.EntryChange
 	for _, s := range n.Subnets {
 		for a := range address.Up(s) {
 			if _, ok := n.Entries[a]; !ok {
@@ -243,7 +243,7 @@ func (c *testController) watch(s *scene) {
 		}
 	}
 	for i := range records.Items {
-		c.Ledger.SetRecord(fixedips.Keeping(&records.Items[i]))
+		c.Ledger.SetRecord(fixedips.ReservationOf(&records.Items[i]))
 	}
 }
 
@@ -265,13 +265,13 @@ func (c *testController) pass(s *scene) {
 }
 
 // pools are the CiliumNodes as they are.
-func (s *scene) pools() map[string]pool.Node {
+func (s *scene) pools() map[string]pool.NodePool {
 	s.t.Helper()
 	var list ciliumv2.CiliumNodeList
 	if err := s.api.List(s.t.Context(), &list); err != nil {
 		s.t.Fatal(err)
 	}
-	all := map[string]pool.Node{}
+	all := map[string]pool.NodePool{}
 	for i := range list.Items {
 		all[list.Items[i].Name] = ciliumpool.FromCiliumNode(&list.Items[i])
 	}
@@ -279,7 +279,7 @@ func (s *scene) pools() map[string]pool.Node {
 }
 
 // pool is one of them.
-func (s *scene) pool(name string) pool.Node {
+func (s *scene) pool(name string) pool.NodePool {
 	s.t.Helper()
 	n, err := ciliumpool.New(s.api).Get(s.t.Context(), name)
 	if err != nil {

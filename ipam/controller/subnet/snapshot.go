@@ -75,7 +75,7 @@ func (r *orphanReconciler) snapshot(ctx context.Context, now time.Time) (*snapsh
 		if node := s.nodes[n.Name]; node != nil && len(n.Subnets) > 0 {
 			s.heirs = append(s.heirs, heir(n.Name, len(n.Subnets), node))
 		}
-		if _, overlap := r.Ledger.Disputed(n.Name); overlap {
+		if _, overlap := r.Ledger.OverlapsWith(n.Name); overlap {
 			overlapping = append(overlapping, n.Subnets...)
 		}
 	}
@@ -90,7 +90,7 @@ func (r *orphanReconciler) snapshot(ctx context.Context, now time.Time) (*snapsh
 
 // addOrphans adds the orphans, and the condition of the FixedIPs in them. FixedIPs whose node exists and is about to
 // have its subnets back keep the condition that they have.
-func (r *orphanReconciler) addOrphans(s *snapshot, kept []plan.Kept) {
+func (r *orphanReconciler) addOrphans(s *snapshot, kept []plan.ReservedAddress) {
 	for _, k := range kept {
 		delete(s.available, k.Record)
 	}
@@ -111,7 +111,7 @@ func (r *orphanReconciler) addOrphans(s *snapshot, kept []plan.Kept) {
 
 // addRecords adds the FixedIPs that are in no pool's subnet, whose subnet overlaps another, or that say so and should
 // not: all others need nothing. kept are the addresses of the first.
-func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []plan.Kept, err error) {
+func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []plan.ReservedAddress, err error) {
 	var said v1alpha1.FixedIPList
 	if err := r.Cached.List(ctx, &said, client.MatchingFields{unavailableIndex: "true"}); err != nil {
 		return nil, fmt.Errorf("list the FixedIPs whose subnet has no node from the cache: %w", err)
@@ -121,7 +121,7 @@ func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapp
 		s.records[key] = &said.Items[i]
 		s.available[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
 	}
-	inBoth, err := fixedips.Read(ctx, r.Cached, r.Ledger.KeepingsIn(overlapping...))
+	inBoth, err := fixedips.Read(ctx, r.Cached, r.Ledger.ReservationsIn(overlapping...))
 	if err != nil {
 		return nil, err
 	}
@@ -130,14 +130,14 @@ func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapp
 		s.records[key] = record
 		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; nothing in it is handed out until one of the two is changed", record.Spec.IPs))
 	}
-	homeless, err := fixedips.Read(ctx, r.Cached, r.Ledger.Homeless())
+	homeless, err := fixedips.Read(ctx, r.Cached, r.Ledger.ReservationsWithoutSubnet())
 	if err != nil {
 		return nil, err
 	}
 	for _, record := range homeless {
 		s.records[client.ObjectKeyFromObject(record)] = record
 	}
-	for _, k := range plan.KeepsAll(homeless) {
+	for _, k := range plan.AllReservedAddresses(homeless) {
 		// The other family of the FixedIP may have its home.
 		if len(r.Ledger.HomesOf(k.Addr)) == 0 {
 			kept = append(kept, k)
@@ -147,7 +147,7 @@ func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapp
 }
 
 // waitsFor says what a reserved address without a home waits for.
-func (r *orphanReconciler) waitsFor(o subnetplan.Orphan, k plan.Kept) string {
+func (r *orphanReconciler) waitsFor(o subnetplan.Orphan, k plan.ReservedAddress) string {
 	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
 	if o.Node != "" {
 		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)

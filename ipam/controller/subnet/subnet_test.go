@@ -144,7 +144,7 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 		for i := range standing {
 			name := fmt.Sprintf("standing-%d", i)
 			subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 12), byte(i >> 4), byte(i << 4)}), 28)
-			c.Ledger.SetNode(pool.Node{Name: name, Subnets: []netip.Prefix{subnet}, PodCIDRs: []string{subnet.String()}})
+			c.Ledger.SetNode(pool.NodePool{Name: name, Subnets: []netip.Prefix{subnet}, PodCIDRs: []string{subnet.String()}})
 			ns := &v1alpha1.NodeSubnet{Spec: v1alpha1.NodeSubnetSpec{CIDR: subnet.String(), NodeName: name}}
 			ns.Name = address.SubnetName(subnet)
 			all.subnets[ns.Name] = ns

@@ -13,8 +13,8 @@ import (
 )
 
 // node is a CiliumNode with a pool and a report.
-func node(uid string, used map[netip.Addr]string, probes ...netip.Addr) pool.Node {
-	return pool.Node{
+func node(uid string, used map[netip.Addr]string, probes ...netip.Addr) pool.NodePool {
+	return pool.NodePool{
 		Name: "node-1", UID: uid, Generation: 9, HasPool: true, HasUsed: true, Used: used, Probes: probes,
 		Entries: map[netip.Addr]pool.Entry{address: pool.ForOwner("default/later")},
 	}
@@ -27,7 +27,7 @@ func TestAnswer(t *testing.T) {
 	noPool.HasPool = false
 	used := map[netip.Addr]string{router: "router", address: "default/web-0"}
 	for name, row := range map[string]struct {
-		read     pool.Node
+		read     pool.NodePool
 		evidence agentview.Evidence
 		answer   agentview.Answer
 	}{
@@ -54,8 +54,8 @@ func TestAnswer(t *testing.T) {
 
 // Each version of each CiliumNode has a probe of its own.
 func TestNewProbe(t *testing.T) {
-	seen := map[netip.Addr]pool.Node{}
-	for _, n := range []pool.Node{{UID: "a", ResourceVersion: "1"}, {UID: "a", ResourceVersion: "11"}, {UID: "a1", ResourceVersion: "1"}, {UID: "b", ResourceVersion: "1"}} {
+	seen := map[netip.Addr]pool.NodePool{}
+	for _, n := range []pool.NodePool{{UID: "a", ResourceVersion: "1"}, {UID: "a", ResourceVersion: "11"}, {UID: "a1", ResourceVersion: "1"}, {UID: "b", ResourceVersion: "1"}} {
 		p := agentview.NewProbe(n)
 		if other, ok := seen[p]; ok || !pool.IsProbe(p) || p != agentview.NewProbe(n) {
 			t.Errorf("the probe for %s/%s is %s, and that for %s/%s", n.UID, n.ResourceVersion, p, other.UID, other.ResourceVersion)
@@ -66,12 +66,12 @@ func TestNewProbe(t *testing.T) {
 
 func TestCanAsk(t *testing.T) {
 	for name, row := range map[string]struct {
-		node pool.Node
+		node pool.NodePool
 		want bool
 	}{
-		"an agent that has reported":       {pool.Node{HasUsed: true, HasPool: true}, true},
-		"an agent that has never reported": {pool.Node{HasPool: true}, false},
-		"an agent without a pool":          {pool.Node{HasUsed: true}, false},
+		"an agent that has reported":       {pool.NodePool{HasUsed: true, HasPool: true}, true},
+		"an agent that has never reported": {pool.NodePool{HasPool: true}, false},
+		"an agent without a pool":          {pool.NodePool{HasUsed: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := agentview.CanAsk(row.node); got != row.want {

@@ -14,14 +14,14 @@ import (
 // Barrier is a question to the agent of one node that has been written and may not be answered yet.
 type Barrier struct {
 	// Asked is the node as the patch that wrote the probe left it. The answer proves that the agent has seen this pool.
-	Asked pool.Node
+	Asked pool.NodePool
 	// Probe is the address that asks.
 	Probe netip.Addr
 }
 
 // NewProbe returns the probe for a question that is written into a version of a CiliumNode. n has to be read from the
 // API server: then no two questions have the same probe, since each of them makes a new version.
-func NewProbe(n pool.Node) netip.Addr {
+func NewProbe(n pool.NodePool) netip.Addr {
 	h := fnv.New64a()
 	h.Write([]byte(n.UID + "/" + n.ResourceVersion))
 	return pool.Probe(h.Sum64())
@@ -50,11 +50,11 @@ func (a Answer) String() string {
 
 // CanAsk reports whether a question can be written into a CiliumNode. An agent that has never reported has not
 // started, and its first report comes without being asked.
-func CanAsk(n pool.Node) bool { return n.HasUsed && n.HasPool }
+func CanAsk(n pool.NodePool) bool { return n.HasUsed && n.HasPool }
 
 // Answer judges a version of the CiliumNode that was read from the API server after the probe was written. The Evidence
 // is valid only if the answer is Complete.
-func (b Barrier) Answer(n pool.Node) (Evidence, Answer) {
+func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {
 	switch {
 	case n.UID != b.Asked.UID:
 		return Evidence{}, Void
@@ -70,7 +70,7 @@ func (b Barrier) Answer(n pool.Node) (Evidence, Answer) {
 
 // restored reports whether the agent that made the report has allocated an address for the node itself, which it does
 // after it has restored the last endpoint.
-func restored(n pool.Node) bool {
+func restored(n pool.NodePool) bool {
 	for _, owner := range n.Used {
 		if slices.Contains(pool.NodeOwners[:], owner) {
 			return true

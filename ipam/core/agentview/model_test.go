@@ -77,9 +77,9 @@ var (
 )
 
 // node is a version as the controller reads it.
-func (s state) node(i int8) pool.Node {
+func (s state) node(i int8) pool.NodePool {
 	v := s.versions[i]
-	n := pool.Node{Name: "node-1", UID: "uid", HasPool: !v.noPool, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+	n := pool.NodePool{Name: "node-1", UID: "uid", HasPool: !v.noPool, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	if !v.noPool {
 		n.Entries[address] = pool.Entry{}
 		if v.withheld {

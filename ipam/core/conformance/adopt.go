@@ -29,7 +29,7 @@ func AdoptableIPs(pod *corev1.Pod, ipv4Only bool) []netip.Addr {
 // MissingReserved returns the IPs that are reserved for an identity and that its pod runs without, in families that it
 // has: they are not given up for the IPs that the pod has now. node is where their entries are; it is empty if they are
 // in no pool. reserved are the IPs of the FixedIP.
-func MissingReserved(held []ledger.Holding, reserved []plan.Kept, has []netip.Addr) (node string, missing []netip.Addr) {
+func MissingReserved(held []ledger.NodeAddresses, reserved []plan.ReservedAddress, has []netip.Addr) (node string, missing []netip.Addr) {
 	lacks := func(a netip.Addr) bool {
 		return !slices.Contains(has, a) && slices.ContainsFunc(has, func(b netip.Addr) bool { return address.Of(a) == address.Of(b) })
 	}
@@ -52,7 +52,7 @@ func MissingReserved(held []ledger.Holding, reserved []plan.Kept, has []netip.Ad
 // run with them, after which no other pod can have them until it is gone. dynamic is whether a dynamic entry may become
 // the pod's own: that is adoption, the one exception to "a fixed address is never a dynamic entry". An IP in cooldown that
 // was released from the pod itself is the pod's: its agent had not seen the release.
-func WhyNotKept(n pool.Node, id identity.Identity, ips []netip.Addr, dynamic bool) *pool.Blocker {
+func WhyNotKept(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic bool) *pool.Blocker {
 	for _, a := range ips {
 		entry, listed := n.Entries[a]
 		switch user, used := n.Used[a]; {
@@ -72,8 +72,8 @@ func WhyNotKept(n pool.Node, id identity.Identity, ips []netip.Addr, dynamic boo
 // released from its name, that entry back: one of each family, at home on the node, released last. The agent gives the
 // pod no other IP once it has seen the entry. No other pod can have had the IP in between. may reports whether the pod
 // may have an IP.
-func RestoreReleased(n pool.Node, id identity.Identity, may func(netip.Addr) bool) []pool.Edit {
-	var edits []pool.Edit
+func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr) bool) []pool.EntryChange {
+	var edits []pool.EntryChange
 	for _, f := range address.Families {
 		if _, has := n.HasEntry(id.Key(), f); has {
 			continue

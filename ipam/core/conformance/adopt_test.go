@@ -82,7 +82,7 @@ func TestWhyNotKept(t *testing.T) {
 		"the agent does not say":   {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": ""}, restored: dynamic},
 		"outside of its subnets":   {adopted: outside, restored: outside},
 	} {
-		n := pool.Node{Name: "node-1", PodCIDRs: []string{"10.0.1.0/24"}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+		n := pool.NodePool{Name: "node-1", PodCIDRs: []string{"10.0.1.0/24"}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 		if name == "outside of its subnets" {
 			n.PodCIDRs = []string{"10.0.2.0/24"}
 		}
@@ -107,21 +107,21 @@ func TestWhyNotKept(t *testing.T) {
 
 func TestMissingReserved(t *testing.T) {
 	for name, c := range map[string]struct {
-		held []ledger.Holding
+		held []ledger.NodeAddresses
 		kept []string
 		has  []netip.Addr
 		node string
 		want []netip.Addr
 	}{
 		"nothing kept":              {has: addrs("10.0.1.7")},
-		"kept as it runs":           {held: []ledger.Holding{{Node: "node-1", Addrs: addrs("10.0.1.7")}}, kept: []string{"10.0.1.7"}, has: addrs("10.0.1.7")},
-		"kept elsewhere":            {held: []ledger.Holding{{Node: "node-2", Addrs: addrs("10.0.2.7")}}, kept: []string{"10.0.2.7"}, has: addrs("10.0.1.7"), node: "node-2", want: addrs("10.0.2.7")},
+		"kept as it runs":           {held: []ledger.NodeAddresses{{Node: "node-1", Addrs: addrs("10.0.1.7")}}, kept: []string{"10.0.1.7"}, has: addrs("10.0.1.7")},
+		"kept elsewhere":            {held: []ledger.NodeAddresses{{Node: "node-2", Addrs: addrs("10.0.2.7")}}, kept: []string{"10.0.2.7"}, has: addrs("10.0.1.7"), node: "node-2", want: addrs("10.0.2.7")},
 		"recorded, in no pool":      {kept: []string{"10.0.2.7"}, has: addrs("10.0.1.7"), want: addrs("10.0.2.7")},
-		"the other family is fixed": {held: []ledger.Holding{{Node: "node-1", Addrs: addrs("10.0.1.7")}}, has: addrs("10.0.1.7", "fd00::7")},
+		"the other family is fixed": {held: []ledger.NodeAddresses{{Node: "node-1", Addrs: addrs("10.0.1.7")}}, has: addrs("10.0.1.7", "fd00::7")},
 	} {
-		var kept []plan.Kept
+		var kept []plan.ReservedAddress
 		for _, ip := range c.kept {
-			kept = append(kept, plan.Kept{Addr: netip.MustParseAddr(ip)})
+			kept = append(kept, plan.ReservedAddress{Addr: netip.MustParseAddr(ip)})
 		}
 		node, got := conformance.MissingReserved(c.held, kept, c.has)
 		if diff := cmp.Diff(c.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || node != c.node {

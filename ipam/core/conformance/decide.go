@@ -25,7 +25,7 @@ type PodState struct {
 	// FixedIP is nil if there is none.
 	FixedIP *v1alpha1.FixedIP
 	// Held are the entries of all pools that name the pod.
-	Held []ledger.Holding
+	Held []ledger.NodeAddresses
 	// Ours is true if our scheduler places the pod, under a name that the next pod has too: after a restart the pod is
 	// where its IPs are by then.
 	Ours bool

@@ -22,8 +22,8 @@ var now = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-func held(node string, ips ...string) ledger.Holding {
-	return ledger.Holding{Node: node, Addrs: addrs(ips...)}
+func held(node string, ips ...string) ledger.NodeAddresses {
+	return ledger.NodeAddresses{Node: node, Addrs: addrs(ips...)}
 }
 
 // podOn returns pod mysql-0 on a node, with IPs.
@@ -78,10 +78,10 @@ func TestDecide(t *testing.T) {
 		alone   = "; it is not evicted, because no controller makes it again. Delete it and create it again"
 		hands   = "; it is not evicted, by its policy. Delete it, or set fixedip.io/mismatch-policy to Restart"
 	)
-	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
-	both := []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}
-	other := []ledger.Holding{held("node-1", "10.0.1.2")}
-	apart := []ledger.Holding{held("node-1", "10.0.1.2"), held("node-2", "10.0.1.6")}
+	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
+	both := []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}
+	other := []ledger.NodeAddresses{held("node-1", "10.0.1.2")}
+	apart := []ledger.NodeAddresses{held("node-1", "10.0.1.2"), held("node-2", "10.0.1.6")}
 	tell := func(reason, message string) conformance.Action {
 		status := metav1.ConditionTrue
 		if reason == conformance.ReasonAsReserved {
@@ -122,13 +122,13 @@ func TestDecide(t *testing.T) {
 
 		"another address":                                {seen: conformance.PodState{FixedIP: record(), Held: mine, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, wrong)},
 		"another address, entry nowhere":                 {seen: conformance.PodState{FixedIP: record(), Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, nowhere)},
-		"another address, entry on another node":         {seen: conformance.PodState{FixedIP: record(), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, there)},
+		"another address, entry on another node":         {seen: conformance.PodState{FixedIP: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, there)},
 		"its address waits where it returns to":          {seen: conformance.PodState{FixedIP: record(), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, back)},
 		"and has waited long enough":                     {seen: conformance.PodState{FixedIP: told(20*time.Second, conformance.ReasonWrongAddress, back), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, want: restart(back)},
 		"and by its policy goes on waiting":              {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonWrongAddress, back+hands), Held: apart, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2")}, report: true},
 		"it waits on another node than it returns to":    {seen: conformance.PodState{FixedIP: record(), Held: apart, Returns: []string{"node-3"}, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, there)},
 		"it returned, and the node takes no pods now":    {seen: conformance.PodState{FixedIP: told(time.Hour, conformance.ReasonWrongAddress, back), Held: apart, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, there)},
-		"one family here, the other where it returns":    {seen: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "fd00::6")}, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2", "fd00::2")}, want: tell(conformance.ReasonWrongAddress, "Pod db/mysql-0 runs with 10.0.1.2, fd00::2 on node node-1, and 10.0.1.6, fd00::6 is reserved for it, in the pool of node node-2, to which its scheduler moves it")},
+		"one family here, the other where it returns":    {seen: conformance.PodState{FixedIP: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.1.6", "fd00::6"} }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "fd00::6")}, Returns: []string{"node-2"}, Pod: podOn("node-1", "10.0.1.2", "fd00::2")}, want: tell(conformance.ReasonWrongAddress, "Pod db/mysql-0 runs with 10.0.1.2, fd00::2 on node node-1, and 10.0.1.6, fd00::6 is reserved for it, in the pool of node node-2, to which its scheduler moves it")},
 		"its address waits for the pod to go":            {seen: conformance.PodState{FixedIP: beside(record()), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonWrongAddress, instead)},
 		"and has waited for long enough":                 {seen: conformance.PodState{FixedIP: beside(told(20*time.Second, conformance.ReasonWrongAddress, instead)), Held: other, Ours: true, Pod: podOn("node-1", "10.0.1.2")}, want: restart(instead)},
 		"another scheduler might not bring it there":     {seen: conformance.PodState{FixedIP: beside(record()), Held: other, Pod: podOn("node-1", "10.0.1.2")}, want: tell(conformance.ReasonNoPoolEntry, nowhere)},
@@ -180,7 +180,7 @@ func TestClockSkewDoesNotHideTheNextPod(t *testing.T) {
 		evicted := told(10*time.Second, conformance.ReasonRestarting, "evicted")
 		pod := podOn("node-1", "10.0.1.2")
 		pod.CreationTimestamp = metav1.NewTime(now.Add(created))
-		state := conformance.PodState{FixedIP: evicted, Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: pod, Policy: identity.Restart, Now: now}
+		state := conformance.PodState{FixedIP: evicted, Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: pod, Policy: identity.Restart, Now: now}
 		if got := conformance.Decide(state); got.Type != conformance.None {
 			t.Errorf("%s: %v for the pod that was evicted", name, got)
 		}

@@ -91,5 +91,5 @@ func elsewhere(s PodState, ips []netip.Addr) (where string, returns bool) {
 }
 
 func holds(s PodState, node string, a netip.Addr) bool {
-	return slices.ContainsFunc(s.Held, func(h ledger.Holding) bool { return h.Node == node && slices.Contains(h.Addrs, a) })
+	return slices.ContainsFunc(s.Held, func(h ledger.NodeAddresses) bool { return h.Node == node && slices.Contains(h.Addrs, a) })
 }

@@ -97,7 +97,7 @@ func TestEvictionBlocker(t *testing.T) {
 	ready := func(status corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
 		return &corev1.Node{Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}}}
 	}
-	reports := &pool.Node{Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.6"): "db/mysql-0"}}
+	reports := &pool.NodePool{Used: map[netip.Addr]string{netip.MustParseAddr("10.0.1.6"): "db/mysql-0"}}
 	agent := func(status corev1.ConditionStatus) []corev1.Pod {
 		return []corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}}}}
 	}
@@ -115,7 +115,7 @@ func TestEvictionBlocker(t *testing.T) {
 		"the operator misses its agent": {evidence: endpoint.Evidence{Node: ready(corev1.ConditionTrue, corev1.Taint{Key: "node.cilium.io/agent-not-ready"}), Pool: reports}, want: "node node-1 has the taint node.cilium.io/agent-not-ready"},
 		"no network":                    {evidence: endpoint.Evidence{Node: unavailable, Pool: reports}, want: "the network of node node-1 is unavailable"},
 		"the agent does not run":        {evidence: endpoint.Evidence{Node: ready(corev1.ConditionTrue), Pool: reports, Agents: agent(corev1.ConditionFalse)}, want: "the Cilium agent of node node-1 is not ready"},
-		"the agent does not report":     {evidence: endpoint.Evidence{Node: ready(corev1.ConditionTrue), Pool: &pool.Node{}}, want: "the agent of node node-1 does not report 10.0.1.6 as used"},
+		"the agent does not report":     {evidence: endpoint.Evidence{Node: ready(corev1.ConditionTrue), Pool: &pool.NodePool{}}, want: "the agent of node node-1 does not report 10.0.1.6 as used"},
 	} {
 		c.evidence.Pod = podOn("node-1", "10.0.1.6")
 		if got := c.evidence.EvictionBlocker(); got != c.want {

@@ -24,7 +24,7 @@ type Evidence struct {
 	Pod *corev1.Pod
 	// Node and Pool are nil if there is no Node or no CiliumNode.
 	Node *corev1.Node
-	Pool *pool.Node
+	Pool *pool.NodePool
 	// Agents are the pods of the Cilium agent on the node; none if the agent does not run as a labelled pod.
 	Agents []corev1.Pod
 }

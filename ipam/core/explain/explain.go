@@ -107,7 +107,7 @@ func Explain(in Inputs) Report {
 type explanation struct {
 	Inputs
 	*Report
-	held []ledger.Holding
+	held []ledger.NodeAddresses
 	// reserved are the addresses of the identity, and owner is the node whose pool has them; empty if there is
 	// none.
 	reserved []netip.Addr
@@ -177,7 +177,7 @@ func (e *explanation) nodeFact(name string) string {
 	if n, ok := e.Pools.Node(name); ok {
 		for _, f := range address.Families {
 			if n.HasFamily(f) {
-				parts = append(parts, fmt.Sprintf("%d free %s addresses", e.Pools.Room(name, f), f))
+				parts = append(parts, fmt.Sprintf("%d free %s addresses", e.Pools.Available(name, f), f))
 			}
 		}
 		parts = append(parts, "subnets "+strings.Join(n.PodCIDRs, ", "))

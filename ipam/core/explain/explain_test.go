@@ -32,7 +32,7 @@ func endpointOf(pod types.UID) *metav1.ObjectMeta {
 // world contains the objects that concern pod db/mysql-0. By default the pod runs on node-1 with its address.
 type world struct {
 	explain.Inputs
-	pools []pool.Node
+	pools []pool.NodePool
 }
 
 func fine() *world {
@@ -62,7 +62,7 @@ func fine() *world {
 			Endpoint: endpointOf("pod-1"),
 			Lease:    &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To("controller-1"), RenewTime: &metav1.MicroTime{Time: now.Add(-time.Second)}}},
 		},
-		pools: []pool.Node{
+		pools: []pool.NodePool{
 			poolNode("node-1", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.6": owned}),
 			poolNode("node-2", "10.0.2.0/29", map[string]pool.Entry{"10.0.2.1": {}}),
 		},
@@ -73,8 +73,8 @@ func node() *corev1.Node {
 	return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
 }
 
-func poolNode(name, cidr string, entries map[string]pool.Entry) pool.Node {
-	n := pool.Node{Name: name, PodCIDRs: []string{cidr}, Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+func poolNode(name, cidr string, entries map[string]pool.Entry) pool.NodePool {
+	n := pool.NodePool{Name: name, PodCIDRs: []string{cidr}, Subnets: []netip.Prefix{netip.MustParsePrefix(cidr)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	for a, e := range entries {
 		n.Entries[netip.MustParseAddr(a)] = e
 	}

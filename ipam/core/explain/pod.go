@@ -188,10 +188,10 @@ func (e *explanation) room() {
 	var disputed []string
 	with, without := 0, 0
 	for _, n := range e.Pools.Nodes() {
-		if _, ok := e.Pools.Disputed(n.Name); ok {
+		if _, ok := e.Pools.OverlapsWith(n.Name); ok {
 			disputed = append(disputed, n.Name)
 		}
-		if e.Pools.Room(n.Name, address.IPv4)+e.Pools.Room(n.Name, address.IPv6) > 0 {
+		if e.Pools.Available(n.Name, address.IPv4)+e.Pools.Available(n.Name, address.IPv6) > 0 {
 			with++
 		} else {
 			without++
@@ -208,7 +208,7 @@ func (e *explanation) room() {
 }
 
 func (e *explanation) disputed(name string) {
-	if other, ok := e.Pools.Disputed(name); ok {
+	if other, ok := e.Pools.OverlapsWith(name); ok {
 		e.wrong("change spec.ipam.podCIDRs of one of the two CiliumNodes", "The subnets of node %s overlap those of node %s; no address in them is claimed", name, other)
 	}
 }

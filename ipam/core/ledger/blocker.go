@@ -22,8 +22,8 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 		return &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Asks: owner}
 	}
 	n, _ := l.node(name)
-	if n.disputedWith != "" {
-		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetOverlap, Who: n.disputedWith, Asks: owner}
+	if n.overlapsNode != "" {
+		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetOverlap, Who: n.overlapsNode, Asks: owner}
 	}
 	if !address.Usable(subnet, a) {
 		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetEdge, Asks: owner}
@@ -77,8 +77,8 @@ func (l *Ledger) claimable(nodeName string) (*node, error) {
 	if !ok {
 		return nil, errNoCiliumNode(nodeName)
 	}
-	if n.disputedWith != "" {
-		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no address in them is claimed until one of the two is changed", nodeName, n.disputedWith)
+	if n.overlapsNode != "" {
+		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no address in them is claimed until one of the two is changed", nodeName, n.overlapsNode)
 	}
 	return n, nil
 }
@@ -95,8 +95,8 @@ func (n *node) mayMove(owner string, addrs []netip.Addr) (foreign []netip.Addr, 
 			foreign = append(foreign, a)
 			continue
 		}
-		if n.disputedWith != "" {
-			return nil, &pool.Blocker{Addr: a, Node: n.pool.Name, Reason: pool.SubnetOverlap, Who: n.disputedWith, Asks: owner}
+		if n.overlapsNode != "" {
+			return nil, &pool.Blocker{Addr: a, Node: n.pool.Name, Reason: pool.SubnetOverlap, Who: n.overlapsNode, Asks: owner}
 		}
 		e, exists := n.pool.Entries[a]
 		if exists && e.Kind != pool.Cooldown && e.NamesPod() != owner {

@@ -32,7 +32,7 @@ func (n *node) freedSince(before [2]int64) int {
 
 // reports compares what an agent says in two versions of a pool. fixed is true if that differs for an address that is
 // not dynamic; workloads and owners are those that such addresses are kept for, sorted.
-func reports(before, after pool.Node) (fixed bool, workloads, owners []string) {
+func reports(before, after pool.NodePool) (fixed bool, workloads, owners []string) {
 	found, pods := map[string]bool{}, map[string]bool{}
 	note := func(a netip.Addr) {
 		e, exists := after.Entries[a]

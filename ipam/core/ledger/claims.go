@@ -122,8 +122,8 @@ func (l *Ledger) ClaimedElsewhere(uid types.UID, owner, nodeName string) (node s
 	return "", false
 }
 
-// Stands tells whether the pools already give all addresses of the claim to its pod.
-func (l *Ledger) Stands(c Claim) bool {
+// IsClaimed tells whether the pools already give all addresses of the claim to its pod.
+func (l *Ledger) IsClaimed(c Claim) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	held := l.owners.on(c.Owner, c.Node)

@@ -33,10 +33,10 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 			found = append(found, a)
 		}
 	}
-	for a := range l.strays {
+	for a := range l.foreign {
 		twice(a)
 	}
-	if n.disputedWith != "" {
+	if n.overlapsNode != "" {
 		for a := range n.pool.Entries {
 			twice(a)
 		}
@@ -45,11 +45,11 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	return found
 }
 
-// StraysIn tells whether a pool offers an address in subnets that are not its node's.
-func (l *Ledger) StraysIn(subnets []netip.Prefix) bool {
+// HasForeignAddresses tells whether a pool offers an address in subnets that are not its node's.
+func (l *Ledger) HasForeignAddresses(subnets []netip.Prefix) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for a := range l.strays {
+	for a := range l.foreign {
 		if slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
 			return true
 		}
@@ -58,7 +58,7 @@ func (l *Ledger) StraysIn(subnets []netip.Prefix) bool {
 }
 
 func (l *Ledger) offering(a netip.Addr) []string {
-	found := slices.Clone(l.strays[a])
+	found := slices.Clone(l.foreign[a])
 	for subnet, names := range l.subnets {
 		if !subnet.Contains(a) {
 			continue
@@ -75,9 +75,9 @@ func (l *Ledger) offering(a netip.Addr) []string {
 	return found
 }
 
-// Lingers tells whether the pool of any node but one has something of an address, a mark as well: an entry, or that its
+// HasEntryElsewhere tells whether the pool of any node but one has something of an address, a mark as well: an entry, or that its
 // agent has given it out.
-func (l *Ledger) Lingers(a netip.Addr, but string) bool {
+func (l *Ledger) HasEntryElsewhere(a netip.Addr, but string) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	found := false
@@ -90,23 +90,23 @@ func (l *Ledger) Lingers(a netip.Addr, but string) bool {
 	return found
 }
 
-// moveStrays brings the index of strays up to date.
-func (l *Ledger) moveStrays(before, after pool.Node) {
+// moveForeign brings the index of foreign addresses up to date.
+func (l *Ledger) moveForeign(before, after pool.NodePool) {
 	for a, e := range before.Entries {
 		if e.Allocatable() && !before.Home(a) {
-			names := slices.DeleteFunc(l.strays[a], func(n string) bool { return n == before.Name })
+			names := slices.DeleteFunc(l.foreign[a], func(n string) bool { return n == before.Name })
 			if len(names) == 0 {
-				delete(l.strays, a)
+				delete(l.foreign, a)
 			} else {
-				l.strays[a] = names
+				l.foreign[a] = names
 			}
 		}
 	}
 	for a, e := range after.Entries {
 		if e.Allocatable() && !after.Home(a) {
-			names := append(l.strays[a], after.Name)
+			names := append(l.foreign[a], after.Name)
 			slices.Sort(names)
-			l.strays[a] = names
+			l.foreign[a] = names
 		}
 	}
 }

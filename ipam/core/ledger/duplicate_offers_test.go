@@ -15,7 +15,7 @@ import (
 func TestOffers(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	for name, c := range map[string]struct {
-		nodes []pool.Node
+		nodes []pool.NodePool
 		// gone is a node that goes again.
 		gone string
 		// asked is the node that is asked, and want what it shares.
@@ -23,31 +23,31 @@ func TestOffers(t *testing.T) {
 		want  []string
 	}{
 		"each its own": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.2.3": {}})},
+			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.2.3": {}})},
 			asked: "a"},
 		"a stray is at home elsewhere": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
+			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
 			asked: "a", want: []string{"10.0.1.3"}},
 		"and the other way round": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
+			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
 			asked: "b", want: []string{"10.0.1.3"}},
 		"two strays": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.9.3": {}}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.9.3": {}})},
+			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.9.3": {}}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.9.3": {}})},
 			asked: "a", want: []string{"10.0.9.3"}},
 		"one subnet twice": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.1.4": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}})},
+			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}, "10.0.1.4": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": {}})},
 			asked: "a", want: []string{"10.0.1.3"}},
 		"a subnet in a subnet": {
-			nodes: []pool.Node{node("a", "10.0.0.0/16", map[string]pool.Entry{"10.0.1.3": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.ForOwner("router")})},
+			nodes: []pool.NodePool{node("a", "10.0.0.0/16", map[string]pool.Entry{"10.0.1.3": {}}), node("b", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.ForOwner("router")})},
 			asked: "b", want: []string{"10.0.1.3"}},
 		"the mark at home of one that is away offers nothing": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.MovedEntry("b", "db/mysql-0")}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
+			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": pool.MovedEntry("b", "db/mysql-0")}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
 			asked: "b"},
 		"the other node is gone": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
+			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine})},
 			gone:  "b", asked: "a"},
 		"the stray is gone": {
-			nodes: []pool.Node{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", nil)},
+			nodes: []pool.NodePool{node("a", "10.0.1.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", map[string]pool.Entry{"10.0.1.3": mine}), node("b", "10.0.2.0/24", nil)},
 			asked: "a"},
 	} {
 		l := ledger.New()
@@ -82,12 +82,12 @@ func TestStraysIn(t *testing.T) {
 		"10.0.3.0/24": false, // What is announced is not offered.
 		"10.0.4.0/24": false,
 	} {
-		if got := l.StraysIn([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix(subnet)}); got != want {
+		if got := l.HasForeignAddresses([]netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix(subnet)}); got != want {
 			t.Errorf("in %s: %v, want %v", subnet, got, want)
 		}
 	}
 	l.RemoveNode("a")
-	if l.StraysIn([]netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}) {
+	if l.HasForeignAddresses([]netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}) {
 		t.Error("the node is gone, and its stray is not")
 	}
 }

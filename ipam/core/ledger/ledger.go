@@ -25,8 +25,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Holding is what one owner holds on one node.
-type Holding struct {
+// NodeAddresses is what one owner holds on one node.
+type NodeAddresses struct {
 	Node  string
 	Addrs []netip.Addr
 }
@@ -64,9 +64,9 @@ type Ledger struct {
 	// workloads are the pods that hold addresses for each workload. Key: the resource of entries. Value:
 	// owner → how many of its entries, on all nodes, have that resource; never 0.
 	workloads map[string]map[string]int
-	// strays are the nodes whose pools offer an address that is in none of their own subnets. Key:
+	// foreign are the nodes whose pools offer an address that is in none of their own subnets. Key:
 	// the address. Value: the nodes, sorted; never none.
-	strays map[netip.Addr][]string
+	foreign map[netip.Addr][]string
 	// claims are in flight: decided by one of the Assume methods, not yet forgotten. Key: the pod's UID,
 	// since a pod of the same name may follow while the claim of the first still stands. Invariant: the
 	// addresses of a claim are in the assumed map of its node, under the same UID or, where the pool
@@ -76,7 +76,7 @@ type Ledger struct {
 	claimants map[string][]types.UID
 	// kept is what FixedIPs keep. It is nobody else's, entry or not, as far as this ledger decides;
 	// where an entry stands, that comes first. The nodes look into it too.
-	kept *kept
+	kept *reservationIndex
 }
 
 // New is an empty ledger.
@@ -87,7 +87,7 @@ func New() *Ledger {
 		arriving:  index{},
 		subnets:   map[netip.Prefix][]string{},
 		lengths:   map[int]bool{},
-		strays:    map[netip.Addr][]string{},
+		foreign:   map[netip.Addr][]string{},
 		workloads: map[string]map[string]int{},
 		claims:    map[types.UID]Claim{},
 		claimants: map[string][]types.UID{},
@@ -103,15 +103,15 @@ func New() *Ledger {
 
 // SetNode replaces a node's pool with a version that the watch delivered, and returns what changed. A version that is
 // older than one of our own writes (see ObserveWrite) changes nothing.
-func (l *Ledger) SetNode(p pool.Node) Change {
+func (l *Ledger) SetNode(p pool.NodePool) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, known := l.node(p.Name)
 	if known && p.OlderThan(n.written) {
-		return Change{}
+		return NodeChange{}
 	}
 	if known {
-		n.written = pool.Node{}
+		n.written = pool.NodePool{}
 	}
 	return l.setNode(p)
 }
@@ -119,12 +119,12 @@ func (l *Ledger) SetNode(p pool.Node) Change {
 // ObserveWrite replaces a node's pool with the answer of our own write to it, and returns what changed. The write
 // counts at once: watch events that are older do not take it back. It changes nothing if the watch has not shown this
 // CiliumNode yet, or has already shown this version or a newer one.
-func (l *Ledger) ObserveWrite(p pool.Node) Change {
+func (l *Ledger) ObserveWrite(p pool.NodePool) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, known := l.node(p.Name)
 	if !known || n.pool.UID != p.UID || !n.pool.OlderThan(p) {
-		return Change{}
+		return NodeChange{}
 	}
 	change := l.setNode(p)
 	n.written = p
@@ -133,7 +133,7 @@ func (l *Ledger) ObserveWrite(p pool.Node) Change {
 
 // setNode replaces a node's pool. If only the status of the CiliumNode changed, as with an agent's report, the indexes
 // over the spec stand as they are.
-func (l *Ledger) setNode(p pool.Node) Change {
+func (l *Ledger) setNode(p pool.NodePool) NodeChange {
 	n, known := l.node(p.Name)
 	if !known {
 		n = newNode(l.kept)
@@ -146,7 +146,7 @@ func (l *Ledger) setNode(p pool.Node) Change {
 		l.nodes.Store(p.Name, n)
 	}
 	before, roomBefore := n.pool, n.rooms()
-	change := Change{Appeared: !known, Status: !sameStatus(before, p)}
+	change := NodeChange{Appeared: !known, Status: !sameStatus(before, p)}
 	if known && before.SameSpec(p) {
 		n.set(p, change.Status)
 	} else {
@@ -155,7 +155,7 @@ func (l *Ledger) setNode(p pool.Node) Change {
 		change.Subnets = subnetChanges(before.Subnets, p.Subnets)
 		l.unindexOwners(p.Name, before)
 		l.indexOwners(p)
-		l.moveStrays(before, p)
+		l.moveForeign(before, p)
 		n.set(p, true)
 		l.moveSubnets(p.Name, before.Subnets, p.Subnets)
 	}
@@ -165,51 +165,51 @@ func (l *Ledger) setNode(p pool.Node) Change {
 }
 
 // RemoveNode forgets a node. Who held addresses there holds them no more.
-func (l *Ledger) RemoveNode(name string) Change {
+func (l *Ledger) RemoveNode(name string) NodeChange {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, known := l.node(name)
 	if !known {
-		return Change{}
+		return NodeChange{}
 	}
-	var change Change
-	change.Moved, change.Owners, change.Workloads = diff(n.pool, pool.Node{Name: name})
+	var change NodeChange
+	change.Moved, change.Owners, change.Workloads = diff(n.pool, pool.NodePool{Name: name})
 	change.Entries, change.Status, change.Fixed = len(n.pool.Entries) > 0, true, true
 	change.Subnets = n.pool.Subnets
 	l.unindexOwners(name, n.pool)
-	l.moveStrays(n.pool, pool.Node{Name: name})
+	l.moveForeign(n.pool, pool.NodePool{Name: name})
 	l.nodes.Delete(name)
 	l.moveSubnets(name, n.pool.Subnets, nil)
 	return change
 }
 
 // Node is the pool of a node as it was last taken in.
-func (l *Ledger) Node(name string) (pool.Node, bool) {
+func (l *Ledger) Node(name string) (pool.NodePool, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	n, ok := l.node(name)
 	if !ok {
-		return pool.Node{}, false
+		return pool.NodePool{}, false
 	}
 	return n.pool, true
 }
 
 // Nodes are the pools of all nodes, by name.
-func (l *Ledger) Nodes() []pool.Node {
+func (l *Ledger) Nodes() []pool.NodePool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var out []pool.Node
+	var out []pool.NodePool
 	l.nodes.Range(func(_, v any) bool {
 		out = append(out, v.(*node).pool)
 		return true
 	})
-	slices.SortFunc(out, func(a, b pool.Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b pool.NodePool) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
 // Held is what the pools give to the owner, by node name. More than one holding is possible: a
 // scheduler that died between claim and bind may have left one behind.
-func (l *Ledger) Held(owner string) []Holding {
+func (l *Ledger) Held(owner string) []NodeAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.owners.holdings(owner)
@@ -222,8 +222,8 @@ func (l *Ledger) Owners() []string {
 	return slices.Sorted(maps.Keys(l.owners))
 }
 
-// Named are all pods that hold an address somewhere or that a mark of a move names, sorted.
-func (l *Ledger) Named() []string {
+// OwnersAndMoving are all pods that hold an address somewhere or that a mark of a move names, sorted.
+func (l *Ledger) OwnersAndMoving() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	all := maps.Clone(l.owners)
@@ -232,9 +232,9 @@ func (l *Ledger) Named() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Room is how many addresses of a family a claim on the node can choose from. It takes no lock
+// Available is how many addresses of a family a claim on the node can choose from. It takes no lock
 // that others hold for long: the scheduler asks it for many nodes at once.
-func (l *Ledger) Room(name string, f address.Family) int64 {
+func (l *Ledger) Available(name string, f address.Family) int64 {
 	n, ok := l.node(name)
 	if !ok {
 		return 0
@@ -264,16 +264,16 @@ func (l *Ledger) node(name string) (*node, bool) {
 // index finds what each pod has that entries name. Key: the owner. Value: a holding for each node, by
 // node name, and its addresses sorted. No list is empty. Most owners have one holding, for which a map
 // would take five times the memory.
-type index map[string][]Holding
+type index map[string][]NodeAddresses
 
 func (x index) find(owner, node string) (int, bool) {
-	return slices.BinarySearchFunc(x[owner], node, func(h Holding, node string) int { return strings.Compare(h.Node, node) })
+	return slices.BinarySearchFunc(x[owner], node, func(h NodeAddresses, node string) int { return strings.Compare(h.Node, node) })
 }
 
 func (x index) add(owner, node string, a netip.Addr) {
 	i, ok := x.find(owner, node)
 	if !ok {
-		x[owner] = slices.Insert(slices.Clip(x[owner]), i, Holding{Node: node, Addrs: []netip.Addr{a}})
+		x[owner] = slices.Insert(slices.Clip(x[owner]), i, NodeAddresses{Node: node, Addrs: []netip.Addr{a}})
 		return
 	}
 	h := &x[owner][i]
@@ -301,7 +301,7 @@ func (x index) on(owner, node string) []netip.Addr {
 }
 
 // holdings are what the index has of an owner, by node name.
-func (x index) holdings(owner string) []Holding {
+func (x index) holdings(owner string) []NodeAddresses {
 	out := slices.Clone(x[owner])
 	for i := range out {
 		out[i].Addrs = slices.Clone(out[i].Addrs)
@@ -324,7 +324,7 @@ func (l *Ledger) named(e pool.Entry) (owner string, in index) {
 	}
 }
 
-func (l *Ledger) indexOwners(p pool.Node) {
+func (l *Ledger) indexOwners(p pool.NodePool) {
 	for a, e := range p.Entries {
 		if owner, in := l.named(e); in != nil {
 			in.add(owner, p.Name, a)
@@ -333,7 +333,7 @@ func (l *Ledger) indexOwners(p pool.Node) {
 	}
 }
 
-func (l *Ledger) unindexOwners(name string, p pool.Node) {
+func (l *Ledger) unindexOwners(name string, p pool.NodePool) {
 	for _, e := range p.Entries {
 		l.countWorkload(e, -1)
 		if owner, in := l.named(e); in != nil {
@@ -351,7 +351,7 @@ func (l *Ledger) OwnersOf(namespace, kind, name string) []string {
 }
 
 // EntryOf returns the entry of the first address of a holding: it says what the addresses are for.
-func (l *Ledger) EntryOf(h Holding) pool.Entry {
+func (l *Ledger) EntryOf(h NodeAddresses) pool.Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	n, ok := l.node(h.Node)

@@ -23,9 +23,9 @@ import (
 
 // model says what a ledger must answer, worked out anew each time from all that it was told.
 type model struct {
-	nodes   map[string]pool.Node
+	nodes   map[string]pool.NodePool
 	claims  map[types.UID]ledger.Claim
-	records map[string]ledger.Keeping
+	records map[string]ledger.Reservation
 }
 
 // decides tells whether a node's pool decides over addresses: its subnets are no other node's.
@@ -76,7 +76,7 @@ func (m *model) claimableBy(owner, name string, a netip.Addr) bool {
 }
 
 // keeper is the oldest record that keeps an address.
-func (m *model) keeper(a netip.Addr) (oldest ledger.Keeping, ok bool) {
+func (m *model) keeper(a netip.Addr) (oldest ledger.Reservation, ok bool) {
 	for _, name := range slices.Sorted(maps.Keys(m.records)) {
 		r := m.records[name]
 		if slices.Contains(r.Addrs, a) && (!ok || r.Since.Before(oldest.Since)) {
@@ -104,10 +104,10 @@ func (m *model) mine(owner, name string, f address.Family) (choice []netip.Addr,
 	return r.Addrs[i : i+1], true
 }
 
-func (m *model) held(owner string) []ledger.Holding {
-	var held []ledger.Holding
+func (m *model) held(owner string) []ledger.NodeAddresses {
+	var held []ledger.NodeAddresses
 	for _, name := range slices.Sorted(maps.Keys(m.nodes)) {
-		h := ledger.Holding{Node: name}
+		h := ledger.NodeAddresses{Node: name}
 		for a, e := range m.nodes[name].Entries {
 			if e.OwnedBy(owner) {
 				h.Addrs = append(h.Addrs, a)
@@ -180,8 +180,8 @@ func drawFamilies(t *rapid.T) []address.Family {
 }
 
 // drawRecord makes a record of at most one address in each family.
-func drawRecord(t *rapid.T) ledger.Keeping {
-	r := ledger.Keeping{
+func drawRecord(t *rapid.T) ledger.Reservation {
+	r := ledger.Reservation{
 		Record: rapid.SampledFrom(modelRecords).Draw(t, "record"),
 		Owner:  rapid.SampledFrom(modelOwners).Draw(t, "owner"),
 		Since:  time.Unix(int64(rapid.IntRange(1, 3).Draw(t, "since")), 0),
@@ -254,8 +254,8 @@ func ownedEntry(owner string) pool.Entry {
 	return pool.OwnedEntry(namespace, name, "StatefulSet", "mysql")
 }
 
-func drawNode(t *rapid.T) pool.Node {
-	n := pool.Node{
+func drawNode(t *rapid.T) pool.NodePool {
+	n := pool.NodePool{
 		Name:    rapid.SampledFrom(modelNodes).Draw(t, "node"),
 		Entries: map[netip.Addr]pool.Entry{},
 		Used:    map[netip.Addr]string{},
@@ -284,7 +284,7 @@ func drawNode(t *rapid.T) pool.Node {
 				n.Used[a] = "somebody"
 			}
 			if rapid.IntRange(0, 5).Draw(t, "leaving") == 0 {
-				n.Handshakes[a] = rapid.SampledFrom([]pool.Handshake{pool.Asked, pool.Agreed, pool.TakenOut, pool.Refused, pool.OtherState}).Draw(t, "handshake")
+				n.Handshakes[a] = rapid.SampledFrom([]pool.Handshake{pool.MarkedForRelease, pool.ReadyForRelease, pool.Released, pool.DoNotRelease, pool.OtherState}).Draw(t, "handshake")
 			}
 		}
 	}
@@ -312,7 +312,7 @@ func drawNode(t *rapid.T) pool.Node {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := ledger.New()
-		m := &model{nodes: map[string]pool.Node{}, claims: map[types.UID]ledger.Claim{}, records: map[string]ledger.Keeping{}}
+		m := &model{nodes: map[string]pool.NodePool{}, claims: map[types.UID]ledger.Claim{}, records: map[string]ledger.Reservation{}}
 		uid := rapid.Map(rapid.IntRange(0, 4), func(i int) types.UID { return types.UID(fmt.Sprintf("uid-%d", i)) })
 		t.Repeat(map[string]func(*rapid.T){
 			"SetNode": func(t *rapid.T) {
@@ -389,10 +389,10 @@ func TestModel(t *testing.T) {
 				families := rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
 				delete(m.claims, id)
 				l.Forget(id)
-				claim, err := l.AssumeOrdinary(id, owner, name, families)
+				claim, err := l.AssumeUnreserved(id, owner, name, families)
 				if err != nil {
 					short := func(f address.Family) bool { return len(m.free(name, f)) == 0 }
-					if _, disputed := l.Disputed(name); !disputed && !slices.ContainsFunc(families, short) {
+					if _, disputed := l.OverlapsWith(name); !disputed && !slices.ContainsFunc(families, short) {
 						t.Fatalf("refused without reason: %v", err)
 					}
 					return
@@ -425,7 +425,7 @@ func TestModel(t *testing.T) {
 			"": func(t *rapid.T) {
 				for _, name := range modelNodes {
 					for _, f := range address.Families {
-						if got, want := l.Room(name, f), int64(len(m.free(name, f))); got != want {
+						if got, want := l.Available(name, f), int64(len(m.free(name, f))); got != want {
 							t.Fatalf("room for %s on %s: %d, want %d", f, name, got, want)
 						}
 					}

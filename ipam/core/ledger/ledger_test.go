@@ -27,8 +27,8 @@ var (
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // node makes a node with one /29: .1 to .6 are usable.
-func node(name, subnet string, entries map[string]pool.Entry, used ...string) pool.Node {
-	n := pool.Node{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+func node(name, subnet string, entries map[string]pool.Entry, used ...string) pool.NodePool {
+	n := pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(subnet)}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	for a, e := range entries {
 		n.Entries[addr(a)] = e
 	}
@@ -42,7 +42,7 @@ func TestAssumePicks(t *testing.T) {
 	released := func(sec int64) pool.Entry { return pool.CooldownEntry("", time.Unix(sec, 0)) }
 	full := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {}, "10.0.1.4": released(30), "10.0.1.5": released(10), "10.0.1.6": released(20)}
 	for name, c := range map[string]struct {
-		node    pool.Node
+		node    pool.NodePool
 		want    string
 		wantErr string
 	}{
@@ -54,7 +54,7 @@ func TestAssumePicks(t *testing.T) {
 		"not even if all others are taken": {node: node("n", "10.0.1.0/29", full), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/29)"},
 		"what it holds already":            {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/mysql-0")}), want: "10.0.1.2"},
 		"nothing where nothing is left":    {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30)"},
-		"nothing without a subnet":         {node: pool.Node{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none)"},
+		"nothing without a subnet":         {node: pool.NodePool{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
@@ -105,21 +105,21 @@ func TestClaimLifeCycle(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", nil))
 	claim, err := l.AssumeFrom("uid-1", "db/mysql-0", "n", v4, anything)
-	if err != nil || l.Stands(claim) || l.Room("n", address.IPv4) != 5 {
-		t.Fatalf("after Assume: %v, stands %v, room %d", err, l.Stands(claim), l.Room("n", address.IPv4))
+	if err != nil || l.IsClaimed(claim) || l.Available("n", address.IPv4) != 5 {
+		t.Fatalf("after Assume: %v, stands %v, room %d", err, l.IsClaimed(claim), l.Available("n", address.IPv4))
 	}
 	if other, err := l.AssumeFrom("uid-2", "db/mysql-1", "n", v4, anything); err != nil || other.Addrs[0] == claim.Addrs[0] {
 		t.Fatalf("two claims share %v (%v)", other.Addrs, err)
 	}
 	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/mysql-0")}))
-	if !l.Stands(claim) || l.Room("n", address.IPv4) != 4 {
-		t.Fatalf("after the watch: stands %v, room %d", l.Stands(claim), l.Room("n", address.IPv4))
+	if !l.IsClaimed(claim) || l.Available("n", address.IPv4) != 4 {
+		t.Fatalf("after the watch: stands %v, room %d", l.IsClaimed(claim), l.Available("n", address.IPv4))
 	}
-	if _, grew := l.Forget("uid-1"); grew || !l.Stands(claim) {
+	if _, grew := l.Forget("uid-1"); grew || !l.IsClaimed(claim) {
 		t.Fatalf("to forget a claim that stands frees its address: grew %v", grew)
 	}
-	if _, grew := l.Forget("uid-2"); !grew || l.Room("n", address.IPv4) != 5 {
-		t.Fatalf("to forget a claim that was never written does not: grew %v, room %d", grew, l.Room("n", address.IPv4))
+	if _, grew := l.Forget("uid-2"); !grew || l.Available("n", address.IPv4) != 5 {
+		t.Fatalf("to forget a claim that was never written does not: grew %v, room %d", grew, l.Available("n", address.IPv4))
 	}
 	if _, grew := l.Forget("uid-2"); grew {
 		t.Fatal("to forget twice does something")
@@ -161,8 +161,8 @@ func TestHomeAndDisputes(t *testing.T) {
 	}
 	l.SetNode(node("node-2", "10.0.1.0/30", nil))
 	for _, n := range []string{"node-1", "node-2"} {
-		if other, disputed := l.Disputed(n); !disputed || other == n || l.Room(n, address.IPv4) != 0 {
-			t.Errorf("%s is disputed with %q, room %d", n, other, l.Room(n, address.IPv4))
+		if other, disputed := l.OverlapsWith(n); !disputed || other == n || l.Available(n, address.IPv4) != 0 {
+			t.Errorf("%s is disputed with %q, room %d", n, other, l.Available(n, address.IPv4))
 		}
 		if _, err := l.AssumeFrom(types.UID(n), "db/"+n, n, v4, anything); err == nil {
 			t.Errorf("an address of a disputed subnet was given away on %s", n)
@@ -172,8 +172,8 @@ func TestHomeAndDisputes(t *testing.T) {
 		t.Fatalf("an address in a disputed subnet is at home on %q", home)
 	}
 	l.RemoveNode("node-2")
-	if other, disputed := l.Disputed("node-1"); disputed || l.Room("node-1", address.IPv4) != 6 {
-		t.Fatalf("still disputed with %q, room %d", other, l.Room("node-1", address.IPv4))
+	if other, disputed := l.OverlapsWith("node-1"); disputed || l.Available("node-1", address.IPv4) != 6 {
+		t.Fatalf("still disputed with %q, room %d", other, l.Available("node-1", address.IPv4))
 	}
 }
 
@@ -209,7 +209,7 @@ func TestConcurrentClaims(t *testing.T) {
 	for i := range 64 {
 		wg.Go(func() {
 			uid := types.UID(fmt.Sprint(i))
-			for l.Room("n", address.IPv4) == 0 {
+			for l.Available("n", address.IPv4) == 0 {
 				t.Error("no room for 64 of 254")
 			}
 			claim, err := l.AssumeFrom(uid, fmt.Sprintf("db/mysql-%d", i), "n", v4, anything)

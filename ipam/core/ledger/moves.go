@@ -14,8 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Absence is what the marks at one home say of an owner's addresses that live on another node.
-type Absence struct {
+// RemoteAddresses is what the marks at one home say of an owner's addresses that live on another node.
+type RemoteAddresses struct {
 	// Home is the node whose pool has the marks, At the one that they name.
 	Home, At string
 	Addrs    []netip.Addr
@@ -32,19 +32,19 @@ type Absence struct {
 }
 
 // Away are the absences of an owner's addresses, by home and node.
-func (l *Ledger) Away(owner string) []Absence {
+func (l *Ledger) Away(owner string) []RemoteAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var out []Absence
+	var out []RemoteAddresses
 	for _, h := range l.away[owner] {
 		home := h.Node
 		n, _ := l.node(home)
 		for _, a := range h.Addrs {
 			e := n.pool.Entries[a]
 			at, leaves := e.Node, e.Leaving
-			i := slices.IndexFunc(out, func(x Absence) bool { return x.Home == home && x.At == at && x.Leaving == leaves })
+			i := slices.IndexFunc(out, func(x RemoteAddresses) bool { return x.Home == home && x.At == at && x.Leaving == leaves })
 			if i < 0 {
-				i, out = len(out), append(out, Absence{Home: home, At: at, Leaving: leaves, Generation: n.pool.Generation, Barred: true})
+				i, out = len(out), append(out, RemoteAddresses{Home: home, At: at, Leaving: leaves, Generation: n.pool.Generation, Barred: true})
 			}
 			out[i].Addrs = append(out[i].Addrs, a)
 			if there, known := l.node(at); known {
@@ -53,7 +53,7 @@ func (l *Ledger) Away(owner string) []Absence {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Absence) int {
+	slices.SortFunc(out, func(a, b RemoteAddresses) int {
 		if c := strings.Compare(a.Home, b.Home); c != 0 {
 			return c
 		}
@@ -64,7 +64,7 @@ func (l *Ledger) Away(owner string) []Absence {
 
 // Arriving is what is announced of an owner's addresses in the pools of other nodes than their home,
 // by node name.
-func (l *Ledger) Arriving(owner string) []Holding {
+func (l *Ledger) Arriving(owner string) []NodeAddresses {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.arriving.holdings(owner)

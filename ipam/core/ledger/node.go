@@ -18,27 +18,27 @@ import (
 
 // node is one node in the ledger. All but the atomics is guarded by the ledger's lock.
 type node struct {
-	pool pool.Node
+	pool pool.NodePool
 	// written is the last version that ObserveWrite took and that the watch has not shown yet; zero: there is none.
-	written pool.Node
+	written pool.NodePool
 	// assumed are the addresses of claims in flight. Key: the address. Value: the UID of the pod
 	// that it was decided for. An address may be here and in the pool at once: the claim has been
 	// seen and its pod is not bound yet.
 	assumed map[netip.Addr]types.UID
 	// kept is the ledger's.
-	kept *kept
-	// disputedWith names another node whose subnets overlap this node's; empty where none does.
-	disputedWith string
+	kept *reservationIndex
+	// overlapsNode names another node whose subnets overlap this node's; empty where none does.
+	overlapsNode string
 
 	// room4 and room6 are what room answers, size4 and size6 how many addresses the subnets have in
 	// all. They follow every change of the fields above.
 	room4, room6, size4, size6 atomic.Int64
 }
 
-func newNode(k *kept) *node { return &node{assumed: map[netip.Addr]types.UID{}, kept: k} }
+func newNode(k *reservationIndex) *node { return &node{assumed: map[netip.Addr]types.UID{}, kept: k} }
 
 // set replaces the pool. recount says whether what count reads may have changed.
-func (n *node) set(p pool.Node, recount bool) {
+func (n *node) set(p pool.NodePool, recount bool) {
 	n.pool = p
 	if recount {
 		n.count()
@@ -89,7 +89,7 @@ func (n *node) count() {
 			size[f] += more
 		}
 	}
-	if n.disputedWith == "" {
+	if n.overlapsNode == "" {
 		maps.Copy(room, size)
 		taken := func(a netip.Addr) {
 			if n.offers(a) {

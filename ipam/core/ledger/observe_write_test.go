@@ -14,8 +14,8 @@ import (
 )
 
 // version returns a version of the CiliumNode node-1 with a /28 subnet.
-func version(uid, resourceVersion string, generation int64, entries map[netip.Addr]pool.Entry) pool.Node {
-	return pool.Node{
+func version(uid, resourceVersion string, generation int64, entries map[netip.Addr]pool.Entry) pool.NodePool {
+	return pool.NodePool{
 		Name: "node-1", UID: uid, ResourceVersion: resourceVersion, Generation: generation,
 		Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/28")}, Entries: entries,
 	}
@@ -25,44 +25,44 @@ func version(uid, resourceVersion string, generation int64, entries map[netip.Ad
 func TestObserveWrite(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.14")
 	claimed := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}
-	held := []ledger.Holding{{Node: "node-1", Addrs: []netip.Addr{addr}}}
+	held := []ledger.NodeAddresses{{Node: "node-1", Addrs: []netip.Addr{addr}}}
 	write := version("a", "20", 5, claimed)
 
 	for name, tc := range map[string]struct {
-		before []pool.Node
-		write  pool.Node
-		after  []pool.Node
-		want   []ledger.Holding
+		before []pool.NodePool
+		write  pool.NodePool
+		after  []pool.NodePool
+		want   []ledger.NodeAddresses
 	}{
 		"the write counts before the watch shows it": {
-			before: []pool.Node{version("a", "10", 4, nil)}, write: write, want: held,
+			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write, want: held,
 		},
 		"an older event of the watch": {
-			before: []pool.Node{version("a", "10", 4, nil)}, write: write,
-			after: []pool.Node{version("a", "19", 4, nil)}, want: held,
+			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write,
+			after: []pool.NodePool{version("a", "19", 4, nil)}, want: held,
 		},
 		"resource versions that are not numbers": {
-			before: []pool.Node{version("a", "x", 4, nil)}, write: version("a", "y", 5, claimed),
-			after: []pool.Node{version("a", "z", 4, nil)}, want: held,
+			before: []pool.NodePool{version("a", "x", 4, nil)}, write: version("a", "y", 5, claimed),
+			after: []pool.NodePool{version("a", "z", 4, nil)}, want: held,
 		},
 		"another write takes the entry back": {
-			before: []pool.Node{version("a", "10", 4, nil)}, write: write,
-			after: []pool.Node{version("a", "21", 6, nil)},
+			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write,
+			after: []pool.NodePool{version("a", "21", 6, nil)},
 		},
 		"once the watch has shown the write, the watch alone decides": {
 			// After a restore of etcd from a backup, versions may begin again at lower numbers.
-			before: []pool.Node{version("a", "10", 4, nil)}, write: write,
-			after: []pool.Node{write, version("a", "5", 2, nil)},
+			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write,
+			after: []pool.NodePool{write, version("a", "5", 2, nil)},
 		},
 		"the watch was faster than the answer": {
-			before: []pool.Node{version("a", "10", 4, nil), version("a", "21", 6, nil)}, write: write,
+			before: []pool.NodePool{version("a", "10", 4, nil), version("a", "21", 6, nil)}, write: write,
 		},
 		"the CiliumNode was deleted and created again": {
-			before: []pool.Node{version("b", "30", 1, nil)}, write: write,
+			before: []pool.NodePool{version("b", "30", 1, nil)}, write: write,
 		},
 		"a CiliumNode of another UID replaces the written one": {
-			before: []pool.Node{version("a", "10", 4, nil)}, write: write,
-			after: []pool.Node{version("b", "15", 1, nil)},
+			before: []pool.NodePool{version("a", "10", 4, nil)}, write: write,
+			after: []pool.NodePool{version("b", "15", 1, nil)},
 		},
 		"a node that the watch has not shown": {write: write},
 	} {
@@ -86,7 +86,7 @@ func TestObserveWrite(t *testing.T) {
 func TestNodeChange(t *testing.T) {
 	addr, other := netip.MustParseAddr("10.0.0.14"), netip.MustParseAddr("10.0.0.13")
 	owned := map[netip.Addr]pool.Entry{addr: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")}
-	used := func(n pool.Node, addrs ...netip.Addr) pool.Node {
+	used := func(n pool.NodePool, addrs ...netip.Addr) pool.NodePool {
 		n.Used = map[netip.Addr]string{}
 		for _, a := range addrs {
 			n.Used[a] = "default/client"
@@ -96,33 +96,33 @@ func TestNodeChange(t *testing.T) {
 	l := ledger.New()
 	for _, step := range []struct {
 		name string
-		do   func() ledger.Change
-		want ledger.Change
+		do   func() ledger.NodeChange
+		want ledger.NodeChange
 		room int64
 	}{
-		{"the node appears", func() ledger.Change { return l.SetNode(version("a", "1", 1, nil)) },
-			ledger.Change{Appeared: true, Grew: true, Freed: 14, Moved: true, Subnets: version("", "", 0, nil).Subnets}, 14},
-		{"a report without news", func() ledger.Change { return l.SetNode(version("a", "2", 1, nil)) },
-			ledger.Change{}, 14},
-		{"an address comes into use", func() ledger.Change { return l.SetNode(used(version("a", "3", 1, nil), other)) },
-			ledger.Change{Status: true, Fixed: true}, 13},
-		{"it goes out of use", func() ledger.Change { return l.SetNode(used(version("a", "4", 1, nil))) },
-			ledger.Change{Status: true, Fixed: true, Grew: true, Freed: 1}, 14},
-		{"our own write", func() ledger.Change { return l.ObserveWrite(version("a", "6", 2, owned)) },
-			ledger.Change{Entries: true, Owners: []string{"db/mysql-0"}, Workloads: []string{"db/StatefulSet/mysql"}}, 13},
-		{"an older event", func() ledger.Change { return l.SetNode(used(version("a", "5", 1, nil), other)) },
-			ledger.Change{}, 13},
-		{"the watch shows the write", func() ledger.Change { return l.SetNode(version("a", "6", 2, owned)) },
-			ledger.Change{}, 13},
-		{"a dynamic entry comes", func() ledger.Change {
+		{"the node appears", func() ledger.NodeChange { return l.SetNode(version("a", "1", 1, nil)) },
+			ledger.NodeChange{Appeared: true, Grew: true, Freed: 14, Moved: true, Subnets: version("", "", 0, nil).Subnets}, 14},
+		{"a report without news", func() ledger.NodeChange { return l.SetNode(version("a", "2", 1, nil)) },
+			ledger.NodeChange{}, 14},
+		{"an address comes into use", func() ledger.NodeChange { return l.SetNode(used(version("a", "3", 1, nil), other)) },
+			ledger.NodeChange{Status: true, Fixed: true}, 13},
+		{"it goes out of use", func() ledger.NodeChange { return l.SetNode(used(version("a", "4", 1, nil))) },
+			ledger.NodeChange{Status: true, Fixed: true, Grew: true, Freed: 1}, 14},
+		{"our own write", func() ledger.NodeChange { return l.ObserveWrite(version("a", "6", 2, owned)) },
+			ledger.NodeChange{Entries: true, Owners: []string{"db/mysql-0"}, Workloads: []string{"db/StatefulSet/mysql"}}, 13},
+		{"an older event", func() ledger.NodeChange { return l.SetNode(used(version("a", "5", 1, nil), other)) },
+			ledger.NodeChange{}, 13},
+		{"the watch shows the write", func() ledger.NodeChange { return l.SetNode(version("a", "6", 2, owned)) },
+			ledger.NodeChange{}, 13},
+		{"a dynamic entry comes", func() ledger.NodeChange {
 			return l.SetNode(version("a", "7", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}))
-		}, ledger.Change{Entries: true}, 12},
-		{"a dynamic address comes into use", func() ledger.Change {
+		}, ledger.NodeChange{Entries: true}, 12},
+		{"a dynamic address comes into use", func() ledger.NodeChange {
 			return l.SetNode(used(version("a", "8", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}), other))
-		}, ledger.Change{Status: true}, 12},
-		{"a fixed address comes into use", func() ledger.Change {
+		}, ledger.NodeChange{Status: true}, 12},
+		{"a fixed address comes into use", func() ledger.NodeChange {
 			return l.SetNode(used(version("a", "9", 3, map[netip.Addr]pool.Entry{addr: owned[addr], other: {}}), other, addr))
-		}, ledger.Change{Status: true, Fixed: true, Reported: []string{"db/StatefulSet/mysql"}, ReportedOwners: []string{"db/mysql-0"}}, 12},
+		}, ledger.NodeChange{Status: true, Fixed: true, Reported: []string{"db/StatefulSet/mysql"}, ReportedOwners: []string{"db/mysql-0"}}, 12},
 	} {
 		got := step.do()
 		if len(got.Owners) == 0 {
@@ -134,10 +134,10 @@ func TestNodeChange(t *testing.T) {
 		if !reflect.DeepEqual(got, step.want) {
 			t.Errorf("%s: %+v, want %+v", step.name, got, step.want)
 		}
-		if got.Any() != !reflect.DeepEqual(step.want, ledger.Change{}) {
+		if got.Any() != !reflect.DeepEqual(step.want, ledger.NodeChange{}) {
 			t.Errorf("%s: Any = %v", step.name, got.Any())
 		}
-		if room := l.Room("node-1", address.IPv4); room != step.room {
+		if room := l.Available("node-1", address.IPv4); room != step.room {
 			t.Errorf("%s: room for %d, want %d", step.name, room, step.room)
 		}
 	}

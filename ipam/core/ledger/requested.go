@@ -13,9 +13,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// Offers tells whether the first claim of a pod for which nothing is kept would succeed on the node
+// CanAllocate tells whether the first claim of a pod for which nothing is kept would succeed on the node
 // now, of what is asked for and in each of the families.
-func (l *Ledger) Offers(nodeName string, families []address.Family, asked request.Addresses) bool {
+func (l *Ledger) CanAllocate(nodeName string, families []address.Family, asked request.Addresses) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	n, err := l.claimable(nodeName)
@@ -28,9 +28,9 @@ func (l *Ledger) Offers(nodeName string, families []address.Family, asked reques
 	})
 }
 
-// Reach are the nodes whose subnets have addresses that are asked for, in each family in which
+// NodesServing are the nodes whose subnets have addresses that are asked for, in each family in which
 // some are; sorted. Whether one is free there is not looked at.
-func (l *Ledger) Reach(asked request.Addresses) []string {
+func (l *Ledger) NodesServing(asked request.Addresses) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	families := asked.Families()
@@ -50,7 +50,7 @@ func (l *Ledger) Reach(asked request.Addresses) []string {
 	}
 	var out []string
 	for name, has := range reached {
-		if n, ok := l.node(name); ok && n.disputedWith == "" && len(has) == len(families) {
+		if n, ok := l.node(name); ok && n.overlapsNode == "" && len(has) == len(families) {
 			out = append(out, name)
 		}
 	}

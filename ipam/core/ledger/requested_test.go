@@ -35,7 +35,7 @@ func TestAssumeFrom(t *testing.T) {
 	dual.Subnets = append(dual.Subnets, netip.MustParsePrefix("fd00::/64"))
 	both := []address.Family{address.IPv4, address.IPv6}
 	for name, c := range map[string]struct {
-		node     pool.Node
+		node     pool.NodePool
 		asked    string
 		families []address.Family
 		want     string
@@ -99,10 +99,10 @@ func (m *model) compareAsked(t *rapid.T, l *ledger.Ledger, asked request.Address
 		for _, f := range asked.Families() {
 			offers = offers && len(m.askedFree(name, f, asked)) > 0
 		}
-		if got := l.Offers(name, asked.Families(), asked); got != offers {
+		if got := l.CanAllocate(name, asked.Families(), asked); got != offers {
 			t.Fatalf("%s offers %s: %v, want %v", name, asked, got, offers)
 		}
-		if _, disputed := l.Disputed(name); disputed || m.nodes[name].Name == "" {
+		if _, disputed := l.OverlapsWith(name); disputed || m.nodes[name].Name == "" {
 			continue
 		}
 		covered := func(f address.Family) bool {
@@ -114,7 +114,7 @@ func (m *model) compareAsked(t *rapid.T, l *ledger.Ledger, asked request.Address
 			reach = append(reach, name)
 		}
 	}
-	if got := l.Reach(asked); !slices.Equal(got, reach) {
+	if got := l.NodesServing(asked); !slices.Equal(got, reach) {
 		t.Fatalf("%s reaches %v, want %v", asked, got, reach)
 	}
 	// Nothing is in the way of one address exactly when its home offers it.
@@ -125,7 +125,7 @@ func (m *model) compareAsked(t *rapid.T, l *ledger.Ledger, asked request.Address
 		}
 		home, _ := l.Home(a)
 		for _, owner := range append(modelOwners, "new/new-0") {
-			got, offered := l.Blocker(owner, a), l.Offers(home, []address.Family{f}, request.Exactly(a))
+			got, offered := l.Blocker(owner, a), l.CanAllocate(home, []address.Family{f}, request.Exactly(a))
 			keeper, _ := m.keeper(a)
 			if slices.Contains(m.heldOn(owner, home), a) || keeper.Owner == owner && m.claimableBy(owner, home, a) {
 				offered = true
@@ -149,15 +149,15 @@ func drawAsked(t *rapid.T) request.Addresses {
 	return asked
 }
 
-// Reach finds the same nodes through its index as a look at all subnets does.
+// NodesServing finds the same nodes through its index as a look at all subnets does.
 func TestReachIsComplete(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 0))
 	l := ledger.New()
-	var nodes []pool.Node
+	var nodes []pool.NodePool
 	for i := range 200 {
 		bits := []int{24, 26, 29, 30, 31, 32}[random.IntN(6)]
 		v4 := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), byte(random.IntN(256))}), bits).Masked()
-		n := pool.Node{Name: fmt.Sprintf("node-%03d", i), Subnets: []netip.Prefix{v4}}
+		n := pool.NodePool{Name: fmt.Sprintf("node-%03d", i), Subnets: []netip.Prefix{v4}}
 		if i%2 == 0 {
 			n.Subnets = append(n.Subnets, netip.MustParsePrefix(fmt.Sprintf("fd00:0:0:%x::/64", i+1)))
 		}
@@ -191,7 +191,7 @@ func TestReachIsComplete(t *testing.T) {
 				want = append(want, n.Name)
 			}
 		}
-		if got := l.Reach(requested); !slices.Equal(got, want) {
+		if got := l.NodesServing(requested); !slices.Equal(got, want) {
 			t.Fatalf("%s: %v, want %v", text, got, want)
 		}
 	}

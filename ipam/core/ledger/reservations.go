@@ -16,9 +16,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// Keeping is what one FixedIP keeps for its pod, whether or not an entry of a pool says so too: it
+// Reservation is what one FixedIP keeps for its pod, whether or not an entry of a pool says so too: it
 // may have been made beforehand or restored from a backup, or its entry was lost.
-type Keeping struct {
+type Reservation struct {
 	// Record names the FixedIP: "namespace/name".
 	Record string
 	// Since is when the FixedIP was made. Of two that keep one address the older one counts.
@@ -28,25 +28,25 @@ type Keeping struct {
 	Addrs []netip.Addr
 }
 
-// kept is the index over what all FixedIPs keep. It is guarded by the ledger's lock.
-type kept struct {
-	// records are what each FixedIP keeps. Key: Keeping.Record.
-	records map[string]Keeping
+// reservationIndex is the index over what all FixedIPs keep. It is guarded by the ledger's lock.
+type reservationIndex struct {
+	// records are what each FixedIP keeps. Key: Reservation.Record.
+	records map[string]Reservation
 	// addrs orders what is kept by address, and where several FixedIPs keep one address by which
-	// counts. Invariant: an item is in it exactly while records has a Keeping with its address.
-	addrs *btree.BTreeG[keptAddr]
+	// counts. Invariant: an item is in it exactly while records has a Reservation with its address.
+	addrs *btree.BTreeG[reservedAddress]
 }
 
-type keptAddr struct {
+type reservedAddress struct {
 	addr   netip.Addr
 	since  time.Time
 	record string
 }
 
-func newKept() *kept {
-	return &kept{
-		records: map[string]Keeping{},
-		addrs: btree.NewG(32, func(x, y keptAddr) bool {
+func newKept() *reservationIndex {
+	return &reservationIndex{
+		records: map[string]Reservation{},
+		addrs: btree.NewG(32, func(x, y reservedAddress) bool {
 			if c := x.addr.Compare(y.addr); c != 0 {
 				return c < 0
 			}
@@ -58,29 +58,29 @@ func newKept() *kept {
 	}
 }
 
-func (k *kept) add(r Keeping) {
+func (k *reservationIndex) add(r Reservation) {
 	k.records[r.Record] = r
 	for _, a := range r.Addrs {
-		k.addrs.ReplaceOrInsert(keptAddr{a, r.Since, r.Record})
+		k.addrs.ReplaceOrInsert(reservedAddress{a, r.Since, r.Record})
 	}
 }
 
 // remove takes a record out and returns what it kept.
-func (k *kept) remove(record string) Keeping {
+func (k *reservationIndex) remove(record string) Reservation {
 	r, ok := k.records[record]
 	if !ok {
-		return Keeping{}
+		return Reservation{}
 	}
 	delete(k.records, record)
 	for _, a := range r.Addrs {
-		k.addrs.Delete(keptAddr{a, r.Since, r.Record})
+		k.addrs.Delete(reservedAddress{a, r.Since, r.Record})
 	}
 	return r
 }
 
 // keeper is the FixedIP that keeps an address: of several the one that counts.
-func (k *kept) keeper(a netip.Addr) (r Keeping, ok bool) {
-	k.addrs.AscendGreaterOrEqual(keptAddr{addr: a}, func(found keptAddr) bool {
+func (k *reservationIndex) keeper(a netip.Addr) (r Reservation, ok bool) {
+	k.addrs.AscendGreaterOrEqual(reservedAddress{addr: a}, func(found reservedAddress) bool {
 		if found.addr == a {
 			r, ok = k.records[found.record], true
 		}
@@ -90,7 +90,7 @@ func (k *kept) keeper(a netip.Addr) (r Keeping, ok bool) {
 }
 
 // of is the address of a family that the FixedIP of a pod keeps for it: the one that has its name.
-func (k *kept) of(owner string, f address.Family) (netip.Addr, bool) {
+func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool) {
 	if r := k.records[owner]; r.Owner == owner {
 		for _, a := range r.Addrs {
 			if address.Of(a) == f {
@@ -102,10 +102,10 @@ func (k *kept) of(owner string, f address.Family) (netip.Addr, bool) {
 }
 
 // within walks the kept addresses of a subnet, each once.
-func (k *kept) within(subnet netip.Prefix) iter.Seq[netip.Addr] {
+func (k *reservationIndex) within(subnet netip.Prefix) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		var last netip.Addr
-		k.addrs.AscendGreaterOrEqual(keptAddr{addr: subnet.Addr()}, func(found keptAddr) bool {
+		k.addrs.AscendGreaterOrEqual(reservedAddress{addr: subnet.Addr()}, func(found reservedAddress) bool {
 			if !subnet.Contains(found.addr) {
 				return false
 			}
@@ -118,7 +118,7 @@ func (k *kept) within(subnet netip.Prefix) iter.Seq[netip.Addr] {
 
 // SetRecord takes in what a FixedIP keeps, in place of what was known of it. freed are the homes of
 // addresses that it keeps no more: others may have room there now.
-func (l *Ledger) SetRecord(r Keeping) (freed []string) {
+func (l *Ledger) SetRecord(r Reservation) (freed []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.replace(r.Record, r)
@@ -128,10 +128,10 @@ func (l *Ledger) SetRecord(r Keeping) (freed []string) {
 func (l *Ledger) RemoveRecord(record string) (freed []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.replace(record, Keeping{})
+	return l.replace(record, Reservation{})
 }
 
-func (l *Ledger) replace(record string, by Keeping) (freed []string) {
+func (l *Ledger) replace(record string, by Reservation) (freed []string) {
 	before := l.kept.remove(record)
 	if by.Record != "" {
 		l.kept.add(by)
@@ -152,20 +152,20 @@ func (l *Ledger) replace(record string, by Keeping) (freed []string) {
 	return freed
 }
 
-// Keepings are what all FixedIPs keep, by their names.
-func (l *Ledger) Keepings() []Keeping {
+// Reservations are what all FixedIPs keep, by their names.
+func (l *Ledger) Reservations() []Reservation {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return byRecord(maps.Values(l.kept.records))
 }
 
-// KeepingsIn are those that keep an address in any of the subnets.
-func (l *Ledger) KeepingsIn(subnets ...netip.Prefix) []Keeping {
+// ReservationsIn are those that keep an address in any of the subnets.
+func (l *Ledger) ReservationsIn(subnets ...netip.Prefix) []Reservation {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	found := map[string]Keeping{}
+	found := map[string]Reservation{}
 	for _, s := range subnets {
-		l.kept.addrs.AscendGreaterOrEqual(keptAddr{addr: s.Masked().Addr()}, func(k keptAddr) bool {
+		l.kept.addrs.AscendGreaterOrEqual(reservedAddress{addr: s.Masked().Addr()}, func(k reservedAddress) bool {
 			inside := s.Contains(k.addr)
 			if inside {
 				found[k.record] = l.kept.records[k.record]
@@ -176,12 +176,12 @@ func (l *Ledger) KeepingsIn(subnets ...netip.Prefix) []Keeping {
 	return byRecord(maps.Values(found))
 }
 
-// Homeless are those that keep an address which is in no node's subnet.
-func (l *Ledger) Homeless() []Keeping {
+// ReservationsWithoutSubnet are those that keep an address which is in no node's subnet.
+func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	found := map[string]Keeping{}
-	l.kept.addrs.Ascend(func(k keptAddr) bool {
+	found := map[string]Reservation{}
+	l.kept.addrs.Ascend(func(k reservedAddress) bool {
 		if len(l.around(k.addr)) == 0 {
 			found[k.record] = l.kept.records[k.record]
 		}
@@ -207,8 +207,8 @@ func (l *Ledger) Unrecorded() int {
 	return count
 }
 
-func byRecord(all iter.Seq[Keeping]) []Keeping {
-	return slices.SortedFunc(all, func(x, y Keeping) int { return strings.Compare(x.Record, y.Record) })
+func byRecord(all iter.Seq[Reservation]) []Reservation {
+	return slices.SortedFunc(all, func(x, y Reservation) int { return strings.Compare(x.Record, y.Record) })
 }
 
 // Kept tells whether a FixedIP keeps the address.

@@ -20,7 +20,7 @@ import (
 type Slot struct {
 	// Owner is the holder, a pod that may be long gone, as pool entries name it.
 	Owner string
-	Holding
+	NodeAddresses
 	// User is who the agent says uses one of the addresses; empty where nobody does.
 	User string
 	// Claimed: a claim in flight has one of the addresses.
@@ -38,7 +38,7 @@ func (l *Ledger) Slots(workload string) []Slot {
 			if !ok {
 				continue
 			}
-			s := Slot{Owner: owner, Holding: Holding{Node: h.Node}}
+			s := Slot{Owner: owner, NodeAddresses: NodeAddresses{Node: h.Node}}
 			for _, a := range h.Addrs {
 				if n.pool.Entries[a].Workload != workload {
 					continue

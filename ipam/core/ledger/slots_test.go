@@ -29,7 +29,7 @@ func TestSlots(t *testing.T) {
 		t.Fatal(err)
 	}
 	slot := func(pod, node, a string) ledger.Slot {
-		return ledger.Slot{Owner: "db/" + pod, Holding: ledger.Holding{Node: node, Addrs: []netip.Addr{addr(a)}}}
+		return ledger.Slot{Owner: "db/" + pod, NodeAddresses: ledger.NodeAddresses{Node: node, Addrs: []netip.Addr{addr(a)}}}
 	}
 	claimed := slot("web-y", "n", "10.0.1.5")
 	claimed.Claimed = true
@@ -60,19 +60,19 @@ func TestAssumeSlot(t *testing.T) {
 	gone := pool.OwnedEntry("db", "web-x", "Deployment", "web")
 	entries := map[string]pool.Entry{"10.0.1.6": gone}
 	for name, c := range map[string]struct {
-		node    pool.Node
-		kept    []ledger.Keeping
+		node    pool.NodePool
+		kept    []ledger.Reservation
 		other   bool
 		addr    string
 		wantErr string
 	}{
 		"of a pod that is gone":                    {node: node("n", "10.0.1.0/29", entries), addr: "10.0.1.6"},
-		"whose record does not follow yet":         {node: node("n", "10.0.1.0/29", entries), kept: []ledger.Keeping{{Record: "db/web-10-0-1-6", Owner: "db/web-before", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
-		"that only a record knows":                 {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/web-10-0-1-6", Owner: "db/web-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
+		"whose record does not follow yet":         {node: node("n", "10.0.1.0/29", entries), kept: []ledger.Reservation{{Record: "db/web-10-0-1-6", Owner: "db/web-before", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
+		"that only a record knows":                 {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Reservation{{Record: "db/web-10-0-1-6", Owner: "db/web-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6"},
 		"not while the agent lists it":             {node: node("n", "10.0.1.0/29", entries, "10.0.1.6"), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is still in use by pod db/old-0"},
 		"not what another claims":                  {node: node("n", "10.0.1.0/29", entries), other: true, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n is being claimed for pod db/web-z"},
 		"not what another has taken over":          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "web-z", "Deployment", "web")}), addr: "10.0.1.6", wantErr: "IP 10.0.1.6 on node n belongs to pod db/web-z"},
-		"not what is another's by record and free": {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Keeping{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 is reserved by FixedIP db/shop"},
+		"not what is another's by record and free": {node: node("n", "10.0.1.0/29", nil), kept: []ledger.Reservation{{Record: "db/shop", Owner: "db/shop-x", Addrs: []netip.Addr{addr("10.0.1.6")}}}, addr: "10.0.1.6", wantErr: "IP 10.0.1.6 is reserved by FixedIP db/shop"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()

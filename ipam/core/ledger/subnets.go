@@ -17,7 +17,7 @@ func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	name, _, ok = l.home(a)
-	if n, known := l.node(name); ok && known && n.disputedWith == "" {
+	if n, known := l.node(name); ok && known && n.overlapsNode == "" {
 		return name, true
 	}
 	return "", false
@@ -53,16 +53,16 @@ func (l *Ledger) around(a netip.Addr) []netip.Prefix {
 	return found
 }
 
-// Disputed names another node whose subnets overlap those of the given one. Nothing in a disputed
+// OverlapsWith names another node whose subnets overlap those of the given one. Nothing in a disputed
 // subnet is handed out.
-func (l *Ledger) Disputed(name string) (other string, disputed bool) {
+func (l *Ledger) OverlapsWith(name string) (other string, disputed bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	n, ok := l.node(name)
 	if !ok {
 		return "", false
 	}
-	return n.disputedWith, n.disputedWith != ""
+	return n.overlapsNode, n.overlapsNode != ""
 }
 
 // moveSubnets brings the index of subnets up to date and judges anew every node that the change
@@ -95,7 +95,7 @@ func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
 	}
 	for c := range concerned {
 		if n, ok := l.node(c); ok {
-			n.disputedWith = l.overlapping(c, n.pool.Subnets)
+			n.overlapsNode = l.overlapping(c, n.pool.Subnets)
 			n.count()
 		}
 	}
@@ -121,8 +121,8 @@ func overlaps(s netip.Prefix, with []netip.Prefix) bool {
 	return slices.ContainsFunc(with, s.Overlaps)
 }
 
-// Change is the difference between two versions of a node's pool. The zero Change is none.
-type Change struct {
+// NodeChange is the difference between two versions of a node's pool. The zero Change is none.
+type NodeChange struct {
 	// Appeared is true if the node was not known before.
 	Appeared bool
 	// Grew is true if a claim can choose from more addresses of some family than before.
@@ -148,20 +148,20 @@ type Change struct {
 }
 
 // Any reports whether anything changed that a decision can depend on.
-func (c Change) Any() bool {
+func (c NodeChange) Any() bool {
 	return c.Appeared || c.Grew || c.Moved || c.Entries || c.Status || len(c.Owners) > 0
 }
 
 // sameStatus reports whether two versions of a pool have the same addresses in use, release handshakes and probes.
-func sameStatus(a, b pool.Node) bool {
+func sameStatus(a, b pool.NodePool) bool {
 	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes) &&
 		len(a.Probes) == len(b.Probes) && !slices.ContainsFunc(a.Probes, func(p netip.Addr) bool { return !slices.Contains(b.Probes, p) })
 }
 
 // diff compares the spec of two versions of a node's pool.
-func diff(before, after pool.Node) (moved bool, ownersChanged, workloadsChanged []string) {
+func diff(before, after pool.NodePool) (moved bool, ownersChanged, workloadsChanged []string) {
 	owners, workloads := map[string]bool{}, map[string]bool{}
-	note := func(from, in pool.Node) {
+	note := func(from, in pool.NodePool) {
 		for a, e := range from.Entries {
 			owner, other := e.NamesPod(), in.Entries[a]
 			if owner == "" || other == e || e.Kind == pool.Owned && other.OwnedBy(owner) {

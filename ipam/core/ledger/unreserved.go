@@ -14,9 +14,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// AssumeOrdinary decides an address in each family for a pod that keeps none, on a strict node: as
+// AssumeUnreserved decides an address in each family for a pod that keeps none, on a strict node: as
 // Assume does, but from the bottom of the subnets upwards, since the top is for those that stay.
-func (l *Ledger) AssumeOrdinary(uid types.UID, owner, nodeName string, families []address.Family) (Claim, error) {
+func (l *Ledger) AssumeUnreserved(uid types.UID, owner, nodeName string, families []address.Family) (Claim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c, ok := l.claims[uid]; ok && c.Node == nodeName && c.Owner == owner {
@@ -44,10 +44,10 @@ func (l *Ledger) AssumeOrdinary(uid types.UID, owner, nodeName string, families 
 	return c, nil
 }
 
-// Ordinary chooses the addresses of a claim anew where others have taken them, from a pool that is
+// RechooseUnreserved chooses the addresses of a claim anew where others have taken them, from a pool that is
 // newer than what the ledger has seen. What is decided or kept for other pods is left to them. It
 // makes the edits and the claim that they fulfil.
-func (l *Ledger) Ordinary(n pool.Node, c Claim, entry pool.Entry) ([]pool.Edit, Claim, error) {
+func (l *Ledger) RechooseUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]pool.EntryChange, Claim, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	others := func(a netip.Addr) bool {
@@ -61,7 +61,7 @@ func (l *Ledger) Ordinary(n pool.Node, c Claim, entry pool.Entry) ([]pool.Edit, 
 		by, assumed := known.assumed[a]
 		return assumed && l.claims[by].Owner != c.Owner
 	}
-	var edits []pool.Edit
+	var edits []pool.EntryChange
 	chosen := Claim{Owner: c.Owner, Node: c.Node}
 	for _, a := range c.Addrs {
 		f := address.Of(a)

@@ -21,7 +21,7 @@ const fenceLasts = 5 * time.Second
 // on the node still has stays, and the cooldown of one that the agent still reports starts again. heard is since when
 // the node is ready: what its agent did not report before proves nothing. next is when the next cooldown ends; zero if
 // there is none.
-func ExpireCooldowns(n pool.Node, now time.Time, coolDown time.Duration, heard time.Time, inUse func(netip.Addr) bool) (edits []pool.Edit, next time.Time) {
+func ExpireCooldowns(n pool.NodePool, now time.Time, coolDown time.Duration, heard time.Time, inUse func(netip.Addr) bool) (edits []pool.EntryChange, next time.Time) {
 	for a, e := range n.Entries {
 		if e.Kind != pool.Cooldown {
 			continue
@@ -54,6 +54,6 @@ func ExpireCooldowns(n pool.Node, now time.Time, coolDown time.Duration, heard t
 		edit, _ := n.Drop(a)
 		edits = append(edits, edit)
 	}
-	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
+	slices.SortFunc(edits, func(x, y pool.EntryChange) int { return x.Addr.Compare(y.Addr) })
 	return edits, next
 }

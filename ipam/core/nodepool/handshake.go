@@ -23,30 +23,30 @@ import (
 // unanswered reports handshakes whose answer is overdue: the agent may have forgotten it, and looks again only when
 // something changes. They are withdrawn, and what is still too much is marked again. Of an entry that is removed already
 // nothing more is to be learned: since the agent has agreed, it assigns the address to no pod.
-func ReleaseExcess(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.Mark {
-	var marks []pool.Mark
+func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.HandshakeChange {
+	var marks []pool.HandshakeChange
 	for a, state := range n.Handshakes {
 		e, exists := n.Entries[a]
 		switch {
 		case address.Of(a) != f || state == pool.OtherState:
-		case state == pool.Refused,
-			exists && (e.Kind != pool.Dynamic || state == pool.TakenOut || n.InUse(a) || held(a)),
-			!exists && state == pool.Asked,
-			n.AgentsTurn(a) && unanswered(a):
-			marks = append(marks, n.Mark(a, pool.NotAsked))
-		case !exists && state == pool.Agreed:
-			marks = append(marks, n.Mark(a, pool.TakenOut))
+		case state == pool.DoNotRelease,
+			exists && (e.Kind != pool.Dynamic || state == pool.Released || n.InUse(a) || held(a)),
+			!exists && state == pool.MarkedForRelease,
+			n.AwaitsAgent(a) && unanswered(a):
+			marks = append(marks, n.ChangeHandshake(a, pool.NoHandshake))
+		case !exists && state == pool.ReadyForRelease:
+			marks = append(marks, n.ChangeHandshake(a, pool.Released))
 		}
 	}
-	slices.SortFunc(marks, func(x, y pool.Mark) int { return x.Addr.Compare(y.Addr) })
+	slices.SortFunc(marks, func(x, y pool.HandshakeChange) int { return x.Addr.Compare(y.Addr) })
 	// An agent that has never reported an address has not looked at the pool yet.
 	if len(n.Used) == 0 {
 		return marks
 	}
 	ended := marks
-	for _, m := range balance(n.WithMarks(marks), f, w, held, kept) {
+	for _, m := range balance(n.WithHandshakes(marks), f, w, held, kept) {
 		// One step at a time: the next look may mark again what is withdrawn now.
-		if !slices.ContainsFunc(ended, func(e pool.Mark) bool { return e.Addr == m.Addr }) {
+		if !slices.ContainsFunc(ended, func(e pool.HandshakeChange) bool { return e.Addr == m.Addr }) {
 			marks = append(marks, m)
 		}
 	}
@@ -54,9 +54,9 @@ func ReleaseExcess(n pool.Node, f address.Family, w Watermark, held, kept, unans
 }
 
 // balance marks entries that are too many, or withdraws the marks of entries that are needed.
-func balance(n pool.Node, f address.Family, w Watermark, held, kept func(netip.Addr) bool) []pool.Mark {
+func balance(n pool.NodePool, f address.Family, w Watermark, held, kept func(netip.Addr) bool) []pool.HandshakeChange {
 	var free, leaving []netip.Addr
-	var marks []pool.Mark
+	var marks []pool.HandshakeChange
 	busy := 0
 	for a, e := range n.Entries {
 		switch {
@@ -64,27 +64,27 @@ func balance(n pool.Node, f address.Family, w Watermark, held, kept func(netip.A
 		case n.InUse(a) || held(a):
 			busy++
 		case kept(a):
-			if n.Handshakes[a] == pool.NotAsked {
-				marks = append(marks, n.Mark(a, pool.Asked))
+			if n.Handshakes[a] == pool.NoHandshake {
+				marks = append(marks, n.ChangeHandshake(a, pool.MarkedForRelease))
 			}
-		case n.Handshakes[a] == pool.NotAsked:
+		case n.Handshakes[a] == pool.NoHandshake:
 			free = append(free, a)
-		case n.Handshakes[a] == pool.Asked || n.Handshakes[a] == pool.Agreed:
+		case n.Handshakes[a] == pool.MarkedForRelease || n.Handshakes[a] == pool.ReadyForRelease:
 			leaving = append(leaving, a)
 		}
 	}
 	slices.SortFunc(free, netip.Addr.Compare)
 	slices.SortFunc(leaving, netip.Addr.Compare)
-	slices.SortFunc(marks, func(x, y pool.Mark) int { return x.Addr.Compare(y.Addr) })
+	slices.SortFunc(marks, func(x, y pool.HandshakeChange) int { return x.Addr.Compare(y.Addr) })
 	room := max(0, w.Max-busy)
 	switch {
 	case len(free) > min(w.Free+w.Excess, room):
 		for _, a := range free[min(w.Free+w.Excess/2, room):] {
-			marks = append(marks, n.Mark(a, pool.Asked))
+			marks = append(marks, n.ChangeHandshake(a, pool.MarkedForRelease))
 		}
 	case len(free) < min(w.Free, room):
 		for _, a := range leaving[:min(len(leaving), min(w.Free, room)-len(free))] {
-			marks = append(marks, n.Mark(a, pool.NotAsked))
+			marks = append(marks, n.ChangeHandshake(a, pool.NoHandshake))
 		}
 	}
 	return marks
@@ -92,22 +92,22 @@ func balance(n pool.Node, f address.Family, w Watermark, held, kept func(netip.A
 
 // RemoveReleased returns the edits that remove the entries of a family that the agent is ready to release, except those
 // that ReleaseExcess withdraws. held, kept and unanswered are as there.
-func RemoveReleased(n pool.Node, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.Edit {
+func RemoveReleased(n pool.NodePool, f address.Family, w Watermark, held, kept, unanswered func(netip.Addr) bool) []pool.EntryChange {
 	back := map[netip.Addr]bool{}
 	for _, m := range ReleaseExcess(n, f, w, held, kept, unanswered) {
 		back[m.Addr] = true
 	}
-	var edits []pool.Edit
+	var edits []pool.EntryChange
 	for a, state := range n.Handshakes {
-		if state != pool.Agreed || address.Of(a) != f || back[a] {
+		if state != pool.ReadyForRelease || address.Of(a) != f || back[a] {
 			continue
 		}
 		edit, exists := n.Drop(a)
 		if exists {
-			edit.Agreed = true
+			edit.ReadyForRelease = true
 			edits = append(edits, edit)
 		}
 	}
-	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
+	slices.SortFunc(edits, func(x, y pool.EntryChange) int { return x.Addr.Compare(y.Addr) })
 	return edits
 }

@@ -21,8 +21,8 @@ func nothing(netip.Addr) bool { return false }
 
 func everything(netip.Addr) bool { return true }
 
-// leaving is node with handshakes, as "10.0.1.1": pool.Asked.
-func leaving(entries map[string]pool.Entry, states map[string]pool.Handshake, used ...string) pool.Node {
+// leaving is node with handshakes, as "10.0.1.1": pool.MarkedForRelease.
+func leaving(entries map[string]pool.Entry, states map[string]pool.Handshake, used ...string) pool.NodePool {
 	n := node(entries, used...)
 	n.Handshakes = map[netip.Addr]pool.Handshake{}
 	for a, state := range states {
@@ -36,7 +36,7 @@ func TestAskAndTakeOut(t *testing.T) {
 	six := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": {}, "10.0.1.4": {}, "10.0.1.5": {}, "10.0.1.6": {}}
 	two := map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}
 	for name, c := range map[string]struct {
-		node pool.Node
+		node pool.NodePool
 		mark nodepool.Watermark
 		held string
 		kept string
@@ -53,30 +53,30 @@ func TestAskAndTakeOut(t *testing.T) {
 		"never what a pod has":                    {node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Max: 9}, held: "10.0.1.4", want: []string{"10.0.1.2:1", "10.0.1.3:1", "10.0.1.5:1", "10.0.1.6:1"}},
 		"nothing of an agent that never reported": {node: node(six), mark: nodepool.Watermark{}},
 		"what a FixedIP keeps, needed or not":     {node: node(two, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", want: []string{"10.0.1.1:1"}},
-		"agreed to lose what a FixedIP keeps":     {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", out: []string{"10.0.1.1"}},
-		"asked already":                           {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}},
-		"agreed":                                  {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, out: []string{"10.0.1.2"}},
-		"agreed, and a pod has it":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, held: "10.0.1.2", want: []string{"10.0.1.2:0"}},
-		"agreed, and needed by now":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.1"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"agreed, and owned by now":                {node: leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": owned}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"asked, and needed by now":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked, "10.0.1.2": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.1:0"}},
-		"taken out":                               {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:3"}},
-		"the agent has the last word":             {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}},
-		"refused":                                 {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Refused}, "10.0.1.2"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"asked for what is not there":             {node: leaving(two, map[string]pool.Handshake{"10.0.1.6": pool.Asked}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.6:0"}},
-		"put back by hand after it was taken out": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"agreed to lose what a FixedIP keeps":     {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", out: []string{"10.0.1.1"}},
+		"asked already":                           {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}},
+		"agreed":                                  {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, out: []string{"10.0.1.2"}},
+		"agreed, and a pod has it":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, held: "10.0.1.2", want: []string{"10.0.1.2:0"}},
+		"agreed, and needed by now":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.1"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"agreed, and owned by now":                {node: leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": owned}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"asked, and needed by now":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease, "10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.1:0"}},
+		"taken out":                               {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:3"}},
+		"the agent has the last word":             {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}},
+		"refused":                                 {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.DoNotRelease}, "10.0.1.2"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"asked for what is not there":             {node: leaving(two, map[string]pool.Handshake{"10.0.1.6": pool.MarkedForRelease}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.6:0"}},
+		"put back by hand after it was taken out": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.2:0"}},
 		"a state of somebody else's":              {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}},
-		"asked, and never answered":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 0, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
+		"asked, and never answered":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 0, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
 		"one of two asked, as the other is needed, and never answered": {
-			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked, "10.0.1.2": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, want: []string{"10.0.1.1:0", "10.0.1.2:0"}},
+			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease, "10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, want: []string{"10.0.1.1:0", "10.0.1.2:0"}},
 		"what a FixedIP keeps, asked and never answered": {
-			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.Asked}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", late: true, want: []string{"10.0.1.1:0"}},
+			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", late: true, want: []string{"10.0.1.1:0"}},
 		"taken out, and never answered": {
-			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
+			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
 		// Then it is the controller's turn, however long ago.
-		"agreed long ago": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, out: []string{"10.0.1.2"}},
+		"agreed long ago": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, out: []string{"10.0.1.2"}},
 		"agreed long ago, and the entry is gone": {
-			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:3"}},
+			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:3"}},
 		"somebody else's state, for long": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true},
 		"a strict node has none":          {node: node(two, "10.0.1.1"), mark: nodepool.NoDynamic, want: []string{"10.0.1.2:1"}},
 	} {
@@ -95,7 +95,7 @@ func TestAskAndTakeOut(t *testing.T) {
 		}
 		edits := nodepool.RemoveReleased(c.node, address.IPv4, c.mark, held, kept, unanswered)
 		for _, e := range edits {
-			if !e.Agreed || e.To != nil || e.From == nil || *e.From != (pool.Entry{}) {
+			if !e.ReadyForRelease || e.To != nil || e.From == nil || *e.From != (pool.Entry{}) {
 				t.Errorf("%s: the edit %+v does not hold the agent to its word", name, e)
 			}
 		}
@@ -108,17 +108,17 @@ func TestAskAndTakeOut(t *testing.T) {
 // agent is a Cilium agent as far as the handshake goes: what it acts on is the node as it last saw
 // it, which may be old, and what it writes counts only if nobody has written since.
 type agent struct {
-	api *pool.Node
+	api *pool.NodePool
 	// version counts the writes to api, seen is that of the agent's view.
 	version, seen int
-	view          pool.Node
+	view          pool.NodePool
 	// shown is the node as it last saw it, without its answers.
-	shown pool.Node
+	shown pool.NodePool
 	// allocated are the addresses that pods have. Key: the address. Value: the pod.
 	allocated map[netip.Addr]string
 }
 
-func copied(n pool.Node) pool.Node {
+func copied(n pool.NodePool) pool.NodePool {
 	n.Entries, n.Used, n.Handshakes = maps.Clone(n.Entries), maps.Clone(n.Used), maps.Clone(n.Handshakes)
 	return n
 }
@@ -138,12 +138,12 @@ func (a *agent) watch() {
 		_, listed := a.view.Entries[ip]
 		_, allocated := a.allocated[ip]
 		switch {
-		case state == pool.TakenOut && !listed:
+		case state == pool.Released && !listed:
 			delete(a.view.Handshakes, ip)
-		case state == pool.Asked && (!listed || allocated):
-			a.view.Handshakes[ip] = pool.Refused
-		case state == pool.Asked:
-			a.view.Handshakes[ip] = pool.Agreed
+		case state == pool.MarkedForRelease && (!listed || allocated):
+			a.view.Handshakes[ip] = pool.DoNotRelease
+		case state == pool.MarkedForRelease:
+			a.view.Handshakes[ip] = pool.ReadyForRelease
 		}
 	}
 }
@@ -171,14 +171,14 @@ func (a *agent) offered() []netip.Addr {
 
 // controller makes the next writes, from what it believes. A write counts only if what it relies on
 // is so, as the tests of the patches see to. It tells whether it wanted to write.
-func (a *agent) controller(t *rapid.T, believed pool.Node, w nodepool.Watermark, unanswered func(netip.Addr) bool) bool {
+func (a *agent) controller(t *rapid.T, believed pool.NodePool, w nodepool.Watermark, unanswered func(netip.Addr) bool) bool {
 	edits := nodepool.RemoveReleased(believed, address.IPv4, w, nothing, nothing, unanswered)
 	more, _ := nodepool.FillDynamic(believed.With(edits), address.IPv4, w, nothing)
 	edits = append(edits, more...)
 	after, written := believed.With(edits), len(edits) == 0
-	if ok := !slices.ContainsFunc(edits, func(e pool.Edit) bool {
+	if ok := !slices.ContainsFunc(edits, func(e pool.EntryChange) bool {
 		now, exists := a.api.Entries[e.Addr]
-		return exists != (e.From != nil) || exists && now != *e.From || e.Agreed && a.api.Handshakes[e.Addr] != pool.Agreed
+		return exists != (e.From != nil) || exists && now != *e.From || e.ReadyForRelease && a.api.Handshakes[e.Addr] != pool.ReadyForRelease
 	}); ok && len(edits) > 0 {
 		for _, e := range edits {
 			if owner, allocated := a.allocated[e.Addr]; allocated && e.To == nil {
@@ -193,11 +193,11 @@ func (a *agent) controller(t *rapid.T, believed pool.Node, w nodepool.Watermark,
 		return true
 	}
 	marks := nodepool.ReleaseExcess(after, address.IPv4, w, nothing, nothing, unanswered)
-	if ok := !slices.ContainsFunc(marks, func(m pool.Mark) bool {
+	if ok := !slices.ContainsFunc(marks, func(m pool.HandshakeChange) bool {
 		e, exists := a.api.Entries[m.Addr]
-		return a.api.Handshakes[m.Addr] != m.From || m.To == pool.Asked && (!exists || e.Kind != pool.Dynamic) || m.To == pool.TakenOut && exists
+		return a.api.Handshakes[m.Addr] != m.From || m.To == pool.MarkedForRelease && (!exists || e.Kind != pool.Dynamic) || m.To == pool.Released && exists
 	}); ok && len(marks) > 0 {
-		a.api.Handshakes = a.api.WithMarks(marks).Handshakes
+		a.api.Handshakes = a.api.WithHandshakes(marks).Handshakes
 		a.version++
 	}
 	return len(edits)+len(marks) > 0
@@ -222,7 +222,7 @@ func (a *agent) settle(t *rapid.T, w nodepool.Watermark) (rounds int) {
 // two pods have one address, and left alone the pool comes to where it should be, and stays there.
 func TestHandshakeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/27")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}, Handshakes: map[netip.Addr]pool.Handshake{}}
+		n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/27")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}, Handshakes: map[netip.Addr]pool.Handshake{}}
 		n.Entries[addr("10.0.1.30")] = pool.ForOwner("router")
 		a := &agent{api: &n, version: 1, allocated: map[netip.Addr]string{addr("10.0.1.30"): "router"}}
 		a.watch()

@@ -62,13 +62,13 @@ type Shortage struct {
 }
 
 // NeedsLive reports whether any edit requires that the pods are read from the API server first.
-func (s *State) NeedsLive(n pool.Node, edits []pool.Edit) bool {
+func (s *State) NeedsLive(n pool.NodePool, edits []pool.EntryChange) bool {
 	return slices.ContainsFunc(edits, relyOnPods) || len(StaleUnreserved(n, s.Needed)) > 0
 }
 
 // relyOnPods reports whether an edit would be wrong if a pod that the cache does not show had the address: it removes or
 // assigns a dynamic entry, or ends a cooldown.
-func relyOnPods(e pool.Edit) bool {
+func relyOnPods(e pool.EntryChange) bool {
 	switch {
 	case e.From == nil:
 		return false
@@ -79,7 +79,7 @@ func relyOnPods(e pool.Edit) bool {
 }
 
 // SafeEdits returns the edits that may be written: all of them only if the pods were read from the API server.
-func (s *State) SafeEdits(n pool.Node) []pool.Edit {
+func (s *State) SafeEdits(n pool.NodePool) []pool.EntryChange {
 	edits := s.Edits(n)
 	if !s.Live {
 		edits = slices.DeleteFunc(edits, relyOnPods)
@@ -88,7 +88,7 @@ func (s *State) SafeEdits(n pool.Node) []pool.Edit {
 }
 
 // Edits returns all edits that the pool needs.
-func (s *State) Edits(n pool.Node) []pool.Edit {
+func (s *State) Edits(n pool.NodePool) []pool.EntryChange {
 	edits, _ := s.ExpireCooldowns(n)
 	if s.Live {
 		for a := range StaleUnreserved(n, func(namespace, name string) bool { return !s.Gone[pool.OwnerKey(namespace, name)] }) {
@@ -106,8 +106,8 @@ func (s *State) Edits(n pool.Node) []pool.Edit {
 }
 
 // Marks returns the next marks of the release handshakes.
-func (s *State) Marks(n pool.Node) []pool.Mark {
-	var marks []pool.Mark
+func (s *State) Marks(n pool.NodePool) []pool.HandshakeChange {
+	var marks []pool.HandshakeChange
 	for _, f := range address.Families {
 		marks = append(marks, ReleaseExcess(n, f, s.watermark(n, f), s.Held, s.Reserved, s.overdue)...)
 	}
@@ -117,19 +117,19 @@ func (s *State) Marks(n pool.Node) []pool.Mark {
 func (s *State) overdue(a netip.Addr) bool { return slices.Contains(s.Overdue, a) }
 
 // FirstEntries returns the edits that add the entries that the pool lacks. A new pool needs no other.
-func (s *State) FirstEntries(n pool.Node) []pool.Edit {
+func (s *State) FirstEntries(n pool.NodePool) []pool.EntryChange {
 	edits, _ := s.fill(n)
 	return edits
 }
 
 // Shortages returns what no edit can add because the subnets are full.
-func (s *State) Shortages(n pool.Node) []Shortage {
+func (s *State) Shortages(n pool.NodePool) []Shortage {
 	_, short := s.fill(n)
 	return short
 }
 
 // fill returns the edits that add what the pool lacks, and what the subnets have no room for.
-func (s *State) fill(n pool.Node) (edits []pool.Edit, shortages []Shortage) {
+func (s *State) fill(n pool.NodePool) (edits []pool.EntryChange, shortages []Shortage) {
 	if s.Strict {
 		edits, short := Strict(n, s.Pods, s.Reserved)
 		if short > 0 {
@@ -152,7 +152,7 @@ func (s *State) fill(n pool.Node) (edits []pool.Edit, shortages []Shortage) {
 }
 
 // watermark returns the watermark of one family.
-func (s *State) watermark(n pool.Node, f address.Family) Watermark {
+func (s *State) watermark(n pool.NodePool, f address.Family) Watermark {
 	if s.Strict {
 		return NoDynamic
 	}
@@ -172,7 +172,7 @@ func (s *State) watermark(n pool.Node, f address.Family) Watermark {
 }
 
 // withoutEntry counts the owners that have no entry in the pool.
-func withoutEntry(n pool.Node, owners []string) int {
+func withoutEntry(n pool.NodePool, owners []string) int {
 	has := map[string]bool{}
 	for _, e := range n.Entries {
 		has[e.Owner] = true
@@ -188,7 +188,7 @@ func withoutEntry(n pool.Node, owners []string) int {
 
 // unreportedNodeIPs returns how many addresses the agent may have taken for the node itself and has not reported yet.
 // Until it does, they count as free.
-func unreportedNodeIPs(n pool.Node) int {
+func unreportedNodeIPs(n pool.NodePool) int {
 	count := len(pool.NodeOwners)
 	for _, owner := range n.Used {
 		if pool.ForOwner(owner).Kind == pool.NodeOwned {
@@ -199,7 +199,7 @@ func unreportedNodeIPs(n pool.Node) int {
 }
 
 // withPodIPs returns the node as its agent will report it: the IPs of its pods are in use.
-func (s *State) withPodIPs(n pool.Node) pool.Node {
+func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 	used := maps.Clone(n.Used)
 	for _, a := range s.PodIPs {
 		if _, ok := used[a]; !ok && used != nil {
@@ -215,7 +215,7 @@ func (s *State) withPodIPs(n pool.Node) pool.Node {
 // On a node that is not ready no cooldown ends: a pod that was deleted by force may run on there with an address that the
 // agent never reported. Nor does the cooldown of an address whose home is this node while another node still has it: an
 // agent there that is behind would give it to the next pod with that name.
-func (s *State) ExpireCooldowns(n pool.Node) (edits []pool.Edit, next time.Time) {
+func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next time.Time) {
 	if s.NotReady {
 		return nil, time.Time{}
 	}
@@ -242,7 +242,7 @@ func (s *State) restoreDeadline(e pool.Entry) time.Time {
 }
 
 // NextRestoreDeadline returns when the next address in cooldown is no longer left for a waiting pod; zero if there is none.
-func (s *State) NextRestoreDeadline(n pool.Node) (next time.Time) {
+func (s *State) NextRestoreDeadline(n pool.NodePool) (next time.Time) {
 	for _, e := range n.Entries {
 		if deadline := s.restoreDeadline(e); s.Now.Before(deadline) {
 			next = earlier(next, deadline)
@@ -252,7 +252,7 @@ func (s *State) NextRestoreDeadline(n pool.Node) (next time.Time) {
 }
 
 // NextCheck returns when the pool has to be looked at again without an event; zero if nothing is due.
-func (s *State) NextCheck(n pool.Node) time.Time {
+func (s *State) NextCheck(n pool.NodePool) time.Time {
 	_, next := s.ExpireCooldowns(n)
 	return earlier(earlier(next, s.NextTimeout), s.NextRestoreDeadline(n))
 }

@@ -22,7 +22,7 @@ func TestPoolIsForAllThatWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const own, running, waiting = 3, 20, 15
-			n := pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true, Entries: map[netip.Addr]pool.Entry{}, Used: used}
+			n := pool.NodePool{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true, Entries: map[netip.Addr]pool.Entry{}, Used: used}
 			s := &State{Watermark: Watermark{Free: 4}, Capacity: 110, Reserved: func(netip.Addr) bool { return false }}
 			next := netip.MustParseAddr("10.0.0.1")
 			for i := range own + running {

@@ -31,7 +31,7 @@ func (o PodAddresses) key() string { return pool.OwnerKey(o.Namespace, o.Name) }
 // An owner is written on a dynamic entry only if both the agent and the pod's status say that the pod has the address:
 // the agent looks at the owner alone, and would assign the address to a second pod (Cilium fact 2). While the agent may
 // still assign a dynamic entry to a pod, the pod gets none of its own. kept reports addresses that FixedIPs reserve.
-func Strict(n pool.Node, pods []PodAddresses, kept func(netip.Addr) bool) (edits []pool.Edit, short int) {
+func Strict(n pool.NodePool, pods []PodAddresses, kept func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b PodAddresses) int { return strings.Compare(a.key(), b.key()) })
 	for _, f := range address.Families {
@@ -55,7 +55,7 @@ func Strict(n pool.Node, pods []PodAddresses, kept func(netip.Addr) bool) (edits
 }
 
 // offersAny tells whether the agent may give a dynamic entry of the family to a pod.
-func offersAny(n pool.Node, f address.Family) bool {
+func offersAny(n pool.NodePool, f address.Family) bool {
 	for a, e := range n.Entries {
 		if address.Of(a) == f && e.Kind == pool.Dynamic && !n.InUse(a) && !n.IsReleasing(a) {
 			return true
@@ -66,11 +66,11 @@ func offersAny(n pool.Node, f address.Family) bool {
 
 // strict are the edits of one family, as they grow.
 type strict struct {
-	n      pool.Node
+	n      pool.NodePool
 	family address.Family
 	open   bool
 	kept   func(netip.Addr) bool
-	edits  []pool.Edit
+	edits  []pool.EntryChange
 	short  int
 }
 
@@ -97,7 +97,7 @@ func (s *strict) settle(owner string, entry pool.Entry, has func(netip.Addr) boo
 
 func (s *strict) put(a netip.Addr, entry pool.Entry) {
 	edit := s.n.Set(a, entry)
-	s.n = s.n.With([]pool.Edit{edit})
+	s.n = s.n.With([]pool.EntryChange{edit})
 	s.edits = append(s.edits, edit)
 }
 
@@ -116,7 +116,7 @@ func (s *strict) uses(owner string) []netip.Addr {
 
 // StaleUnreserved returns the entries of unreserved pods that are gone and whose addresses the agent no longer reports.
 // stays reports whether a pod needs its entry.
-func StaleUnreserved(n pool.Node, stays func(namespace, name string) bool) map[netip.Addr]pool.Entry {
+func StaleUnreserved(n pool.NodePool, stays func(namespace, name string) bool) map[netip.Addr]pool.Entry {
 	stale := map[netip.Addr]pool.Entry{}
 	for a, e := range n.Entries {
 		if namespace, name, _ := pool.SplitOwnerKey(e.Owner); e.IsUnreserved() && !n.InUse(a) && !stays(namespace, name) {

@@ -22,7 +22,7 @@ func runs(name string, ips ...string) nodepool.PodAddresses {
 }
 
 // usedBy is a node whose agent says who uses what.
-func usedBy(n pool.Node, used map[string]string) pool.Node {
+func usedBy(n pool.NodePool, used map[string]string) pool.NodePool {
 	for a, owner := range used {
 		n.Used[addr(a)] = owner
 	}
@@ -40,7 +40,7 @@ func TestStrict(t *testing.T) {
 	}
 	web, other := pool.UnreservedEntry("db", "web"), pool.UnreservedEntry("db", "other")
 	for name, c := range map[string]struct {
-		node  pool.Node
+		node  pool.NodePool
 		pods  []nodepool.PodAddresses
 		kept  string
 		want  map[string]pool.Entry
@@ -52,7 +52,7 @@ func TestStrict(t *testing.T) {
 		"whoever has an entry keeps it, whatever it is for": {
 			node: node(own(map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.4": web})), pods: []nodepool.PodAddresses{runs("web"), runs("mysql-0")}},
 		"around what is used, kept back or resting": {
-			node: leaving(own(map[string]pool.Entry{"10.0.1.6": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.4": pool.TakenOut}), pods: []nodepool.PodAddresses{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
+			node: leaving(own(map[string]pool.Entry{"10.0.1.6": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.4": pool.Released}), pods: []nodepool.PodAddresses{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
 		"past what a FixedIP keeps": {
 			node: node(own(nil)), pods: []nodepool.PodAddresses{runs("web")}, kept: "10.0.1.4", want: map[string]pool.Entry{"10.0.1.5": web}},
 		"a full subnet": {
@@ -64,7 +64,7 @@ func TestStrict(t *testing.T) {
 		"turned strict: nothing for a pod that may still get a dynamic entry": {
 			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.1": "router"}), pods: []nodepool.PodAddresses{runs("web")}},
 		"turned strict: the dynamic entry is kept back, the pod gets its own": {
-			node: usedBy(leaving(own(map[string]pool.Entry{"10.0.1.4": {}}), map[string]pool.Handshake{"10.0.1.4": pool.Asked}), map[string]string{"10.0.1.1": "router"}),
+			node: usedBy(leaving(own(map[string]pool.Entry{"10.0.1.4": {}}), map[string]pool.Handshake{"10.0.1.4": pool.MarkedForRelease}), map[string]string{"10.0.1.1": "router"}),
 			pods: []nodepool.PodAddresses{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
 		"turned strict: an agent that has not reported may have its router anywhere": {
 			node: node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}})},

@@ -37,14 +37,14 @@ func (w Watermark) ForNode(pods, size int64) Watermark {
 // FillDynamic returns the edits that bring the free dynamic entries of a family up to the watermark, from the bottom of
 // the subnets upwards, except addresses that FixedIPs reserve. Entries that are being released count as free: if they
 // are needed, ReleaseExcess keeps them. short is how many the subnets have no room for.
-func FillDynamic(n pool.Node, f address.Family, w Watermark, kept func(netip.Addr) bool) (edits []pool.Edit, short int) {
+func FillDynamic(n pool.NodePool, f address.Family, w Watermark, kept func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
 	free, dynamic := 0, 0
 	for a, e := range n.Entries {
 		if address.Of(a) != f || e.Kind != pool.Dynamic {
 			continue
 		}
 		dynamic++
-		if !n.InUse(a) && !kept(a) && n.Handshakes[a] != pool.TakenOut {
+		if !n.InUse(a) && !kept(a) && n.Handshakes[a] != pool.Released {
 			free++
 		}
 	}

@@ -19,8 +19,8 @@ import (
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // node makes a node with 10.0.1.0/29: .1 to .6 are usable.
-func node(entries map[string]pool.Entry, used ...string) pool.Node {
-	n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
+	n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	for a, e := range entries {
 		n.Entries[addr(a)] = e
 	}
@@ -30,7 +30,7 @@ func node(entries map[string]pool.Entry, used ...string) pool.Node {
 	return n
 }
 
-func edited(edits []pool.Edit) []string {
+func edited(edits []pool.EntryChange) []string {
 	var out []string
 	for _, e := range edits {
 		out = append(out, e.Addr.String())
@@ -58,7 +58,7 @@ func keeps(addrs []string) func(netip.Addr) bool {
 func TestFill(t *testing.T) {
 	owned := pool.ForOwner("db/mysql-0")
 	for name, c := range map[string]struct {
-		node  pool.Node
+		node  pool.NodePool
 		mark  nodepool.Watermark
 		want  []string
 		short int
@@ -72,9 +72,9 @@ func TestFill(t *testing.T) {
 		"around what is used unlisted":    {node(nil, "10.0.1.1"), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, nil},
 		"until the subnet is full":        {node(map[string]pool.Entry{"10.0.1.6": owned, "10.0.1.5": owned}), nodepool.Watermark{Free: 6, Max: 9}, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4"}, 2, nil},
 		"a pinned address of the node":    {node(map[string]pool.Entry{"10.0.1.1": pool.ForOwner("router")}), nodepool.Watermark{Free: 1, Max: 1}, []string{"10.0.1.2"}, 0, nil},
-		"a node that has no such subnet":  {pool.Node{Name: "n"}, nodepool.Watermark{Free: 1, Max: 1}, nil, 1, nil},
-		"what is leaving counts":          {leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Agreed}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
-		"what is just gone does not":      {leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.TakenOut}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
+		"a node that has no such subnet":  {pool.NodePool{Name: "n"}, nodepool.Watermark{Free: 1, Max: 1}, nil, 1, nil},
+		"what is leaving counts":          {leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}), nodepool.Watermark{Free: 2, Max: 4}, nil, 0, nil},
+		"what is just gone does not":      {leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.3"}, 0, nil},
 		"what a FixedIP keeps is leaving": {node(map[string]pool.Entry{"10.0.1.1": {}}), nodepool.Watermark{Free: 1, Max: 4}, []string{"10.0.1.2"}, 0, []string{"10.0.1.1"}},
 		"around what FixedIPs keep":       {node(nil), nodepool.Watermark{Free: 2, Max: 4}, []string{"10.0.1.1", "10.0.1.3"}, 0, []string{"10.0.1.2"}},
 	} {

@@ -14,8 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Kept is an address that a FixedIP reserves.
-type Kept struct {
+// ReservedAddress is an address that a FixedIP reserves.
+type ReservedAddress struct {
 	Addr netip.Addr
 	// Node is the node that the FixedIP names.
 	Node string
@@ -36,12 +36,12 @@ func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
 	return pool.OwnedEntry(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
 }
 
-// Keeps returns the addresses that a FixedIP reserves. Text that is not an address reserves nothing.
-func Keeps(r *v1alpha1.FixedIP) []Kept {
-	var kept []Kept
+// ReservedAddresses returns the addresses that a FixedIP reserves. Text that is not an address reserves nothing.
+func ReservedAddresses(r *v1alpha1.FixedIP) []ReservedAddress {
+	var kept []ReservedAddress
 	for _, ip := range r.Spec.IPs {
 		if a, err := address.Parse(ip); err == nil {
-			kept = append(kept, Kept{
+			kept = append(kept, ReservedAddress{
 				Addr:     a,
 				Node:     r.Spec.NodeName,
 				Entry:    EntryOf(r),
@@ -53,11 +53,11 @@ func Keeps(r *v1alpha1.FixedIP) []Kept {
 	return kept
 }
 
-// KeepsAll returns the addresses that several FixedIPs reserve.
-func KeepsAll(records []*v1alpha1.FixedIP) []Kept {
-	var kept []Kept
+// AllReservedAddresses returns the addresses that several FixedIPs reserve.
+func AllReservedAddresses(records []*v1alpha1.FixedIP) []ReservedAddress {
+	var kept []ReservedAddress
 	for _, r := range records {
-		kept = append(kept, Keeps(r)...)
+		kept = append(kept, ReservedAddresses(r)...)
 	}
 	return kept
 }

@@ -52,7 +52,7 @@ func CheckBinding(owner, node string, entries, planned []netip.Addr) error {
 
 // CheckBinding checks the binding invariant in the pool of the node, and that the agent reports none of the planned
 // addresses as used by another pod.
-func (n Node) CheckBinding(owner string, planned []netip.Addr) error {
+func (n NodePool) CheckBinding(owner string, planned []netip.Addr) error {
 	if err := CheckBinding(owner, n.Name, n.Owns(owner), planned); err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func TestCheckBinding(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
-			if err := (pool.Node{Name: "n", Entries: c.entries, Used: c.used}).CheckBinding(owner, c.planned); err != nil {
+			if err := (pool.NodePool{Name: "n", Entries: c.entries, Used: c.used}).CheckBinding(owner, c.planned); err != nil {
 				got = err.Error()
 				if !errors.Is(err, pool.ErrTaken) {
 					t.Errorf("%v does not match ErrTaken", err)

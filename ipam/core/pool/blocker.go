@@ -198,7 +198,7 @@ func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
 
 // Blocker returns why the pod owner can't have an address in this pool; nil if it can, or has it already. replaces says
 // which entries the caller may replace; nil: none.
-func (n Node) Blocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
+func (n NodePool) Blocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
 	e, exists := n.Entries[a]
 	if exists && e.OwnedBy(owner) {
 		return nil
@@ -210,7 +210,7 @@ func (n Node) Blocker(a netip.Addr, owner string, replaces func(Entry) bool) *Bl
 }
 
 // entryBlocker is Blocker without regard to the subnets of the node.
-func (n Node) entryBlocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
+func (n NodePool) entryBlocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
 	e, exists := n.Entries[a]
 	if exists && e.OwnedBy(owner) {
 		return nil
@@ -226,7 +226,7 @@ func (n Node) entryBlocker(a netip.Addr, owner string, replaces func(Entry) bool
 
 // OtherAddressOf returns the Blocker if owner has an address in this pool that is in the family of one of addrs, but not
 // among them: the agent would choose between the two at random. Nil if there is none.
-func (n Node) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
+func (n NodePool) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
 	for a, e := range n.Entries {
 		if !e.OwnedBy(owner) || slices.Contains(addrs, a) {
 			continue

@@ -26,7 +26,7 @@ func TestRedactOwner(t *testing.T) {
 
 // Every obstacle is worded in one place, and names nothing of another namespace.
 func TestBlocker(t *testing.T) {
-	n := pool.Node{
+	n := pool.NodePool{
 		Name: "n", PodCIDRs: []string{"10.0.1.0/24"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")},
 		Entries: map[netip.Addr]pool.Entry{
 			addr("10.0.1.1"): {},

@@ -15,11 +15,11 @@ import (
 // Claim returns the edits that give addresses to the pod of an owned entry: all of them or, if one is not available, none
 // and its Blocker. It returns none if the entries exist already. A pod that has another address of the family on the node
 // is refused too; that is certain only if the edits are applied to the version of the pool that they were made from.
-func (n Node) Claim(addrs []netip.Addr, entry Entry) ([]Edit, error) {
+func (n NodePool) Claim(addrs []netip.Addr, entry Entry) ([]EntryChange, error) {
 	if b := n.OtherAddressOf(entry.Owner, addrs); b != nil {
 		return nil, b
 	}
-	var edits []Edit
+	var edits []EntryChange
 	for _, a := range addrs {
 		if b := n.Blocker(a, entry.Owner, nil); b != nil {
 			return nil, b
@@ -42,8 +42,8 @@ func ErrOnOtherNode(owner, node string, addrs []netip.Addr) error {
 
 // Release returns the edits that take addresses from an owner, its move targets included: the given ones, or all if none
 // are given. The addresses cool down: until then no pod gets them, not even one of the same name.
-func (n Node) Release(owner string, addrs []netip.Addr, at time.Time) []Edit {
-	var edits []Edit
+func (n NodePool) Release(owner string, addrs []netip.Addr, at time.Time) []EntryChange {
+	var edits []EntryChange
 	for a, e := range n.Entries {
 		has := e.OwnedBy(owner) || e.Kind == MoveTarget && e.Pod == owner
 		if has && (len(addrs) == 0 || slices.Contains(addrs, a)) {
@@ -54,8 +54,8 @@ func (n Node) Release(owner string, addrs []netip.Addr, at time.Time) []Edit {
 }
 
 // Acknowledge returns the edits that note that the agent knows the owner of the addresses.
-func (n Node) Acknowledge(owner string, addrs []netip.Addr) []Edit {
-	var edits []Edit
+func (n NodePool) Acknowledge(owner string, addrs []netip.Addr) []EntryChange {
+	var edits []EntryChange
 	for _, a := range addrs {
 		if e := n.Entries[a]; e.OwnedBy(owner) && e.Unacknowledged() {
 			e.Since = 0
@@ -66,7 +66,7 @@ func (n Node) Acknowledge(owner string, addrs []netip.Addr) []Edit {
 }
 
 // With returns the node as it is after the edits, with a map of its own.
-func (n Node) With(edits []Edit) Node {
+func (n NodePool) With(edits []EntryChange) NodePool {
 	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))
 	for a, e := range n.Entries {
 		entries[a] = e

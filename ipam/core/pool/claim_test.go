@@ -20,7 +20,7 @@ func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func TestClaim(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
-	n := pool.Node{
+	n := pool.NodePool{
 		Name: "n", PodCIDRs: []string{"10.0.1.0/24", "fd00::/64"}, Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")},
 		Entries: map[netip.Addr]pool.Entry{
 			addr("10.0.1.1"): {}, addr("fd00::2"): mine, addr("10.0.1.3"): pool.ForOwner("db/other-0"),
@@ -62,7 +62,7 @@ func TestClaim(t *testing.T) {
 // release and a cooldown.
 func TestNoHijack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+		n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 		addrs := slices.Collect(address.Up(n.Subnets[0]))
 		pick := rapid.SampledFrom(addrs)
 		pods := rapid.SampledFrom([]string{"mysql-0", "mysql-1", "mysql-2"})

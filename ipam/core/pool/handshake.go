@@ -13,65 +13,65 @@ import (
 // the only way to learn that it has not and will not (Cilium fact 8).
 type Handshake uint8
 
-// The states, in the order in which an address goes through them. From Asked the agent may also answer Refused. Both ways
-// end with the key removed.
+// The states, in the order in which an address goes through them. The agent may answer
+// MarkedForRelease with DoNotRelease instead. Both ways end with the key removed.
 const (
-	// NotAsked means that there is no key.
-	NotAsked Handshake = iota
-	// Asked means that the controller asks. The agent gives the address to no pod until it has answered.
-	Asked
-	// Agreed means that the agent has not allocated the address and does not, as long as the key exists.
-	Agreed
-	// TakenOut means that the controller says that it removed the entry. The agent removes the key.
-	TakenOut
-	// Refused means that the agent has allocated the address.
-	Refused
+	// NoHandshake means that there is no key.
+	NoHandshake Handshake = iota
+	// MarkedForRelease means that the controller asks. The agent gives the address to no pod until it has answered.
+	MarkedForRelease
+	// ReadyForRelease means that the agent has not allocated the address and does not, as long as the key exists.
+	ReadyForRelease
+	// Released means that the controller says that it removed the entry. The agent removes the key.
+	Released
+	// DoNotRelease means that the agent has allocated the address.
+	DoNotRelease
 	// OtherState is a state that fixedip does not know. It is not changed.
 	OtherState
 )
 
-// Mark changes the handshake of one address, provided that it still has the state that the writer saw.
-type Mark struct {
+// HandshakeChange changes the handshake of one address, provided that it still has the state that the writer saw.
+type HandshakeChange struct {
 	Addr netip.Addr
-	// From is the required state, To the new one; NotAsked is no key.
+	// From is the required state, To the new one; NoHandshake is no key.
 	From, To Handshake
 }
 
-// Mark returns the Mark that changes the state of an address from what it is now.
-func (n Node) Mark(a netip.Addr, to Handshake) Mark {
-	return Mark{Addr: a, From: n.Handshakes[a], To: to}
+// ChangeHandshake returns the change that changes the state of an address from what it is now.
+func (n NodePool) ChangeHandshake(a netip.Addr, to Handshake) HandshakeChange {
+	return HandshakeChange{Addr: a, From: n.Handshakes[a], To: to}
 }
 
 // IsReleasing reports whether the agent withholds the address because of a handshake. It gives it to no pod but the
 // entry's owner, and does not restore it after a restart.
-func (n Node) IsReleasing(a netip.Addr) bool {
+func (n NodePool) IsReleasing(a netip.Addr) bool {
 	switch n.Handshakes[a] {
-	case NotAsked, Refused:
+	case NoHandshake, DoNotRelease:
 		return false
 	}
 	return true
 }
 
-// AgentsTurn reports whether the handshake of an address waits for the agent.
-func (n Node) AgentsTurn(a netip.Addr) bool {
+// AwaitsAgent reports whether the handshake of an address waits for the agent.
+func (n NodePool) AwaitsAgent(a netip.Addr) bool {
 	_, exists := n.Entries[a]
 	switch n.Handshakes[a] {
-	case Asked:
+	case MarkedForRelease:
 		return exists
-	case TakenOut:
+	case Released:
 		return !exists
 	}
 	return false
 }
 
-// WithMarks returns the node as it is after the marks, with a map of its own.
-func (n Node) WithMarks(marks []Mark) Node {
+// WithHandshakes returns the node as it is after the marks, with a map of its own.
+func (n NodePool) WithHandshakes(marks []HandshakeChange) NodePool {
 	states := maps.Clone(n.Handshakes)
 	if states == nil {
 		states = map[netip.Addr]Handshake{}
 	}
 	for _, m := range marks {
-		if m.To == NotAsked {
+		if m.To == NoHandshake {
 			delete(states, m.Addr)
 		} else {
 			states[m.Addr] = m.To

@@ -21,15 +21,16 @@ var (
 // wherever its entry is, so that one patch there decides the move; the other two pools follow. The steps, each one write to
 // one pool:
 //
-//	Announce  at To: no entry -> MoveTarget. From here on every reader knows where the address may go.
-//	Depart    at Home, if that is not From: Moved to From -> leaving it.
-//	Leave     at From, if that is not the home: Owned -> Cooldown.
-//	Turn      at Home: Owned, or leaving From, -> Moved to To; or Owned, if To is the home.
-//	Settle    at To: MoveTarget -> Owned, after Home was seen to say that the address is there.
+//	PrepareTarget     at To: no entry -> MoveTarget. From here on every reader knows where the address may go.
+//	MarkLeaving       at Home, if that is not From: Moved to From -> leaving it.
+//	VacateSource      at From, if that is not the home: Owned -> Cooldown.
+//	CommitAtHome      at Home: Owned, or leaving From, -> Moved to To; or Owned, if To is the home.
+//	CompleteAtTarget  at To: MoveTarget -> Owned, after Home was seen to say that the address is there.
 //
-// No step makes an address allocatable in a pool while it may be in another. Settle needs a pool that is unchanged since
-// before the home was seen to say "moved here". Depart ends that for From, and Leave changes that pool, so that after both
-// no writer can settle there; and Turn needs a home that is unchanged since before that Leave was confirmed.
+// No step makes an address allocatable in a pool while it may be in another. CompleteAtTarget needs a pool that is
+// unchanged since before the home was seen to say "moved here". MarkLeaving ends that for From, and VacateSource changes
+// that pool, so that after both no writer can complete a move to From. CommitAtHome needs a home that is unchanged since
+// before that VacateSource was confirmed.
 //
 // Each step is idempotent. After a crash anywhere the next writer that moves the pod continues from what the pools say, to
 // the same node or to another: a MoveTarget entry binds no pod.
@@ -40,7 +41,7 @@ type Move struct {
 	// Addrs are at most one of each family, all with one home.
 	Addrs []netip.Addr
 	// Home is the node whose subnets have the addresses, From the node whose pool has them now, To the one that gets them.
-	// From and To are the same if a move that was interrupted after Turn is completed.
+	// From and To are the same if a move that was interrupted after CommitAtHome is completed.
 	Home, From, To string
 	// Down means that From was deleted, or tainted out-of-service: no pod runs there, whatever its agent reported last.
 	// Otherwise the agent has confirmed that the former pod stopped (see package agentview).
@@ -48,19 +49,19 @@ type Move struct {
 }
 
 // inUse returns an error if the agent of From reports an address as in use.
-func (m Move) inUse(n Node, a netip.Addr) error {
+func (m Move) inUse(n NodePool, a netip.Addr) error {
 	if !m.Down && n.InUse(a) {
 		return fmt.Errorf("%s is listed as used on node %s: %w", a, n.Name, ErrUnfenced)
 	}
 	return nil
 }
 
-// Announce returns the edits at To, which is not the home.
-func (m Move) Announce(n Node) ([]Edit, error) {
+// PrepareTarget returns the edits at To, which is not the home.
+func (m Move) PrepareTarget(n NodePool) ([]EntryChange, error) {
 	if b := n.Carries(m.Owner, m.Addrs); b != nil {
 		return nil, b
 	}
-	var edits []Edit
+	var edits []EntryChange
 	for _, a := range m.Addrs {
 		if _, exists := n.Entries[a]; !exists {
 			edits = append(edits, n.Set(a, MoveTargetEntry(m.Owner)))
@@ -69,13 +70,15 @@ func (m Move) Announce(n Node) ([]Edit, error) {
 	return edits, nil
 }
 
-// Depart returns the edits at the home, if that is not From.
-func (m Move) Depart(n Node) ([]Edit, error) { return n.Depart(m.Owner, m.From, m.Addrs) }
+// MarkLeaving returns the edits at the home, if that is not From.
+func (m Move) MarkLeaving(n NodePool) ([]EntryChange, error) {
+	return n.MarkLeaving(m.Owner, m.From, m.Addrs)
+}
 
-// Depart returns the edits at the home that announce that an owner's addresses leave a node that they
+// MarkLeaving returns the edits at the home that announce that an owner's addresses leave a node that they
 // were moved to.
-func (n Node) Depart(owner, from string, addrs []netip.Addr) ([]Edit, error) {
-	var edits []Edit
+func (n NodePool) MarkLeaving(owner, from string, addrs []netip.Addr) ([]EntryChange, error) {
+	var edits []EntryChange
 	for _, a := range addrs {
 		switch n.Entries[a] {
 		case LeavingEntry(from, owner):
@@ -89,11 +92,11 @@ func (n Node) Depart(owner, from string, addrs []netip.Addr) ([]Edit, error) {
 }
 
 // undecided is the error of a step that relies on the home of an address having another entry than it has.
-func (n Node) undecided(a netip.Addr, want string) error {
+func (n NodePool) undecided(a netip.Addr, want string) error {
 	return fmt.Errorf("the entry of IP %s on node %s is %s and not %s: %w", a, n.Name, n.describe(a), want, ErrUndecided)
 }
 
-func (n Node) describe(a netip.Addr) string {
+func (n NodePool) describe(a netip.Addr) string {
 	e, exists := n.Entries[a]
 	switch {
 	case !exists:
@@ -106,10 +109,10 @@ func (n Node) describe(a netip.Addr) string {
 	return e.Kind.String()
 }
 
-// Leave returns the edits at From, if that is not the home. An address that has no entry there gets the Cooldown entry
+// VacateSource returns the edits at From, if that is not the home. An address that has no entry there gets the Cooldown entry
 // too: a writer that is about to settle it there then finds the pool changed.
-func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
-	var edits []Edit
+func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
+	var edits []EntryChange
 	for _, a := range m.Addrs {
 		now, exists := n.Entries[a]
 		switch {
@@ -138,14 +141,14 @@ func (m Move) Leave(n Node, at time.Time) ([]Edit, error) {
 
 // taken requires for an edit that takes an address from the pod that had it on From that the agent does not report it
 // before the write, unless the node is down: then the report is an old one.
-func (m Move) taken(e Edit) Edit {
+func (m Move) taken(e EntryChange) EntryChange {
 	e.Unlisted = !m.Down
 	return e
 }
 
-// Turn returns the edits at the home. It decides the move. If From is not the home, write them only
+// CommitAtHome returns the edits at the home. It decides the move. If From is not the home, write them only
 // if the home is unchanged as a whole since before From was seen to be left.
-func (m Move) Turn(n Node) ([]Edit, error) {
+func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 	to := MovedEntry(m.To, m.Owner)
 	if m.To == m.Home {
 		to = m.Entry
@@ -153,7 +156,7 @@ func (m Move) Turn(n Node) ([]Edit, error) {
 			return nil, b
 		}
 	}
-	var edits []Edit
+	var edits []EntryChange
 	for _, a := range m.Addrs {
 		now := n.Entries[a]
 		edit := n.Set(a, to)
@@ -182,8 +185,8 @@ func (m Move) Turn(n Node) ([]Edit, error) {
 	return edits, nil
 }
 
-// Turned returns an error unless the home says that the addresses are on To.
-func (m Move) Turned(home Node) error {
+// IsCommitted returns an error unless the home says that the addresses are on To.
+func (m Move) IsCommitted(home NodePool) error {
 	for _, a := range m.Addrs {
 		if !home.Home(a) || home.Entries[a] != MovedEntry(m.To, m.Owner) {
 			return home.undecided(a, "moved to node "+m.To)
@@ -192,13 +195,13 @@ func (m Move) Turned(home Node) error {
 	return nil
 }
 
-// Settle returns the edits at To, which is not the home. Write them only if the pool is unchanged
-// as a whole since before the home was seen to say that the move is decided (Turned).
-func (m Move) Settle(n Node) ([]Edit, error) {
+// CompleteAtTarget returns the edits at To, which is not the home. Write them only if the pool is unchanged
+// as a whole since before the home was seen to say that the move is decided (IsCommitted).
+func (m Move) CompleteAtTarget(n NodePool) ([]EntryChange, error) {
 	if b := n.Carries(m.Owner, m.Addrs); b != nil {
 		return nil, b
 	}
-	var edits []Edit
+	var edits []EntryChange
 	for _, a := range m.Addrs {
 		now, exists := n.Entries[a]
 		if !exists {
@@ -213,7 +216,7 @@ func (m Move) Settle(n Node) ([]Edit, error) {
 
 // Carries returns why this pool can't have addresses of the owner whose home is another node; nil if it can, or has them.
 // An address that cools down here was the owner's before, and its old pod may still have it.
-func (n Node) Carries(owner string, addrs []netip.Addr) *Blocker {
+func (n NodePool) Carries(owner string, addrs []netip.Addr) *Blocker {
 	if b := n.OtherAddressOf(owner, addrs); b != nil {
 		return b
 	}
@@ -226,16 +229,16 @@ func (n Node) Carries(owner string, addrs []netip.Addr) *Blocker {
 	return nil
 }
 
-// Unmoved returns the edits that undo a Turn or a Leave: entries that still are what the edits made them become what they
+// Rollback returns the edits that undo a CommitAtHome or a VacateSource: entries that still are what the edits made them become what they
 // were.
-func (n Node) Unmoved(made []Edit) []Edit {
-	var undo []Edit
+func (n NodePool) Rollback(made []EntryChange) []EntryChange {
+	var undo []EntryChange
 	for _, e := range made {
 		now, exists := n.Entries[e.Addr]
 		switch {
 		case !exists || e.To == nil || now != *e.To:
 		case e.From == nil:
-			undo = append(undo, Edit{Addr: e.Addr, From: &now})
+			undo = append(undo, EntryChange{Addr: e.Addr, From: &now})
 		default:
 			undo = append(undo, n.Set(e.Addr, *e.From))
 		}
@@ -243,10 +246,10 @@ func (n Node) Unmoved(made []Edit) []Edit {
 	return undo
 }
 
-// Bar returns the edits that put Cooldown entries on a node that an owner's addresses were moved to, whether or not they
+// FenceTarget returns the edits that put Cooldown entries on a node that an owner's addresses were moved to, whether or not they
 // have arrived: a writer that is about to settle them there then finds the pool changed.
-func (n Node) Bar(owner string, addrs []netip.Addr, at time.Time) []Edit {
-	var edits []Edit
+func (n NodePool) FenceTarget(owner string, addrs []netip.Addr, at time.Time) []EntryChange {
+	var edits []EntryChange
 	for _, a := range addrs {
 		now, exists := n.Entries[a]
 		if !exists || now.OwnedBy(owner) || now == MoveTargetEntry(owner) {
@@ -256,11 +259,11 @@ func (n Node) Bar(owner string, addrs []netip.Addr, at time.Time) []Edit {
 	return edits
 }
 
-// Return returns the edits at the home that end the absence of an owner's addresses on another node: they cool down at
+// ReturnHome returns the edits at the home that end the absence of an owner's addresses on another node: they cool down at
 // home. An address that is not about to leave that node is not touched. Write the edits only if the home is unchanged as a
 // whole since before the other node was seen to bar them.
-func (n Node) Return(owner, from string, addrs []netip.Addr, at time.Time) []Edit {
-	var edits []Edit
+func (n NodePool) ReturnHome(owner, from string, addrs []netip.Addr, at time.Time) []EntryChange {
+	var edits []EntryChange
 	for _, a := range addrs {
 		if n.Entries[a] == LeavingEntry(from, owner) {
 			edits = append(edits, n.Set(a, CooldownEntry("", at)))

@@ -30,10 +30,10 @@ func TestMoveSteps(t *testing.T) {
 	back := out
 	back.From, back.To = "s", "h"
 	lost := func(m pool.Move) pool.Move { m.Down = true; return m }
-	announce, settle, turn := pool.Move.Announce, pool.Move.Settle, pool.Move.Turn
-	leave := func(m pool.Move, n pool.Node) ([]pool.Edit, error) { return m.Leave(n, at) }
+	announce, settle, turn := pool.Move.PrepareTarget, pool.Move.CompleteAtTarget, pool.Move.CommitAtHome
+	leave := func(m pool.Move, n pool.NodePool) ([]pool.EntryChange, error) { return m.VacateSource(n, at) }
 	for name, c := range map[string]struct {
-		step    func(pool.Move, pool.Node) ([]pool.Edit, error)
+		step    func(pool.Move, pool.NodePool) ([]pool.EntryChange, error)
 		move    pool.Move
 		entries entries
 		used    string
@@ -50,10 +50,10 @@ func TestMoveSteps(t *testing.T) {
 		"nor what another uses":           {step: announce, move: out, used: "db/other-0", err: pool.ErrTaken},
 		"nor beside another address":      {step: announce, move: out, entries: entries{b: mine}, err: pool.ErrTaken},
 
-		"departed":                  {step: pool.Move.Depart, move: on, entries: is(pool.MovedEntry("s", owner)), want: is(pool.LeavingEntry("s", owner))},
-		"departed already":          {step: pool.Move.Depart, move: on, entries: is(pool.LeavingEntry("s", owner)), want: is(pool.LeavingEntry("s", owner))},
-		"not departed from home":    {step: pool.Move.Depart, move: on, entries: is(mine), err: pool.ErrUndecided},
-		"nor from elsewhere":        {step: pool.Move.Depart, move: on, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
+		"departed":                  {step: pool.Move.MarkLeaving, move: on, entries: is(pool.MovedEntry("s", owner)), want: is(pool.LeavingEntry("s", owner))},
+		"departed already":          {step: pool.Move.MarkLeaving, move: on, entries: is(pool.LeavingEntry("s", owner)), want: is(pool.LeavingEntry("s", owner))},
+		"not departed from home":    {step: pool.Move.MarkLeaving, move: on, entries: is(mine), err: pool.ErrUndecided},
+		"nor from elsewhere":        {step: pool.Move.MarkLeaving, move: on, entries: is(pool.MovedEntry("x", owner)), err: pool.ErrUndecided},
 		"not turned on before that": {step: turn, move: on, entries: is(pool.MovedEntry("s", owner)), err: pool.ErrUndecided},
 
 		"left":                              {step: leave, move: on, entries: is(mine), want: is(pool.CooldownEntry("", at))},
@@ -92,7 +92,7 @@ func TestMoveSteps(t *testing.T) {
 		"nor beside another address of it": {step: settle, move: out, entries: entries{a: pool.MoveTargetEntry(owner), b: mine}, err: pool.ErrTaken},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := pool.Node{Name: "n", Subnets: []netip.Prefix{home}, Entries: c.entries, Used: map[netip.Addr]string{}}
+			n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{home}, Entries: c.entries, Used: map[netip.Addr]string{}}
 			if c.used != "" {
 				n.Used[a] = c.used
 			}
@@ -110,7 +110,7 @@ func TestMoveSteps(t *testing.T) {
 			if again, err := c.step(c.move, after); err != nil || len(again) > 0 {
 				t.Errorf("made again: %v, %v", again, err)
 			}
-			if undone := after.With(after.Unmoved(edits)); !maps.Equal(undone.Entries, n.With(nil).Entries) {
+			if undone := after.With(after.Rollback(edits)); !maps.Equal(undone.Entries, n.With(nil).Entries) {
 				t.Errorf("taken back: %v, want %v", undone.Entries, c.entries)
 			}
 		})
@@ -126,25 +126,27 @@ func TestMoveTakesWhatIsNotListed(t *testing.T) {
 	from := func(home, from, to string, isDown bool) pool.Move {
 		return pool.Move{Owner: owner, Entry: mine, Addrs: []netip.Addr{a}, Home: home, From: from, To: to, Down: isDown}
 	}
-	leave := func(m pool.Move, n pool.Node) ([]pool.Edit, error) { return m.Leave(n, time.Unix(1000, 0)) }
+	leave := func(m pool.Move, n pool.NodePool) ([]pool.EntryChange, error) {
+		return m.VacateSource(n, time.Unix(1000, 0))
+	}
 	for name, c := range map[string]struct {
-		step  func(pool.Move, pool.Node) ([]pool.Edit, error)
+		step  func(pool.Move, pool.NodePool) ([]pool.EntryChange, error)
 		move  pool.Move
 		entry pool.Entry
 		want  bool
 	}{
-		"turned at home":                        {pool.Move.Turn, from("h", "h", "t", false), mine, true},
-		"turned at a home that is down":         {pool.Move.Turn, from("h", "h", "t", true), mine, false},
-		"turned at the home of what lives away": {pool.Move.Turn, from("h", "s", "t", false), pool.LeavingEntry("s", owner), false},
-		"turned home":                           {pool.Move.Turn, from("h", "s", "h", false), pool.LeavingEntry("s", owner), false},
+		"turned at home":                        {pool.Move.CommitAtHome, from("h", "h", "t", false), mine, true},
+		"turned at a home that is down":         {pool.Move.CommitAtHome, from("h", "h", "t", true), mine, false},
+		"turned at the home of what lives away": {pool.Move.CommitAtHome, from("h", "s", "t", false), pool.LeavingEntry("s", owner), false},
+		"turned home":                           {pool.Move.CommitAtHome, from("h", "s", "h", false), pool.LeavingEntry("s", owner), false},
 		"left":                                  {leave, from("h", "s", "t", false), mine, true},
 		"left on a node that is down":           {leave, from("h", "s", "t", true), mine, false},
 		"left before it arrived":                {leave, from("h", "s", "t", false), pool.MoveTargetEntry(owner), false},
-		"announced":                             {pool.Move.Announce, from("h", "h", "t", false), pool.MoveTargetEntry(owner), false},
-		"settled":                               {pool.Move.Settle, from("h", "h", "t", false), pool.MoveTargetEntry(owner), false},
-		"departed from a node that may have it": {pool.Move.Depart, from("h", "s", "t", false), pool.MovedEntry("s", owner), false},
+		"announced":                             {pool.Move.PrepareTarget, from("h", "h", "t", false), pool.MoveTargetEntry(owner), false},
+		"settled":                               {pool.Move.CompleteAtTarget, from("h", "h", "t", false), pool.MoveTargetEntry(owner), false},
+		"departed from a node that may have it": {pool.Move.MarkLeaving, from("h", "s", "t", false), pool.MovedEntry("s", owner), false},
 	} {
-		n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{a: c.entry}}
+		n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{a: c.entry}}
 		edits, err := c.step(c.move, n)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -162,23 +164,23 @@ func TestMoveTogether(t *testing.T) {
 	const owner = "db/mysql-0"
 	addrs := []netip.Addr{addr("10.0.1.9"), addr("fd00:1::9")}
 	m := pool.Move{Owner: owner, Entry: pool.ForOwner(owner), Addrs: addrs, Home: "h", From: "h", To: "t", Down: true}
-	n := pool.Node{Name: "h", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
+	n := pool.NodePool{Name: "h", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 		Entries: map[netip.Addr]pool.Entry{addrs[0]: pool.ForOwner(owner), addrs[1]: pool.ForOwner(owner)}}
-	edits, err := m.Turn(n)
+	edits, err := m.CommitAtHome(n)
 	if err != nil || len(edits) != 2 {
 		t.Errorf("%v, %v; want both", edits, err)
 	}
-	if err := m.Turned(n); !errors.Is(err, pool.ErrUndecided) {
+	if err := m.IsCommitted(n); !errors.Is(err, pool.ErrUndecided) {
 		t.Errorf("turned before: %v", err)
 	}
-	if err := m.Turned(n.With(edits)); err != nil {
+	if err := m.IsCommitted(n.With(edits)); err != nil {
 		t.Errorf("turned after: %v", err)
 	}
-	if err := m.Turned(n.With(edits[:1])); !errors.Is(err, pool.ErrUndecided) {
+	if err := m.IsCommitted(n.With(edits[:1])); !errors.Is(err, pool.ErrUndecided) {
 		t.Errorf("turned in part: %v", err)
 	}
 	n.Entries[addrs[1]] = pool.ForOwner("db/other-0")
-	if edits, err := m.Turn(n); !errors.Is(err, pool.ErrTaken) {
+	if edits, err := m.CommitAtHome(n); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("%v, %v; want none", edits, err)
 	}
 }
@@ -195,8 +197,8 @@ func TestEndOfAbsence(t *testing.T) {
 	for i := byte(1); i < 9; i++ {
 		all = append(all, netip.AddrFrom4([4]byte{10, 0, 1, i}))
 	}
-	n := pool.Node{Name: "n", Entries: entries}
-	edited := func(edits []pool.Edit, to pool.Entry) []string {
+	n := pool.NodePool{Name: "n", Entries: entries}
+	edited := func(edits []pool.EntryChange, to pool.Entry) []string {
 		var out []string
 		for _, e := range edits {
 			if *e.To != to {
@@ -207,10 +209,10 @@ func TestEndOfAbsence(t *testing.T) {
 		slices.Sort(out)
 		return out
 	}
-	if got := edited(n.Bar(owner, all, at), pool.CooldownEntry("", at)); !slices.Equal(got, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3"}) {
+	if got := edited(n.FenceTarget(owner, all, at), pool.CooldownEntry("", at)); !slices.Equal(got, []string{"10.0.1.1", "10.0.1.2", "10.0.1.3"}) {
 		t.Errorf("barred: %v", got)
 	}
-	if got := edited(n.Return(owner, "t", all, at), pool.CooldownEntry("", at)); !slices.Equal(got, []string{"10.0.1.5"}) {
+	if got := edited(n.ReturnHome(owner, "t", all, at), pool.CooldownEntry("", at)); !slices.Equal(got, []string{"10.0.1.5"}) {
 		t.Errorf("returned: %v", got)
 	}
 }

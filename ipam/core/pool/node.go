@@ -12,8 +12,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// Node is the pool of one node at one version of its CiliumNode. It is a value: its maps are never changed, only replaced.
-type Node struct {
+// NodePool is the pool of one node at one version of its CiliumNode. It is a value: its maps are never changed, only replaced.
+type NodePool struct {
 	Name string
 	// UID is the CiliumNode's: a node that was deleted and created again is another one.
 	UID string
@@ -34,7 +34,7 @@ type Node struct {
 	Used map[netip.Addr]string
 	// HasUsed is to Used what HasPool is to Entries.
 	HasUsed bool
-	// Handshakes are the keys of status.ipam.release-ips: entries that are being released. The values are never NotAsked.
+	// Handshakes are the keys of status.ipam.release-ips: entries that are being released. The values are never NoHandshake.
 	Handshakes map[netip.Addr]Handshake
 	// HasHandshakes is to Handshakes what HasPool is to Entries.
 	HasHandshakes bool
@@ -52,7 +52,7 @@ type Node struct {
 
 // OlderThan reports whether n is an earlier version of the same CiliumNode than other. Resource versions are compared if
 // both are numbers, generations otherwise.
-func (n Node) OlderThan(other Node) bool {
+func (n NodePool) OlderThan(other NodePool) bool {
 	if n.UID != other.UID {
 		return false
 	}
@@ -65,43 +65,43 @@ func (n Node) OlderThan(other Node) bool {
 }
 
 // SameSpec reports whether both are versions of the same CiliumNode with the same spec.
-func (n Node) SameSpec(other Node) bool {
+func (n NodePool) SameSpec(other NodePool) bool {
 	return n.UID == other.UID && n.Generation == other.Generation && n.Generation != 0
 }
 
 // Home reports whether the address is in one of the node's subnets.
-func (n Node) Home(a netip.Addr) bool {
+func (n NodePool) Home(a netip.Addr) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return s.Contains(a) })
 }
 
 // HasFamily reports whether the node has a subnet of the family.
-func (n Node) HasFamily(f address.Family) bool {
+func (n NodePool) HasFamily(f address.Family) bool {
 	return slices.ContainsFunc(n.Subnets, func(s netip.Prefix) bool { return address.Of(s.Addr()) == f })
 }
 
 // InUse reports whether the agent reported the address as allocated. That it did not proves nothing (Cilium fact 4).
-func (n Node) InUse(a netip.Addr) bool {
+func (n NodePool) InUse(a netip.Addr) bool {
 	_, ok := n.Used[a]
 	return ok
 }
 
-// Edit changes one entry, provided that it still is what the writer saw.
-type Edit struct {
+// EntryChange changes one entry, provided that it still is what the writer saw.
+type EntryChange struct {
 	Addr netip.Addr
 	// From is the required entry; nil: there must be none.
 	From *Entry
 	// To is the new entry; nil: the entry is removed.
 	To *Entry
-	// Agreed requires that the agent agrees to the release of the entry.
-	Agreed bool
+	// ReadyForRelease requires that the agent agrees to the release of the entry.
+	ReadyForRelease bool
 	// Unlisted requires that the agent does not report the address as in use: it may report between the decision and the
 	// write.
 	Unlisted bool
 }
 
 // Set returns the edit that replaces what the node has for an address now.
-func (n Node) Set(a netip.Addr, to Entry) Edit {
-	edit := Edit{Addr: a, To: &to}
+func (n NodePool) Set(a netip.Addr, to Entry) EntryChange {
+	edit := EntryChange{Addr: a, To: &to}
 	if now, ok := n.Entries[a]; ok {
 		edit.From = &now
 	}
@@ -110,7 +110,7 @@ func (n Node) Set(a netip.Addr, to Entry) Edit {
 
 // Own is Set for the entry of an address that its pod runs with already, and did not get by that entry. The entry says since
 // when the address is the pod's.
-func (n Node) Own(a netip.Addr, to Entry, at time.Time) Edit {
+func (n NodePool) Own(a netip.Addr, to Entry, at time.Time) EntryChange {
 	if !n.Entries[a].OwnedBy(to.Owner) {
 		to.Since = at.Unix()
 	}
@@ -118,13 +118,13 @@ func (n Node) Own(a netip.Addr, to Entry, at time.Time) Edit {
 }
 
 // Drop returns the edit that removes the entry that the node has now. ok is false if there is none.
-func (n Node) Drop(a netip.Addr) (edit Edit, ok bool) {
+func (n NodePool) Drop(a netip.Addr) (edit EntryChange, ok bool) {
 	now, ok := n.Entries[a]
-	return Edit{Addr: a, From: &now}, ok
+	return EntryChange{Addr: a, From: &now}, ok
 }
 
 // HasEntry returns the lowest address of a family whose entry gives it to the owner.
-func (n Node) HasEntry(owner string, f address.Family) (found netip.Addr, ok bool) {
+func (n NodePool) HasEntry(owner string, f address.Family) (found netip.Addr, ok bool) {
 	for a, e := range n.Entries {
 		if e.OwnedBy(owner) && address.Of(a) == f && (!ok || a.Less(found)) {
 			found, ok = a, true
@@ -134,7 +134,7 @@ func (n Node) HasEntry(owner string, f address.Family) (found netip.Addr, ok boo
 }
 
 // Owns returns the addresses whose entries give them to the owner, sorted.
-func (n Node) Owns(owner string) []netip.Addr {
+func (n NodePool) Owns(owner string) []netip.Addr {
 	var owned []netip.Addr
 	for a, e := range n.Entries {
 		if e.OwnedBy(owner) {
@@ -147,13 +147,13 @@ func (n Node) Owns(owner string) []netip.Addr {
 
 // Unused reports whether a claim can have the address as far as the pool goes: it is in a subnet of the node, has no
 // entry, is not in use and not in a release handshake.
-func (n Node) Unused(a netip.Addr) bool {
+func (n NodePool) Unused(a netip.Addr) bool {
 	_, exists := n.Entries[a]
 	return n.Home(a) && !exists && !n.InUse(a) && !n.IsReleasing(a)
 }
 
 // Lowest returns the lowest unused address of a family for which taken is false: that of the next unreserved pod.
-func (n Node) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
+func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, s := range n.Subnets {
 		if address.Of(s.Addr()) != f {
 			continue

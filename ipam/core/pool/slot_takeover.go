@@ -9,8 +9,8 @@ import "net/netip"
 // or, if that is not possible, none and the Blocker. Addresses that the former holder does not have are claimed. An
 // address that the agent still reports as in use is not taken over, since the agent would give it out a second time; the
 // edits require that it does not report it before the write either.
-func (n Node) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]Edit, error) {
-	var edits []Edit
+func (n NodePool) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]EntryChange, error) {
+	var edits []EntryChange
 	for _, a := range addrs {
 		now := n.Entries[a]
 		if !now.OwnedBy(from) {

@@ -23,14 +23,14 @@ func TestTakeOver(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries map[netip.Addr]pool.Entry
 		used    map[netip.Addr]string
-		want    []pool.Edit
+		want    []pool.EntryChange
 		wantErr string
 	}{
-		"from a pod that is gone":      {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, From: &gone, To: &next, Unlisted: true}}},
-		"with a family that it lacked": {entries: map[netip.Addr]pool.Entry{a: gone}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, To: &next, Unlisted: true}}},
+		"from a pod that is gone":      {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, want: []pool.EntryChange{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, From: &gone, To: &next, Unlisted: true}}},
+		"with a family that it lacked": {entries: map[netip.Addr]pool.Entry{a: gone}, want: []pool.EntryChange{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, To: &next, Unlisted: true}}},
 		"it stands already":            {entries: map[netip.Addr]pool.Entry{a: next, b: next}},
 		"released meanwhile":           {entries: map[netip.Addr]pool.Entry{a: released, b: gone}, wantErr: "IP 10.0.1.9 on node n is cooling down after its release at 1970-01-01T00:00:01Z"},
-		"listed as its own":            {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: next.Owner}, want: []pool.Edit{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, From: &gone, To: &next}}},
+		"listed as its own":            {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: next.Owner}, want: []pool.EntryChange{{Addr: a, From: &gone, To: &next, Unlisted: true}, {Addr: b, From: &gone, To: &next}}},
 		"still listed":                 {entries: map[netip.Addr]pool.Entry{a: gone, b: gone}, used: map[netip.Addr]string{b: "db/web-x"}, wantErr: "IP fd00:1::9 on node n is still in use by pod db/web-x"},
 		"another was faster":           {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-z", "Deployment", "web"), b: gone}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-z"},
 		"for another workload":         {entries: map[netip.Addr]pool.Entry{a: pool.OwnedEntry("db", "web-x", "Deployment", "shop"), b: gone}, wantErr: "IP 10.0.1.9 on node n belongs to pod db/web-x"},
@@ -38,7 +38,7 @@ func TestTakeOver(t *testing.T) {
 		"a dynamic entry by now":       {entries: map[netip.Addr]pool.Entry{a: {}, b: gone}, wantErr: "IP 10.0.1.9 on node n is a dynamic entry, which any pod may be using"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix(subnet), netip.MustParsePrefix("fd00:1::/64")}, Entries: c.entries, Used: c.used}
+			n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix(subnet), netip.MustParsePrefix("fd00:1::/64")}, Entries: c.entries, Used: c.used}
 			got, err := n.TakeOver([]netip.Addr{a, b}, gone.Owner, next)
 			message := ""
 			if err != nil {

@@ -5,8 +5,8 @@ package pool
 
 // Undo returns the edits that put entries back to what they were before other edits, except those that were changed
 // again since.
-func (n Node) Undo(made []Edit) []Edit {
-	var undo []Edit
+func (n NodePool) Undo(made []EntryChange) []EntryChange {
+	var undo []EntryChange
 	for _, e := range made {
 		now, exists := n.Entries[e.Addr]
 		switch {

@@ -14,9 +14,9 @@ import (
 // Finding C12. Undo drops an entry that did not exist before, and leaves alone what has changed since.
 func TestUndo(t *testing.T) {
 	a, b, c, mine := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3"), pool.ForOwner("db/mysql-0")
-	n := pool.Node{Entries: map[netip.Addr]pool.Entry{a: {}, b: mine}}
+	n := pool.NodePool{Entries: map[netip.Addr]pool.Entry{a: {}, b: mine}}
 	drop, _ := n.Drop(b)
-	made := []pool.Edit{n.Set(a, mine), drop, n.Set(c, mine)}
+	made := []pool.EntryChange{n.Set(a, mine), drop, n.Set(c, mine)}
 	after := n.With(made)
 	if undone := after.With(after.Undo(made)); !maps.Equal(undone.Entries, n.Entries) {
 		t.Errorf("undone, the pool is %v, want %v", undone.Entries, n.Entries)

@@ -23,17 +23,17 @@ func boundTo(pod *corev1.Pod) string {
 }
 
 // heldOn returns what is held on a node.
-func heldOn(held []ledger.Holding, node string) (ledger.Holding, bool) {
-	i := slices.IndexFunc(held, func(h ledger.Holding) bool { return h.Node == node && node != "" })
+func heldOn(held []ledger.NodeAddresses, node string) (ledger.NodeAddresses, bool) {
+	i := slices.IndexFunc(held, func(h ledger.NodeAddresses) bool { return h.Node == node && node != "" })
 	if i < 0 {
-		return ledger.Holding{}, false
+		return ledger.NodeAddresses{}, false
 	}
 	return held[i], true
 }
 
 // holds reports whether an address is among what is held.
-func holds(held []ledger.Holding, a netip.Addr) bool {
-	return slices.ContainsFunc(held, func(h ledger.Holding) bool { return slices.Contains(h.Addrs, a) })
+func holds(held []ledger.NodeAddresses, a netip.Addr) bool {
+	return slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool { return slices.Contains(h.Addrs, a) })
 }
 
 // onePerFamily chooses one address of each family among those that a pod holds on its node. If there are several of

@@ -90,9 +90,9 @@ func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
 // AllocateEntries returns the edits that give a pod its recorded addresses in the pool of their home: all of them, or
 // none and an error that matches pool.ErrTaken. own reports whether the pod itself runs with an address, whose entry
 // may then be a dynamic one or in its cooldown.
-func AllocateEntries(n pool.Node, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool, at time.Time) ([]pool.Edit, error) {
+func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool, at time.Time) ([]pool.EntryChange, error) {
 	var free []netip.Addr
-	var edits []pool.Edit
+	var edits []pool.EntryChange
 	for _, a := range addrs {
 		e, exists := n.Entries[a]
 		user, used := n.Used[a]

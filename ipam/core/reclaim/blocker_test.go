@@ -65,6 +65,6 @@ func TestDecideContested(t *testing.T) {
 	}
 }
 
-func holdings(node string, addrs ...string) []ledger.Holding {
-	return []ledger.Holding{held(node, addrs...)}
+func holdings(node string, addrs ...string) []ledger.NodeAddresses {
+	return []ledger.NodeAddresses{held(node, addrs...)}
 }

@@ -32,7 +32,7 @@ type view struct {
 	State
 	// node is the node that the pod is bound to; empty: none. held are the addresses that the identity has there.
 	node   string
-	held   ledger.Holding
+	held   ledger.NodeAddresses
 	isHeld bool
 	// spec is the spec that the FixedIP should have.
 	spec v1alpha1.FixedIPSpec

@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-func held(node string, addrs ...string) ledger.Holding {
-	h := ledger.Holding{Node: node}
+func held(node string, addrs ...string) ledger.NodeAddresses {
+	h := ledger.NodeAddresses{Node: node}
 	for _, a := range addrs {
 		h.Addrs = append(h.Addrs, addr(a))
 	}
@@ -89,19 +89,19 @@ func migrating(node string) v1alpha1.FixedIPSpec {
 }
 
 // awayAt says that node-1, the home of the address, has it marked as on another node.
-func awayAt(node string) []ledger.Absence {
-	return []ledger.Absence{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}}
+func awayAt(node string) []ledger.RemoteAddresses {
+	return []ledger.RemoteAddresses{{Home: "node-1", At: node, Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}}
 }
 
 // leavingFrom is awayAt for an address that is about to leave that node, and tells whether that bars it.
-func leavingFrom(node string, barred bool) []ledger.Absence {
+func leavingFrom(node string, barred bool) []ledger.RemoteAddresses {
 	away := awayAt(node)
 	away[0].Leaving, away[0].Barred = true, barred
 	return away
 }
 
 // listed is an absence of an address that the agent there says it has given out.
-func listed(away []ledger.Absence) []ledger.Absence {
+func listed(away []ledger.RemoteAddresses) []ledger.RemoteAddresses {
 	away[0].Listed = true
 	return away
 }
@@ -134,7 +134,7 @@ func TestDecide(t *testing.T) {
 	both.IPs = []string{"10.0.1.6", "fd00::6"}
 	onNode2 := spec.DeepCopy()
 	onNode2.NodeName = "node-2"
-	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	retainAll := policy("Retain", "Retain", time.Minute)
 	retained := spec.DeepCopy()
 	retained.Reclaim = retainAll
@@ -145,94 +145,94 @@ func TestDecide(t *testing.T) {
 		"nothing is known of it": {reclaim.State{}, reclaim.Action{}},
 
 		"a claim whose pod runs with it is recorded": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
 		"a claim whose pod is bound and has no address yet waits": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 		"a claim whose pod runs with another IP is recorded": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
 		"a claim of what was asked for does not wait": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Asked: true, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Asked: true, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
 		"a claim whose pod runs with another IP in one family is recorded": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::2"), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::2"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: *both}},
 		"a claim in a family that the node does not give is recorded all the same": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: *both}},
 		"of two claims that of the bind is recorded": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
 		"a claim whose pod is not bound yet waits": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{}},
 		"a claim whose pod was deleted before the bind waits for the next": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: standing}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: standing}, reclaim.Action{}},
 		"a claim whose pod and workload are gone is released": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: gone}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
 		"a claim beyond the replicas is released where the policy says Delete": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
 		"a claim beyond the replicas waits for the next pod where it says Retain": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Retain, 0)))}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Retain, 0)))}, reclaim.Action{}},
 		"a claim beyond the replicas waits where the policy can't be read": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: scaled(nil)}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: scaled(nil)}, reclaim.Action{}},
 		"a claim beyond the replicas whose pod is there yet stays": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
 		"an entry that a person wrote beyond the replicas stays": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Guessed: true, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Guessed: true, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
 		"a claim whose workload is gone keeps its pod's address": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, reclaim.Action{}},
 		"a pod that is bound elsewhere than its claim is not recorded": {
-			reclaim.State{Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 
 		"of two addresses on one node that of the pod is recorded": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
 		"and none while the pod has none yet": {
-			reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 		"an address beside the recorded one is released": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.5")}}},
 		"but not while the pod may have it": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 		"the record follows a subnet that was inherited": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *onNode2}},
 		"and what was inherited is not taken from it while its pod on the node that is gone is there": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-2", "10.0.2.9")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.9")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 		"an address of the other family is recorded too": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::6"), Workload: standing},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::6"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *both}},
 		"and then left to the pod": {
-			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec = *both }), Held: []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec = *both }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 		"not beside another address than the recorded one": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.5", "fd00::6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "fd00::6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 
 		"all is well": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 		"the pod is there for the first time": {
-			reclaim.State{Record: record(unfinished), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+			reclaim.State{Record: record(unfinished), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: "pod-1"}}},
 		"the pod is gone for now": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: standing},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
 		"the workload was made anew": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"),
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"),
 				Workload: reclaim.Workload{OwnerReference: otherUID.Owner, Exists: true}},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *otherUID}},
 		"a record without addresses takes those that the pod was seen with": {
-			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
+			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
 		"the same address on another node is followed": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *onNode2}},
 		"a claim that was left behind is released": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: standing},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-1"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
 		"but not before it is sure which counts": {
 			reclaim.State{Record: record(func(r *v1alpha1.FixedIP) { r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved} }),
-				Held: []ledger.Holding{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{}},
+				Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{}},
 
 		"the workload says what to do when its node can't take the pod": {
 			reclaim.State{Record: record(), Held: mine, Pod: podOn("node-1"), Workload: withFailover("Migrate")},
@@ -246,77 +246,77 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: withFailover("Migrate")},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: migrating("node-1")}},
 		"an address that moved is followed": {
-			reclaim.State{Record: record(migrates), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: migrating("node-2")}},
 		"and stays": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{}},
 		"a claim without a record that moved is recorded where it is": {
-			reclaim.State{Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2", "10.0.1.6"), Workload: withFailover("Migrate")},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2", "10.0.1.6"), Workload: withFailover("Migrate")},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: migrating("node-2")}},
 		"a move under way is left alone": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
 			reclaim.Action{}},
 		"a move that was prepared for a pod that opted out is called off": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: optedOut(podOn("node-2")), Workload: standing},
+			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: optedOut(podOn("node-2")), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}},
 		},
 		"and so is one whose pod is gone for now": {
-			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			reclaim.State{Record: record(migrates, reserved), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{}},
 		"one that was only announced goes with the pod": {
-			reclaim.State{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			reclaim.State{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"and so does one of a claim that nobody has recorded": {
-			reclaim.State{Held: []ledger.Holding{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"which is left alone while its pod waits": {
-			reclaim.State{Held: []ledger.Holding{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-3", "10.0.1.6")}, Away: awayAt("node-3"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
 			reclaim.Action{}},
 		"and is left alone while the pod waits": {
-			reclaim.State{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
+			reclaim.State{Record: record(migrates, reserved), Held: mine, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn(""), Workload: standing},
 			reclaim.Action{}},
 		"and while nobody says where the address is": {
-			reclaim.State{Record: record(migrates, reserved), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: standing},
+			reclaim.State{Record: record(migrates, reserved), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{}},
 		"an announcement that was left behind goes": {
-			reclaim.State{Record: record(migrates), Held: mine, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+			reclaim.State{Record: record(migrates), Held: mine, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
 		"and so does one of a pod that runs without it, and has nothing": {
-			reclaim.State{Record: record(migrates), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.1"), Workload: standing},
+			reclaim.State{Record: record(migrates), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.1"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"but not that of one that may come to have it": {
-			reclaim.State{Record: record(migrates), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(migrates), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{}},
 		"and so does one on the node where the pod runs with an entry of its own": {
-			reclaim.State{Record: record(migrates), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.5")}, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+			reclaim.State{Record: record(migrates), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.5")}, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"also where the record has been before": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"but not before it runs": {
-			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(migrates, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{}},
 		"it goes with the record, too": {
-			reclaim.State{Record: record(deleting), Held: []ledger.Holding{held("node-2", "10.0.2.5")}, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2", "10.0.2.5"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"and the record does not go before": {
-			reclaim.State{Record: record(deleting), Held: []ledger.Holding{held("node-2", "10.0.2.5")}, Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.5")}, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 		"nor is it taken from a pod that may come to have it": {
-			reclaim.State{Record: record(deleting), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(deleting), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 		"an absence of the recorded address does not end while the record stands": {
 			reclaim.State{Record: record(migrates), Away: leavingFrom("node-2", true), Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
 		"released: an address that moved is taken where it is": {
-			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Workload: gone},
+			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
 		"then its home says that it leaves": {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: awayAt("node-2"), Workload: gone},
-			reclaim.Action{Type: reclaim.Depart, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+			reclaim.Action{Type: reclaim.MarkLeaving, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"then its way there is barred": {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", false), Workload: gone},
-			reclaim.Action{Type: reclaim.Fence, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+			reclaim.Action{Type: reclaim.FenceTarget, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"then it rests at home": {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: leavingFrom("node-2", true), Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
@@ -327,7 +327,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(deleting, on("node-2")), Away: listed(leavingFrom("node-2", true)), Workload: gone, Deadline: time.Hour},
 			reclaim.Action{Type: reclaim.ReleaseHome, Node: "node-1", From: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}, Generation: 7}},
 		"what is announced goes before": {
-			reclaim.State{Record: record(deleting), Away: awayAt("node-2"), Arriving: []ledger.Holding{held("node-2", "10.0.1.6")}, Workload: gone},
+			reclaim.State{Record: record(deleting), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},
 		"and without a record the same": {
 			reclaim.State{Away: leavingFrom("node-2", true), Workload: gone},
@@ -337,33 +337,33 @@ func TestDecide(t *testing.T) {
 		"but not while the workload stands": {
 			reclaim.State{Away: leavingFrom("node-2", true), Workload: standing}, reclaim.Action{}},
 		"deleted while its pod runs where it moved to": {
-			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.Holding{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(deleting, on("node-2")), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Away: awayAt("node-2"), Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 
 		"a pod that was to get another address elsewhere has it": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: standing},
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReplaceRecord}},
 		"it was to by default": {
-			reclaim.State{Record: record(), Failover: v1alpha1.Reassign, Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(), Failover: v1alpha1.Reassign, Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReplaceRecord}},
 		"it was not to": {
-			reclaim.State{Record: record(migrates), Failover: v1alpha1.Reassign, Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(migrates), Failover: v1alpha1.Reassign, Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{}},
 		"it has not got it yet": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing},
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn(""), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}},
 		"it got one of another family alone": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.Holding{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: standing}, reclaim.Action{}},
 		"it runs with the old one all the same": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.1.6"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.1.6"), Workload: standing}, reclaim.Action{}},
 		"what it had is released": {
-			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.Holding{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
 		"and where it had moved to before": {
-			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Away: awayAt("node-3"), Pod: podOn("node-2"), Workload: standing},
-			reclaim.Action{Type: reclaim.Depart, Node: "node-1", From: "node-3", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Away: awayAt("node-3"), Pod: podOn("node-2"), Workload: standing},
+			reclaim.Action{Type: reclaim.MarkLeaving, Node: "node-1", From: "node-3", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"and the record makes way": {
-			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
+			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.FinishRecord}},
 
 		"made beforehand, the workload is yet to come": {
@@ -376,13 +376,13 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(beforehand), Pod: podOn(""), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: v1alpha1.FixedIPSpec{IPs: spec.IPs, Owner: mysql, PodName: spec.PodName, Reclaim: spec.Reclaim}}},
 		"made beforehand, the pod is placed": {
-			reclaim.State{Record: record(beforehand), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+			reclaim.State{Record: record(beforehand), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: spec}},
 
 		"the workload is gone, the pod is not": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, reclaim.Action{}},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, reclaim.Action{}},
 		"the workload and the pod are gone": {
-			reclaim.State{Record: record(), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
 		"the workload is gone and its addresses are retained": {
 			reclaim.State{Record: kept(policy("Retain", "Retain", 0)), Held: mine, Workload: gone}, reclaim.Action{}},
 		"the workload is gone, and its addresses have time to live": {
@@ -408,12 +408,12 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: kept(identity.DefaultReclaim()), Held: mine, Workload: scaled(&retainAll)}, reclaim.Action{Type: reclaim.UpdateRecord, Spec: *retained}},
 
 		"deleted while the pod runs": {
-			reclaim.State{Record: record(deleting), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: "pod-1"}}},
 		"deleted and the pod is gone": {
-			reclaim.State{Record: record(deleting), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: standing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: standing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
 		"deleted while the next pod waits for it": {
-			reclaim.State{Record: record(deleting), Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
+			reclaim.State{Record: record(deleting), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: standing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
 		"deleted and released": {
 			reclaim.State{Record: record(deleting), Workload: standing}, reclaim.Action{Type: reclaim.FinishRecord}},
 		"deleted and finished": {

@@ -63,7 +63,7 @@ func TestInferOwner(t *testing.T) {
 // A claim for a pod without a workload goes with the pod, where that went before there was a record.
 func TestClaimOfAPodThatIsGone(t *testing.T) {
 	alone := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}}
-	s := reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: alone}
+	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: alone}
 	if next := decide(at(s)); next.Type != reclaim.ReleaseEntries || next.Node != "node-1" {
 		t.Errorf("it is gone: %+v", next)
 	}
@@ -82,7 +82,7 @@ func TestClaimOfAPodThatIsGone(t *testing.T) {
 
 // What a person wrote for a name that nobody has yet stands.
 func TestHandWrittenStands(t *testing.T) {
-	s := reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Workload: gone, Guessed: true}
+	s := reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone, Guessed: true}
 	if next := decide(at(s)); next.Type != reclaim.Nothing {
 		t.Errorf("%+v", next)
 	}

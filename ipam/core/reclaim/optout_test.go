@@ -21,7 +21,7 @@ import (
 // A workload that opts out gives its addresses back as if it were deleted, each when its pod has
 // come back without.
 func TestOptedOut(t *testing.T) {
-	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	out := reclaim.Workload{OwnerReference: mysql, Exists: true, OptsOut: true}
 	without := func(pod *corev1.Pod) *corev1.Pod {
 		pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
@@ -66,7 +66,7 @@ func TestDeadline(t *testing.T) {
 		situation reclaim.State
 		want      reclaim.Action
 	}{
-		"its pod has it":                    {reclaim.State{Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Second}, reclaim.Action{}},
+		"its pod has it":                    {reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Second}, reclaim.Action{}},
 		"its node is gone, and the pod not": {reclaim.State{Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Hour}, reclaim.Action{At: now.Add(59 * time.Minute)}},
 		"and it is overdue":                 {reclaim.State{Pod: podOn("node-1", "10.0.1.6"), Deadline: time.Minute}, reclaim.Action{Type: reclaim.FinishRecord}},
 		"its pod runs with another":         {reclaim.State{Pod: podOn("node-1", "10.0.1.7"), Deadline: time.Hour}, reclaim.Action{Type: reclaim.FinishRecord}},
@@ -97,7 +97,7 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 	}
 	orphaned := spec.DeepCopy()
 	orphaned.Owner.UID = ""
-	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
 		want   reclaim.Action
@@ -118,7 +118,7 @@ func TestNewAndRestoredFixedIPs(t *testing.T) {
 
 // A pod that restarts costs one write of the status: its FixedIP is reported as reserved only if it stays away.
 func TestBriefGap(t *testing.T) {
-	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	reserve := reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP

@@ -16,8 +16,8 @@ import (
 // release returns the next action that removes the identity's entries from every node except keepNode, which may be
 // empty, and the targets of moves that its pod does not rely on. ok is false if there is none.
 //
-// A moved address is released where it is first. Then its home says that it leaves (Depart), its way there is fenced
-// (Fence), and only then may it be released at home: a scheduler that is about to bring it there fails. One watch
+// A moved address is released where it is first. Then its home says that it leaves (MarkLeaving), its way there is fenced
+// (FenceTarget), and only then may it be released at home: a scheduler that is about to bring it there fails. One watch
 // shows all pools in the order of their writes, so that what is seen fenced while the home says that it leaves stays
 // so until the home is written. As long as the agent there reports the address, its pod may run there, of which the
 // agent at home knows nothing: the address stays. Blocked entries stay too.
@@ -45,9 +45,9 @@ func (s State) release(keepNode string) (a Action, ok bool) {
 		switch {
 		case m.At == keepNode && !slices.ContainsFunc(m.Addrs, func(x netip.Addr) bool { return !slices.Contains(kept.Addrs, x) }):
 		case !m.Leaving:
-			return Action{Type: Depart, Node: m.Home, From: m.At, Addrs: m.Addrs}, true
+			return Action{Type: MarkLeaving, Node: m.Home, From: m.At, Addrs: m.Addrs}, true
 		case !m.Barred:
-			return Action{Type: Fence, Node: m.At, Addrs: m.Addrs}, true
+			return Action{Type: FenceTarget, Node: m.At, Addrs: m.Addrs}, true
 		case m.Listed && !Overdue(s):
 			return Action{At: s.Now.Add(lookAgain)}, true
 		default:
@@ -69,7 +69,7 @@ func (v *view) releaseAll() Action {
 // withoutOwnMoves returns the state without the moves of the recorded addresses: these end with the FixedIP.
 func (v *view) withoutOwnMoves() State {
 	s := v.State
-	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(m ledger.Absence) bool {
+	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(m ledger.RemoteAddresses) bool {
 		return slices.ContainsFunc(m.Addrs, func(x netip.Addr) bool { return slices.Contains(v.spec.IPs, x.String()) })
 	})
 	return s
@@ -101,8 +101,8 @@ func (v *view) unexpected() (a Action, ok bool) {
 		return Action{}, false
 	}
 	recorded := func(addrs []netip.Addr) bool { return containsAll(addrs, v.spec.IPs) }
-	elsewhere := slices.ContainsFunc(v.Held, func(h ledger.Holding) bool { return recorded(h.Addrs) }) ||
-		slices.ContainsFunc(v.Away, func(m ledger.Absence) bool { return recorded(m.Addrs) })
+	elsewhere := slices.ContainsFunc(v.Held, func(h ledger.NodeAddresses) bool { return recorded(h.Addrs) }) ||
+		slices.ContainsFunc(v.Away, func(m ledger.RemoteAddresses) bool { return recorded(m.Addrs) })
 	for _, h := range v.Held {
 		beside := address.Besides(h.Addrs, v.spec.IPs)
 		if len(beside) > 0 && v.blocker(beside) == "" && (!waits || !elsewhere || recorded(h.Addrs)) {

@@ -48,7 +48,7 @@ func asSlot(s reclaim.State, holder string) reclaim.State {
 
 // The condition Ready says what is wrong, in the words of the condition that says so.
 func TestReady(t *testing.T) {
-	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
+	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	with := func(conditions ...metav1.Condition) *v1alpha1.FixedIP {
 		return record(func(r *v1alpha1.FixedIP) { r.Generation, r.Status.Conditions = 3, conditions })
 	}
@@ -58,7 +58,7 @@ func TestReady(t *testing.T) {
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
 		// held replaces what is held.
-		held            []ledger.Holding
+		held            []ledger.NodeAddresses
 		status          metav1.ConditionStatus
 		reason, message string
 	}{
@@ -70,8 +70,8 @@ func TestReady(t *testing.T) {
 		"not allocated":                 {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Because", "of that"},
 		"being deleted":                 {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when its pod is gone"},
 		"without an address":            {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), nil, metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"},
-		"an entry that is not recorded": {with(), []ledger.Holding{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has an entry for db/mysql-0 at 10.0.1.5, which is not planned for it"},
-		"no entry on the pod's node":    {with(), []ledger.Holding{held("node-2", "10.0.2.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has no entry for db/mysql-0 at 10.0.1.6"},
+		"an entry that is not recorded": {with(), []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has an entry for db/mysql-0 at 10.0.1.5, which is not planned for it"},
+		"no entry on the pod's node":    {with(), []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, metav1.ConditionFalse, "EntriesDiffer", "node node-1 has no entry for db/mysql-0 at 10.0.1.6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.held == nil {
@@ -103,8 +103,8 @@ func TestRules(t *testing.T) {
 		t.Errorf("documented rules (-doc.go +code): %s", diff)
 	}
 }
-func node(entries map[string]pool.Entry, used ...string) pool.Node {
-	n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
+	n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 	for a, e := range entries {
 		n.Entries[addr(a)] = e
 	}
@@ -114,7 +114,7 @@ func node(entries map[string]pool.Entry, used ...string) pool.Node {
 	return n
 }
 
-func edited(edits []pool.Edit) []string {
+func edited(edits []pool.EntryChange) []string {
 	var out []string
 	for _, e := range edits {
 		out = append(out, e.Addr.String())

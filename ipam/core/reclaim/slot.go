@@ -24,7 +24,7 @@ func Slots(records []v1alpha1.FixedIP, entries []ledger.Slot) []State {
 		s := State{Slot: true, Record: &records[i], Holder: records[i].Spec.PodName}
 		for j, e := range entries {
 			if !taken[j] && slices.ContainsFunc(address.Strings(e.Addrs), func(a string) bool { return slices.Contains(s.Record.Spec.IPs, a) }) {
-				taken[j], s.Held, s.Holder = true, []ledger.Holding{e.Holding}, podOf(e.Owner)
+				taken[j], s.Held, s.Holder = true, []ledger.NodeAddresses{e.NodeAddresses}, podOf(e.Owner)
 				break
 			}
 		}
@@ -32,7 +32,7 @@ func Slots(records []v1alpha1.FixedIP, entries []ledger.Slot) []State {
 	}
 	for j, e := range entries {
 		if !taken[j] {
-			slots = append(slots, State{Slot: true, Held: []ledger.Holding{e.Holding}, Holder: podOf(e.Owner)})
+			slots = append(slots, State{Slot: true, Held: []ledger.NodeAddresses{e.NodeAddresses}, Holder: podOf(e.Owner)})
 		}
 	}
 	return slots

@@ -63,8 +63,8 @@ func replica(name, node string, ips ...string) *corev1.Pod {
 }
 
 func TestDecideSlot(t *testing.T) {
-	mine := []ledger.Holding{held("node-1", "10.0.1.6")}
-	both := []ledger.Holding{held("node-1", "10.0.1.6", "fd00::6")}
+	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
+	both := []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}
 	handedOn, other, grown := shopSpec, shopSpec, shopSpec
 	handedOn.PodName = "shop-y"
 	grown.IPs = []string{"10.0.1.6", "fd00::6"}
@@ -150,7 +150,7 @@ func TestDecideSlot(t *testing.T) {
 
 func TestSurplus(t *testing.T) {
 	slot := func(a string, change ...func(*reclaim.State)) reclaim.State {
-		s := reclaim.State{Slot: true, Held: []ledger.Holding{held("node-1", a)}, Record: slotRecord(keptAside), Holder: "gone"}
+		s := reclaim.State{Slot: true, Held: []ledger.NodeAddresses{held("node-1", a)}, Record: slotRecord(keptAside), Holder: "gone"}
 		for _, c := range change {
 			c(&s)
 		}
@@ -198,13 +198,13 @@ func TestSurplus(t *testing.T) {
 func TestSlots(t *testing.T) {
 	records := []v1alpha1.FixedIP{*slotRecord(), *slotRecord(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.PodName = []string{"10.0.1.5"}, "shop-lost" })}
 	entries := []ledger.Slot{
-		{Owner: "db/shop-y", Holding: held("node-1", "10.0.1.6")},
-		{Owner: "db/shop-z", Holding: held("node-2", "10.0.2.6")},
+		{Owner: "db/shop-y", NodeAddresses: held("node-1", "10.0.1.6")},
+		{Owner: "db/shop-z", NodeAddresses: held("node-2", "10.0.2.6")},
 	}
 	want := []reclaim.State{
-		{Slot: true, Record: &records[0], Held: []ledger.Holding{held("node-1", "10.0.1.6")}, Holder: "shop-y"},
+		{Slot: true, Record: &records[0], Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Holder: "shop-y"},
 		{Slot: true, Record: &records[1], Holder: "shop-lost"},
-		{Slot: true, Held: []ledger.Holding{held("node-2", "10.0.2.6")}, Holder: "shop-z"},
+		{Slot: true, Held: []ledger.NodeAddresses{held("node-2", "10.0.2.6")}, Holder: "shop-z"},
 	}
 	if diff := cmp.Diff(want, reclaim.Slots(records, entries), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got): %s", diff)

@@ -23,10 +23,10 @@ type State struct {
 	// Holder is the name of the pod that the entries name, or else the FixedIP.
 	Holder string
 	// Held are the entries of all pools that name the holder; of a slot, those that have its addresses.
-	Held []ledger.Holding
+	Held []ledger.NodeAddresses
 	// Arriving are the targets of moves of the addresses, and Away what their homes say of moved addresses.
-	Arriving []ledger.Holding
-	Away     []ledger.Absence
+	Arriving []ledger.NodeAddresses
+	Away     []ledger.RemoteAddresses
 	// Blockers are the reasons why held addresses must not be released yet.
 	Blockers []ReleaseBlocker
 	// Unacknowledged are the held addresses whose entries the agent may not know yet, and Reported those that it
@@ -115,10 +115,10 @@ const (
 	// ReleaseEntries takes addresses from the identity, move targets too. Decide from a live state before, and confirm
 	// after.
 	ReleaseEntries
-	// Depart marks at home that addresses are about to leave the node that they were moved to.
-	Depart
-	// Fence marks addresses as released on the node that they were moved to, whether or not they have arrived.
-	Fence
+	// MarkLeaving marks at home that addresses are about to leave the node that they were moved to.
+	MarkLeaving
+	// FenceTarget marks addresses as released on the node that they were moved to, whether or not they have arrived.
+	FenceTarget
 	// ReleaseHome puts addresses that are fenced elsewhere into their cooldown at home. Decide from a live state before.
 	ReleaseHome
 	// FinishRecord removes the finalizer: no pool has an entry of the identity any more.
@@ -140,7 +140,7 @@ func (t ActionType) String() string {
 // state. FinishRecord does not: a FixedIP that is being deleted stays so, and its addresses are released already.
 func (t ActionType) Destroys() bool {
 	switch t {
-	case DeleteRecord, ReplaceRecord, ReleaseEntries, Depart, Fence, ReleaseHome:
+	case DeleteRecord, ReplaceRecord, ReleaseEntries, MarkLeaving, FenceTarget, ReleaseHome:
 		return true
 	}
 	return false
@@ -162,7 +162,7 @@ type Action struct {
 	// Node and Addrs say where entries are released or written, and which. No Addrs means all of the identity.
 	Node  string
 	Addrs []netip.Addr
-	// From is the node that moved addresses are on, for Depart and ReleaseHome.
+	// From is the node that moved addresses are on, for MarkLeaving and ReleaseHome.
 	From string
 	// Generation is what the generation of Node has to be, for ReleaseHome.
 	Generation int64

@@ -32,7 +32,7 @@ type Announced struct {
 // arrive any more once its home has it again: announced lists the marks to take away first, after which the pools
 // have to be read again, since it may have arrived meanwhile. What the node itself has under such an address is at
 // home from then on, and left as it is.
-func Reserve(heir pool.Node, subnets []netip.Prefix, kept []plan.Kept, elsewhere map[netip.Addr]string, others []pool.Node) (entries map[netip.Addr]pool.Entry, announced []Announced) {
+func Reserve(heir pool.NodePool, subnets []netip.Prefix, kept []plan.ReservedAddress, elsewhere map[netip.Addr]string, others []pool.NodePool) (entries map[netip.Addr]pool.Entry, announced []Announced) {
 	inside := address.Union(subnets)
 	entries = map[netip.Addr]pool.Entry{}
 	for _, k := range kept {
@@ -88,7 +88,7 @@ type Running struct {
 // (Cilium fact 2): a mark that offers the address to no pod takes its place, until the address is free. An address at
 // home on another node becomes the pod's entry only if the home says that it lives here, or if no node is its home now:
 // the node that gets its subnet will find it here.
-func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node, at time.Time) []pool.Edit {
+func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.NodePool, at time.Time) []pool.EntryChange {
 	running = slices.Clone(running)
 	slices.SortStableFunc(running, func(x, y Running) int { return strings.Compare(x.Owner, y.Owner) })
 	original := n
@@ -112,27 +112,27 @@ func KeepRunning(n pool.Node, running []Running, strict bool, others []pool.Node
 			case strict:
 				entry = r.Dedicated
 			}
-			n = n.With([]pool.Edit{n.Set(a, entry)})
+			n = n.With([]pool.EntryChange{n.Set(a, entry)})
 		}
 	}
-	var edits []pool.Edit
+	var edits []pool.EntryChange
 	for a, e := range n.Entries {
 		if before, exists := original.Entries[a]; !exists || before != e {
 			edits = append(edits, original.Set(a, e))
 		}
 	}
-	slices.SortFunc(edits, func(x, y pool.Edit) int { return x.Addr.Compare(y.Addr) })
+	slices.SortFunc(edits, func(x, y pool.EntryChange) int { return x.Addr.Compare(y.Addr) })
 	return edits
 }
 
 // homed reports whether an address is in the subnet of a node.
-func homed(pools []pool.Node, a netip.Addr) bool {
-	return slices.ContainsFunc(pools, func(n pool.Node) bool { return n.Home(a) })
+func homed(pools []pool.NodePool, a netip.Addr) bool {
+	return slices.ContainsFunc(pools, func(n pool.NodePool) bool { return n.Home(a) })
 }
 
 // livesOn reports whether the home of an address says that it lives on a node, for the owner.
-func livesOn(pools []pool.Node, a netip.Addr, node, owner string) bool {
-	return slices.ContainsFunc(pools, func(home pool.Node) bool {
+func livesOn(pools []pool.NodePool, a netip.Addr, node, owner string) bool {
+	return slices.ContainsFunc(pools, func(home pool.NodePool) bool {
 		e := home.Entries[a]
 		return home.Home(a) && e.Kind == pool.Moved && e.Node == node && e.Pod == owner
 	})

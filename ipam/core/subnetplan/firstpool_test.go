@@ -20,7 +20,7 @@ type entries = map[netip.Addr]pool.Entry
 
 func TestReserve(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
-	reserved := []plan.Kept{kept("10.0.0.17", "node-1"), kept("10.0.9.9", "node-1")}
+	reserved := []plan.ReservedAddress{kept("10.0.0.17", "node-1"), kept("10.0.9.9", "node-1")}
 	of := func(e pool.Entry) entries { return entries{addr("10.0.0.17"): e} }
 	for name, c := range map[string]struct {
 		heir, other entries
@@ -39,8 +39,8 @@ func TestReserve(t *testing.T) {
 		"the heir has it already":          {heir: of(mine), want: entries{}},
 		"it was about to move to the heir": {heir: of(pool.MoveTargetEntry("db/mysql-0")), want: of(mine)},
 	} {
-		heir := pool.Node{Name: "heir", Entries: c.heir}
-		others := []pool.Node{{Name: "heir", Entries: entries{addr("10.0.0.17"): mine}}, {Name: "other", Entries: c.other}}
+		heir := pool.NodePool{Name: "heir", Entries: c.heir}
+		others := []pool.NodePool{{Name: "heir", Entries: entries{addr("10.0.0.17"): mine}}, {Name: "other", Entries: c.other}}
 		elsewhere := map[netip.Addr]string{}
 		if c.elsewhere != "" {
 			elsewhere[addr("10.0.0.17")] = c.elsewhere
@@ -66,7 +66,7 @@ func TestKeepRunning(t *testing.T) {
 	ordinary := pod("web", nil, a)
 	router := subnetplan.Running{Owner: "router", Addrs: []netip.Addr{a}, Dedicated: pool.ForOwner("router")}
 	foreign := addr("10.0.9.9")
-	home := pool.Node{Name: "home", Subnets: cidrsOf("10.0.9.0/28"), Entries: entries{foreign: pool.MovedEntry("node-1", "db/mysql-0")}}
+	home := pool.NodePool{Name: "home", Subnets: cidrsOf("10.0.9.0/28"), Entries: entries{foreign: pool.MovedEntry("node-1", "db/mysql-0")}}
 	for name, c := range map[string]struct {
 		// stands are the entries that the pool has already, for reserved addresses.
 		stands  entries
@@ -95,9 +95,9 @@ func TestKeepRunning(t *testing.T) {
 		"an address of another node that has not moved":   {nil, []subnetplan.Running{pod("mysql-1", &other, foreign)}, false, nil},
 		"an ordinary pod with an address of another node": {nil, []subnetplan.Running{pod("web", nil, foreign)}, false, nil},
 	} {
-		n := pool.Node{Name: "node-1", Subnets: cidrsOf("10.0.0.16/28", "fd00::/64"), Entries: c.stands}
+		n := pool.NodePool{Name: "node-1", Subnets: cidrsOf("10.0.0.16/28", "fd00::/64"), Entries: c.stands}
 		got := entries{}
-		for _, e := range subnetplan.KeepRunning(n, c.running, c.strict, []pool.Node{n, home}, clock) {
+		for _, e := range subnetplan.KeepRunning(n, c.running, c.strict, []pool.NodePool{n, home}, clock) {
 			if e.To == nil || ptr.Deref(e.From, pool.Entry{}) != n.Entries[e.Addr] {
 				t.Errorf("%s: %+v", name, e)
 				continue

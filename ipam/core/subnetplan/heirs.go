@@ -150,7 +150,7 @@ func (r Rules) PickExistingNode(o Orphan, heirs []Heir, now time.Time) (heir str
 // migrates reports whether an address of an orphan may follow its pod to another node. One that lives elsewhere has
 // done so.
 func (r Rules) migrates(o Orphan) bool {
-	return slices.ContainsFunc(o.Kept, func(k plan.Kept) bool {
+	return slices.ContainsFunc(o.Kept, func(k plan.ReservedAddress) bool {
 		return k.Node == o.Node && cmp.Or(k.Failover, r.Failover) == v1alpha1.Migrate
 	})
 }
@@ -178,7 +178,7 @@ func (o Orphan) best(heirs []Heir, may func(Heir) bool) string {
 
 // ExpiredReservations returns the addresses of an orphan that policy Free gives up now, or when it will. An address that lives on
 // another node is not given up: only its home is gone.
-func (r Rules) ExpiredReservations(o Orphan, now time.Time) (kept []plan.Kept, at time.Time) {
+func (r Rules) ExpiredReservations(o Orphan, now time.Time) (kept []plan.ReservedAddress, at time.Time) {
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}
 	}
@@ -209,8 +209,8 @@ func (r Rules) Releasable(o Orphan, now time.Time) (ok bool, at time.Time) {
 	return true, time.Time{}
 }
 
-// KeptIn returns the reserved addresses that are in some subnets.
-func KeptIn(subnets []netip.Prefix, kept []plan.Kept) []plan.Kept {
+// ReservedIn returns the reserved addresses that are in some subnets.
+func ReservedIn(subnets []netip.Prefix, kept []plan.ReservedAddress) []plan.ReservedAddress {
 	set := address.Union(subnets)
-	return slices.DeleteFunc(slices.Clone(kept), func(k plan.Kept) bool { return !set.Contains(k.Addr) })
+	return slices.DeleteFunc(slices.Clone(kept), func(k plan.ReservedAddress) bool { return !set.Contains(k.Addr) })
 }

@@ -25,7 +25,7 @@ type Orphan struct {
 	// Subnets are its NodeSubnets, by CIDR. There are none for addresses that are in no cluster pool.
 	Subnets []Subnet
 	// Kept are the addresses that FixedIPs reserve there.
-	Kept []plan.Kept
+	Kept []plan.ReservedAddress
 	// Since is when the node was first observed to be gone; zero: that is not recorded yet.
 	Since time.Time
 	// Heir is a node that was given some of the node's subnets and has to be given the rest: the controller stopped
@@ -44,9 +44,9 @@ func (o Orphan) waited(hold time.Duration, now time.Time) bool {
 
 // Orphans groups the subnets whose nodes are gone, and the reserved addresses that no NodeSubnet contains. kept are
 // the reserved addresses that are in no node's pool. The result is sorted by node.
-func Orphans(subnets []Subnet, kept []plan.Kept, gone func(node string) bool) []Orphan {
+func Orphans(subnets []Subnet, kept []plan.ReservedAddress, gone func(node string) bool) []Orphan {
 	// inside are the addresses kept in each subnet. Key: its CIDR; the zero Prefix for addresses in none.
-	inside := map[netip.Prefix][]plan.Kept{}
+	inside := map[netip.Prefix][]plan.ReservedAddress{}
 	subnets = slices.SortedFunc(slices.Values(subnets), func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
 	subnetOf := containing(subnets)
 	for _, k := range kept {
@@ -67,10 +67,10 @@ func Orphans(subnets []Subnet, kept []plan.Kept, gone func(node string) bool) []
 			continue
 		}
 		there := inside[s.CIDR]
-		slices.SortFunc(there, func(x, y plan.Kept) int { return x.Addr.Compare(y.Addr) })
+		slices.SortFunc(there, func(x, y plan.ReservedAddress) int { return x.Addr.Compare(y.Addr) })
 		k := key{node: s.Node}
 		if s.Node == "" && len(there) > 0 {
-			k.owner = slices.MinFunc(there, func(x, y plan.Kept) int { return cmp.Compare(x.Entry.Owner, y.Entry.Owner) }).Entry.Owner
+			k.owner = slices.MinFunc(there, func(x, y plan.ReservedAddress) int { return cmp.Compare(x.Entry.Owner, y.Entry.Owner) }).Entry.Owner
 		} else if s.Node == "" {
 			k.owner = s.CIDR.String()
 		}
@@ -92,7 +92,7 @@ func Orphans(subnets []Subnet, kept []plan.Kept, gone func(node string) bool) []
 		orphans = append(orphans, *o)
 	}
 	for _, k := range inside[netip.Prefix{}] {
-		orphans = append(orphans, Orphan{Node: k.Node, Kept: []plan.Kept{k}})
+		orphans = append(orphans, Orphan{Node: k.Node, Kept: []plan.ReservedAddress{k}})
 	}
 	slices.SortFunc(orphans, func(x, y Orphan) int { return cmp.Or(cmp.Compare(x.Node, y.Node), x.first().Compare(y.first())) })
 	return orphans
@@ -129,8 +129,8 @@ func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
 // node has: a backup was restored, or a person reserved an address in a subnet that is not in use. They have to be
 // claimed, for the node that the FixedIPs name, before a new subnet is. has reports whether a node has subnets: then
 // it is not the node that lost these.
-func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []plan.Kept, has func(node string) bool) []Subnet {
-	inside := map[netip.Prefix][]plan.Kept{}
+func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []plan.ReservedAddress, has func(node string) bool) []Subnet {
+	inside := map[netip.Prefix][]plan.ReservedAddress{}
 	for _, k := range kept {
 		if cidr, ok := address.SubnetOf(pools, k.Addr, taken); ok {
 			inside[cidr] = append(inside[cidr], k)
@@ -145,7 +145,7 @@ func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []plan.Kept,
 
 // lostNode returns the node without subnets that most FixedIPs name. The FixedIP of an address that lives on another
 // node than its home names that node, which has subnets as a rule.
-func lostNode(kept []plan.Kept, has func(string) bool) string {
+func lostNode(kept []plan.ReservedAddress, has func(string) bool) string {
 	named := map[string]int{}
 	for _, k := range kept {
 		if k.Node != "" && !has(k.Node) {

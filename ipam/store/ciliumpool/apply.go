@@ -28,10 +28,10 @@ var ErrUndone = errors.New("the change was undone because the cluster changed me
 // Confirm therefore looks at the API server again after the write. Nobody can have received the address in
 // between: an entry that was taken from a pod is in its cooldown.
 type Change struct {
-	Request
+	WriteRequest
 	// Confirm looks at the API server and returns those of the written edits that have to be undone. An error that
 	// comes with edits to undo is final, and is returned after they were undone; any other error is retried.
-	Confirm func(ctx context.Context, written []pool.Edit) (undo []pool.Edit, err error)
+	Confirm func(ctx context.Context, written []pool.EntryChange) (undo []pool.EntryChange, err error)
 }
 
 // Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly what was written and
@@ -40,12 +40,12 @@ type Change struct {
 //
 // A process that dies between the write and the confirmation leaves a cooldown entry that names the previous
 // owner. The controller returns the address to a pod of that name that waits for an address on the node.
-func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.Edit, err error) {
+func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange, err error) {
 	// written has the latest edit of each address. Decide runs again after a failed try; after a write whose answer
 	// was lost it finds nothing left to do.
-	written := map[netip.Addr]pool.Edit{}
-	request := c.Request
-	request.Decide = func(n pool.Node) ([]pool.Edit, error) {
+	written := map[netip.Addr]pool.EntryChange{}
+	request := c.WriteRequest
+	request.Decide = func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := c.Decide(n)
 		for _, e := range edits {
 			written[e.Addr] = e
@@ -58,7 +58,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.Edit, err er
 	if len(written) == 0 {
 		return nil, nil
 	}
-	made := slices.SortedFunc(maps.Values(written), func(a, b pool.Edit) int { return a.Addr.Compare(b.Addr) })
+	made := slices.SortedFunc(maps.Values(written), func(a, b pool.EntryChange) int { return a.Addr.Compare(b.Addr) })
 	// The write is done: the confirmation and the undo end with the Writer, and not with the caller's context.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -70,7 +70,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.Edit, err er
 		}
 		return made, err
 	}
-	undoErr := w.Write(ctx, Request{Node: c.Node, Live: true, Urgent: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+	undoErr := w.Write(ctx, WriteRequest{Node: c.Node, FromAPIServer: true, SkipRateLimit: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return n.Undo(undo), nil
 	}})
 	switch {
@@ -79,8 +79,8 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.Edit, err er
 	case undoErr != nil:
 		return made, fmt.Errorf("undo the change of the pool of node %s: %w", c.Node, undoErr)
 	}
-	stand = slices.DeleteFunc(made, func(e pool.Edit) bool {
-		return slices.ContainsFunc(undo, func(u pool.Edit) bool { return u.Addr == e.Addr })
+	stand = slices.DeleteFunc(made, func(e pool.EntryChange) bool {
+		return slices.ContainsFunc(undo, func(u pool.EntryChange) bool { return u.Addr == e.Addr })
 	})
 	if err == nil {
 		return stand, fmt.Errorf("pool of node %s: %w", c.Node, ErrUndone)
@@ -89,7 +89,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.Edit, err er
 }
 
 // confirm calls Confirm until it has a verdict.
-func (w *Writer) confirm(ctx context.Context, c Change, made []pool.Edit) (undo []pool.Edit, err error) {
+func (w *Writer) confirm(ctx context.Context, c Change, made []pool.EntryChange) (undo []pool.EntryChange, err error) {
 	retry := w.retry
 	for try := range confirmTries {
 		if try > 0 && !pause(w.ctx, retry.Step()) {

@@ -29,9 +29,9 @@ func TestApply(t *testing.T) {
 	start := map[netip.Addr]pool.Entry{first: owned, second: {}}
 	cooling := pool.CooldownEntry(owned.Owner, at)
 	unavailable := apierrors.NewServiceUnavailable("down")
-	release := func(n pool.Node) ([]pool.Edit, error) { return n.Release(owned.Owner, nil, at), nil }
-	give := func(addrs ...netip.Addr) func(pool.Node) ([]pool.Edit, error) {
-		return func(n pool.Node) (edits []pool.Edit, err error) {
+	release := func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Release(owned.Owner, nil, at), nil }
+	give := func(addrs ...netip.Addr) func(pool.NodePool) ([]pool.EntryChange, error) {
+		return func(n pool.NodePool) (edits []pool.EntryChange, err error) {
 			for _, a := range addrs {
 				if n.Entries[a] != owned {
 					edits = append(edits, n.Set(a, owned))
@@ -40,12 +40,12 @@ func TestApply(t *testing.T) {
 			return edits, nil
 		}
 	}
-	refuteAll := func(_ *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) { return written, nil }
-	confirmAll := func(*apiServer, int, []pool.Edit) ([]pool.Edit, error) { return nil, nil }
+	refuteAll := func(_ *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) { return written, nil }
+	confirmAll := func(*apiServer, int, []pool.EntryChange) ([]pool.EntryChange, error) { return nil, nil }
 	for name, c := range map[string]struct {
-		decide func(pool.Node) ([]pool.Edit, error)
+		decide func(pool.NodePool) ([]pool.EntryChange, error)
 		// confirm is Change.Confirm; call counts from 1.
-		confirm func(api *apiServer, call int, written []pool.Edit) ([]pool.Edit, error)
+		confirm func(api *apiServer, call int, written []pool.EntryChange) ([]pool.EntryChange, error)
 		fail    func(n int) (error, bool)
 		want    map[netip.Addr]pool.Entry
 		stand   []netip.Addr
@@ -57,26 +57,26 @@ func TestApply(t *testing.T) {
 		"a release that a new pod refutes":        {decide: release, confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
 		"an owner on a dynamic entry":             {decide: give(second), confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
 		"an owner on an entry that was not there": {decide: give(fresh), confirm: refuteAll, want: start, err: ErrUndone, patches: 2},
-		"one of two edits": {decide: give(second, fresh), confirm: func(_ *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) {
+		"one of two edits": {decide: give(second, fresh), confirm: func(_ *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			return written[:1], nil
 		}, want: map[netip.Addr]pool.Entry{first: owned, second: {}, fresh: owned}, stand: []netip.Addr{fresh}, err: ErrUndone, patches: 2},
-		"another writer was there since": {decide: release, confirm: func(api *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) {
+		"another writer was there since": {decide: release, confirm: func(api *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			n, err := New(api).Get(context.Background(), "n")
 			if err == nil {
-				_, err = New(api).Edit(context.Background(), n, []pool.Edit{n.Set(first, pool.ForOwner("db/other-0"))})
+				_, err = New(api).Edit(context.Background(), n, []pool.EntryChange{n.Set(first, pool.ForOwner("db/other-0"))})
 			}
 			return written, err
 		}, want: map[netip.Addr]pool.Entry{first: pool.ForOwner("db/other-0"), second: {}}, err: ErrUndone, patches: 2},
-		"a confirmation that fails once": {decide: release, confirm: func(_ *apiServer, call int, written []pool.Edit) ([]pool.Edit, error) {
+		"a confirmation that fails once": {decide: release, confirm: func(_ *apiServer, call int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			if call == 1 {
 				return nil, unavailable
 			}
 			return written, nil
 		}, want: start, err: ErrUndone, patches: 2},
-		"a confirmation that keeps failing": {decide: release, confirm: func(*apiServer, int, []pool.Edit) ([]pool.Edit, error) {
+		"a confirmation that keeps failing": {decide: release, confirm: func(*apiServer, int, []pool.EntryChange) ([]pool.EntryChange, error) {
 			return nil, unavailable
 		}, want: map[netip.Addr]pool.Entry{first: cooling, second: {}}, stand: []netip.Addr{first}, err: unavailable, patches: 1},
-		"a verdict with its reason": {decide: release, confirm: func(_ *apiServer, _ int, written []pool.Edit) ([]pool.Edit, error) {
+		"a verdict with its reason": {decide: release, confirm: func(_ *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			return written, pool.ErrTaken
 		}, want: start, err: pool.ErrTaken, patches: 2},
 		"an answer that was lost": {decide: release, confirm: refuteAll, fail: func(n int) (error, bool) {
@@ -93,12 +93,12 @@ func TestApply(t *testing.T) {
 				}))
 				api.fail = c.fail
 				ctx, cancel := context.WithCancel(t.Context())
-				w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
-				pace := NewPace(clock.RealClock{}, 2)
-				w.Pace(pace)
+				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
+				pace := NewRateLimiter(clock.RealClock{}, 2)
+				w.LimitRate(pace)
 				calls := 0
 				began := time.Now()
-				stand, err := w.Apply(ctx, Change{Request: Request{Node: "n", Decide: c.decide}, Confirm: func(_ context.Context, written []pool.Edit) ([]pool.Edit, error) {
+				stand, err := w.Apply(ctx, Change{WriteRequest: WriteRequest{Node: "n", Decide: c.decide}, Confirm: func(_ context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
 					calls++
 					return c.confirm(api, calls, written)
 				}})
@@ -129,11 +129,13 @@ func TestApplyOutlivesItsCaller(t *testing.T) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.100": {Owner: "db/mysql-0"}}
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
-	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
 	caller, giveUp := context.WithCancel(t.Context())
 	_, err := w.Apply(caller, Change{
-		Request: Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", nil, time.Unix(1, 0)), nil }},
-		Confirm: func(ctx context.Context, written []pool.Edit) ([]pool.Edit, error) {
+		WriteRequest: WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			return n.Release("db/mysql-0", nil, time.Unix(1, 0)), nil
+		}},
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			giveUp()
 			return written, ctx.Err()
 		},

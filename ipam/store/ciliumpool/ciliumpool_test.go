@@ -57,7 +57,7 @@ func TestFromCiliumNode(t *testing.T) {
 		}
 		cn.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.254": {Owner: "db/mysql-0 [restored]"}, "10.0.1.1": {Owner: "db/other"}}
 	})
-	want := pool.Node{
+	want := pool.NodePool{
 		Name: "n", UID: "uid-1", ResourceVersion: "7", Generation: 1, HasPool: true,
 		Subnets:  []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")},
 		PodCIDRs: []string{"10.0.1.0/24", "fd00::/64", "10.0.0/8"},
@@ -230,44 +230,44 @@ func TestEdit(t *testing.T) {
 		}
 	}
 	seen := FromCiliumNode(ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}), withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"})))
-	drop := func(a string) pool.Edit { e, _ := seen.Drop(addr(a)); return e }
+	drop := func(a string) pool.EntryChange { e, _ := seen.Drop(addr(a)); return e }
 	for name, c := range map[string]struct {
 		now   *ciliumv2.CiliumNode
-		from  pool.Node
-		edits []pool.Edit
+		from  pool.NodePool
+		edits []pool.EntryChange
 		want  map[netip.Addr]pool.Entry
 		err   error
 	}{
 		"an entry where none is": {
 			now: ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{})), from: FromCiliumNode(ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}))),
-			edits: []pool.Edit{seen.Set(addr("10.0.1.200"), mysql0)},
+			edits: []pool.EntryChange{seen.Set(addr("10.0.1.200"), mysql0)},
 			want:  map[netip.Addr]pool.Entry{addr("10.0.1.1"): {}, addr("10.0.1.200"): mysql0}},
 		"the first entry of all": {
 			now: ciliumNode(), from: FromCiliumNode(ciliumNode()),
-			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}},
+			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}},
 			want:  map[netip.Addr]pool.Entry{addr("10.0.1.200"): mysql0}},
 		"an IPv6 entry": {
 			now: ciliumNode(), from: FromCiliumNode(ciliumNode()),
-			edits: []pool.Edit{{Addr: addr("fd00:240::1:a"), To: &mysql0}},
+			edits: []pool.EntryChange{{Addr: addr("fd00:240::1:a"), To: &mysql0}},
 			want:  map[netip.Addr]pool.Entry{addr("fd00:240::1:a"): mysql0}},
 		"not where one has come": {
 			now: ciliumNode(withEntry("10.0.1.200", ipamtypes.AllocationIP{Owner: "db/other-0"})), from: FromCiliumNode(ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}))),
-			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
+			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
 		"a removal of what was seen": {
 			now: ciliumNode(withEntry("10.0.1.1", ipamtypes.AllocationIP{}), withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-0", Resource: "db/StatefulSet/mysql"})), from: seen,
-			edits: []pool.Edit{drop("10.0.1.9")}, want: map[netip.Addr]pool.Entry{addr("10.0.1.1"): {}}},
+			edits: []pool.EntryChange{drop("10.0.1.9")}, want: map[netip.Addr]pool.Entry{addr("10.0.1.1"): {}}},
 		"not of what it has become": {
 			now: ciliumNode(withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-1", Resource: "db/StatefulSet/mysql"})), from: seen,
-			edits: []pool.Edit{drop("10.0.1.9")}, err: ErrChanged},
+			edits: []pool.EntryChange{drop("10.0.1.9")}, err: ErrChanged},
 		"all or nothing": {
 			now: ciliumNode(withEntry("10.0.1.9", ipamtypes.AllocationIP{Owner: "db/mysql-1"})), from: seen,
-			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}, drop("10.0.1.9")}, err: ErrChanged},
+			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}, drop("10.0.1.9")}, err: ErrChanged},
 		"not when the subnets are others": {
 			now: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = []string{"10.0.2.0/24"} }), from: FromCiliumNode(ciliumNode()),
-			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
+			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
 		"not on another CiliumNode of that name": {
 			now: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.UID = "uid-2" }), from: FromCiliumNode(ciliumNode()),
-			edits: []pool.Edit{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
+			edits: []pool.EntryChange{{Addr: addr("10.0.1.200"), To: &mysql0}}, err: ErrChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := newAPI(t, c.now)
@@ -291,7 +291,7 @@ func TestPublish(t *testing.T) {
 	bare := ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = nil })
 	api := newAPI(t, bare)
 	subnets := []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00::/64")}
-	n, err := New(api).Publish(t.Context(), FromCiliumNode(bare), subnets, []pool.Edit{{Addr: addr("10.0.1.254"), To: &mysql0}})
+	n, err := New(api).Publish(t.Context(), FromCiliumNode(bare), subnets, []pool.EntryChange{{Addr: addr("10.0.1.254"), To: &mysql0}})
 	if err != nil || !cmp.Equal(n.Subnets, subnets, comparePrefixes) || n.Entries[addr("10.0.1.254")] != mysql0 {
 		t.Fatalf("%+v, %v", n, err)
 	}
@@ -327,8 +327,10 @@ func TestWriterFaults(t *testing.T) {
 				api := newAPI(t, ciliumNode())
 				api.fail = c.fail
 				ctx, cancel := context.WithCancel(t.Context())
-				w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return FromCiliumNode(ciliumNode()), true })
-				err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0) }})
+				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode()), true })
+				err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+					return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
+				}})
 				cancel()
 				w.Wait()
 				if got := api.entries(t)[addr("10.0.1.200")] == mysql0; got != c.claimed || (err == nil) != c.claimed {
@@ -356,8 +358,10 @@ func TestWriterNodeGone(t *testing.T) {
 	api := newAPI(t, ciliumNode())
 	api.node = nil
 	ctx, cancel := context.WithCancel(t.Context())
-	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
-	err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", nil, metav1.Now().Time), nil }})
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
+	err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+		return n.Release("db/mysql-0", nil, metav1.Now().Time), nil
+	}})
 	cancel()
 	w.Wait()
 	if !errors.Is(err, ErrGone) {
@@ -371,8 +375,10 @@ func TestWriterLive(t *testing.T) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.200": {Owner: "db/mysql-0"}, "10.0.1.201": {Owner: "db/mysql-1"}}
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
-	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return FromCiliumNode(ciliumNode()), true })
-	err := w.Write(ctx, Request{Node: "n", Live: true, Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Release("db/mysql-0", nil, metav1.Now().Time), nil }})
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode()), true })
+	err := w.Write(ctx, WriteRequest{Node: "n", FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+		return n.Release("db/mysql-0", nil, metav1.Now().Time), nil
+	}})
 	cancel()
 	w.Wait()
 	if err != nil {
@@ -390,8 +396,8 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 	api := newAPI(t, ciliumNode())
 	shown := FromCiliumNode(ciliumNode())
 	ctx, cancel := context.WithCancel(t.Context())
-	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return shown, shown.Name != "" })
-	now := func() pool.Node {
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return shown, shown.Name != "" })
+	now := func() pool.NodePool {
 		n, err := New(api).Get(t.Context(), "n")
 		if err != nil {
 			t.Fatal(err)
@@ -409,12 +415,12 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 		{what: "the watch is one write behind", patches: 1, kept: true},
 		{what: "the watch is two writes behind", patches: 1, kept: true},
 		{what: "somebody else has written", watch: func() {
-			if _, err := New(api).Edit(t.Context(), now(), []pool.Edit{{Addr: addr("10.0.1.103"), To: ptr.To(pool.ForOwner("db/other-0"))}}); err != nil {
+			if _, err := New(api).Edit(t.Context(), now(), []pool.EntryChange{{Addr: addr("10.0.1.103"), To: ptr.To(pool.ForOwner("db/other-0"))}}); err != nil {
 				t.Fatal(err)
 			}
 		}, patches: 2, reads: 1, kept: true},
 		{what: "the watch has caught up", watch: func() { shown = now() }, patches: 1, kept: true},
-		{what: "the watch has lost the node", watch: func() { shown = pool.Node{} }, patches: 1, reads: 1},
+		{what: "the watch has lost the node", watch: func() { shown = pool.NodePool{} }, patches: 1, reads: 1},
 		{what: "the node was made anew", watch: func() {
 			api.node = newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.UID = "uid-2" })).node
 			shown = now()
@@ -425,11 +431,11 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 		}
 		api.patches, api.reads = 0, 0
 		var free netip.Addr
-		err := w.Write(ctx, Request{Node: "n", Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+		err := w.Write(ctx, WriteRequest{Node: "n", RequireUnchangedSpec: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			free = addr("10.0.1.100")
 			for ; ; free = free.Next() {
 				if _, taken := n.Entries[free]; !taken {
-					return []pool.Edit{n.Set(free, pool.ForOwner("db/pod-"+free.String()))}, nil
+					return []pool.EntryChange{n.Set(free, pool.ForOwner("db/pod-"+free.String()))}, nil
 				}
 			}
 		}})
@@ -449,7 +455,7 @@ func TestWriterSeesWhatTheWatchShows(t *testing.T) {
 		api := newAPI(t, ciliumNode())
 		shown := FromCiliumNode(ciliumNode())
 		ctx, cancel := context.WithCancel(t.Context())
-		w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return shown, true })
+		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return shown, true })
 		var seen pool.Handshake
 		second := make(chan error, 1)
 		api.fail = func(n int) (error, bool) {
@@ -457,17 +463,19 @@ func TestWriterSeesWhatTheWatchShows(t *testing.T) {
 				return nil, false
 			}
 			go func() {
-				second <- w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) {
+				second <- w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 					seen = n.Handshakes[addr("10.0.1.1")]
 					return nil, nil
 				}})
 			}()
 			time.Sleep(time.Millisecond)
-			shown.ResourceVersion, shown.Generation, shown.Handshakes = "1000", 9, map[netip.Addr]pool.Handshake{addr("10.0.1.1"): pool.Agreed}
+			shown.ResourceVersion, shown.Generation, shown.Handshakes = "1000", 9, map[netip.Addr]pool.Handshake{addr("10.0.1.1"): pool.ReadyForRelease}
 			return nil, false
 		}
-		err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0) }})
-		if err := errors.Join(err, <-second); err != nil || seen != pool.Agreed {
+		err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
+		}})
+		if err := errors.Join(err, <-second); err != nil || seen != pool.ReadyForRelease {
 			t.Errorf("%v; the second request saw handshake %v", err, seen)
 		}
 		cancel()

@@ -27,35 +27,35 @@ var (
 	ErrRefused = errors.New("the API server refuses the request")
 )
 
-// Client is what Pools needs of the API server: reads that do not come from a cache, and patches.
-type Client interface {
+// API is what Client needs of the API server: reads that do not come from a cache, and patches.
+type API interface {
 	Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error
 	Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error
 	Status() client.SubResourceWriter
 }
 
-// Pools reads and writes the pools of nodes at the API server.
-type Pools struct {
-	api Client
+// Client reads and writes the pools of nodes at the API server.
+type Client struct {
+	api API
 	// untrack makes every write remove managedFields.
 	untrack bool
 }
 
-// New returns Pools over a client that does not read from a cache.
-func New(api Client) *Pools { return &Pools{api: api} }
+// New returns a Client over a client that does not read from a cache.
+func New(api API) *Client { return &Client{api: api} }
 
-// Untrack makes every write remove the managedFields of its CiliumNode. They are as large as the rest and of use only to
+// StripManagedFields makes every write remove the managedFields of its CiliumNode. They are as large as the rest and of use only to
 // server-side apply; the API server does not write them again until a client applies. Call it before the first write.
-func (p *Pools) Untrack() { p.untrack = true }
+func (p *Client) StripManagedFields() { p.untrack = true }
 
 // Get reads the pool of a node from the API server. It returns ErrGone if there is none.
-func (p *Pools) Get(ctx context.Context, name string) (pool.Node, error) {
+func (p *Client) Get(ctx context.Context, name string) (pool.NodePool, error) {
 	var cn ciliumv2.CiliumNode
 	if err := p.api.Get(ctx, client.ObjectKey{Name: name}, &cn); err != nil {
 		if apierrors.IsNotFound(err) {
-			return pool.Node{}, fmt.Errorf("CiliumNode %s: %w", name, ErrGone)
+			return pool.NodePool{}, fmt.Errorf("CiliumNode %s: %w", name, ErrGone)
 		}
-		return pool.Node{}, fmt.Errorf("read CiliumNode %s: %w", name, classifyAPIError(err))
+		return pool.NodePool{}, fmt.Errorf("read CiliumNode %s: %w", name, classifyAPIError(err))
 	}
 	return FromCiliumNode(&cn), nil
 }
@@ -87,19 +87,19 @@ func isPatchTestFailure(err error) bool {
 
 // Edit applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write. After
 // ErrChanged, ErrGone and ErrRefused nothing was written; after any other error the write may have happened.
-func (p *Pools) Edit(ctx context.Context, n pool.Node, edits []pool.Edit) (pool.Node, error) {
+func (p *Client) Edit(ctx context.Context, n pool.NodePool, edits []pool.EntryChange) (pool.NodePool, error) {
 	return p.patch(ctx, n, nil, edits, false)
 }
 
 // EditWhole is Edit for edits that rely on the whole pool being what n says: it returns ErrChanged if anything in the spec of
 // the CiliumNode was written since.
-func (p *Pools) EditWhole(ctx context.Context, n pool.Node, edits []pool.Edit) (pool.Node, error) {
+func (p *Client) EditWhole(ctx context.Context, n pool.NodePool, edits []pool.EntryChange) (pool.NodePool, error) {
 	return p.patch(ctx, n, nil, edits, true)
 }
 
 // Publish adds subnets to a node, together with the first entries in them: every reader that sees the subnets sees what is
 // reserved there. It returns ErrChanged if the node's subnets are no longer those of n.
-func (p *Pools) Publish(ctx context.Context, n pool.Node, subnets []netip.Prefix, edits []pool.Edit) (pool.Node, error) {
+func (p *Client) Publish(ctx context.Context, n pool.NodePool, subnets []netip.Prefix, edits []pool.EntryChange) (pool.NodePool, error) {
 	podCIDRs := append([]string{}, n.PodCIDRs...)
 	for _, s := range subnets {
 		podCIDRs = append(podCIDRs, s.String())
@@ -107,10 +107,10 @@ func (p *Pools) Publish(ctx context.Context, n pool.Node, subnets []netip.Prefix
 	return p.patch(ctx, n, podCIDRs, edits, false)
 }
 
-func (p *Pools) patch(ctx context.Context, n pool.Node, podCIDRs []string, edits []pool.Edit, whole bool) (pool.Node, error) {
+func (p *Client) patch(ctx context.Context, n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole bool) (pool.NodePool, error) {
 	data, err := encode(n, podCIDRs, edits, whole, p.untrack && n.Tracked)
 	if err != nil {
-		return pool.Node{}, err
+		return pool.NodePool{}, err
 	}
 	return p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
 		return p.api.Patch(ctx, obj, patch)
@@ -118,18 +118,18 @@ func (p *Pools) patch(ctx context.Context, n pool.Node, podCIDRs []string, edits
 }
 
 // send applies a patch of n and returns the pool after it.
-func (p *Pools) send(ctx context.Context, n pool.Node, data []byte, apply func(context.Context, client.Object, client.Patch) error) (pool.Node, error) {
+func (p *Client) send(ctx context.Context, n pool.NodePool, data []byte, apply func(context.Context, client.Object, client.Patch) error) (pool.NodePool, error) {
 	var cn ciliumv2.CiliumNode
 	cn.Name = n.Name
 	switch err := apply(ctx, &cn, client.RawPatch(types.JSONPatchType, data)); {
 	case err == nil:
 		return FromCiliumNode(&cn), nil
 	case apierrors.IsNotFound(err):
-		return pool.Node{}, fmt.Errorf("CiliumNode %s: %w", n.Name, ErrGone)
+		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: %w", n.Name, ErrGone)
 	case isPatchTestFailure(err), apierrors.IsConflict(err):
 		// A conflict means that the API server met one five times while it applied the patch.
-		return pool.Node{}, fmt.Errorf("CiliumNode %s: %w: %w", n.Name, ErrChanged, err)
+		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: %w: %w", n.Name, ErrChanged, err)
 	default:
-		return pool.Node{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, classifyAPIError(err))
+		return pool.NodePool{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, classifyAPIError(err))
 	}
 }

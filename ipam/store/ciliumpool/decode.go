@@ -22,8 +22,8 @@ import (
 const restoredSuffix = " [restored]"
 
 // FromCiliumNode reads the pool of a node. What it can't read is in Malformed.
-func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.Node {
-	n := pool.Node{
+func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
+	n := pool.NodePool{
 		Name:            cn.Name,
 		UID:             string(cn.UID),
 		ResourceVersion: cn.ResourceVersion,
@@ -114,7 +114,7 @@ func NodeAddresses(cn *ciliumv2.CiliumNode) map[string][]netip.Addr {
 }
 
 // Reference returns a CiliumNode to record events on.
-func Reference(n pool.Node) *ciliumv2.CiliumNode {
+func Reference(n pool.NodePool) *ciliumv2.CiliumNode {
 	return &ciliumv2.CiliumNode{
 		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},

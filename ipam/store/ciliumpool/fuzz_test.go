@@ -64,7 +64,7 @@ func FuzzCiliumNode(f *testing.F) {
 		for _, family := range address.Families {
 			marks := nodepool.ReleaseExcess(n, family, world.watermark(family), world.held, world.kept, world.unanswered)
 			for i, m := range marks {
-				if m.From == m.To || slices.ContainsFunc(marks[:i], func(o pool.Mark) bool { return o.Addr == m.Addr }) {
+				if m.From == m.To || slices.ContainsFunc(marks[:i], func(o pool.HandshakeChange) bool { return o.Addr == m.Addr }) {
 					t.Errorf("ask: %+v of %+v", m, marks)
 				}
 			}
@@ -75,7 +75,7 @@ func FuzzCiliumNode(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(n.WithMarks(marks).Handshakes, applied(t, "ask", cn, data).WithMarks(nil).Handshakes, compareAddrs); diff != "" {
+			if diff := cmp.Diff(n.WithHandshakes(marks).Handshakes, applied(t, "ask", cn, data).WithHandshakes(nil).Handshakes, compareAddrs); diff != "" {
 				t.Errorf("ask: not what was planned (-want +got): %s", diff)
 			}
 		}
@@ -123,7 +123,7 @@ func (w written) ciliumNode() ciliumv2.CiliumNode {
 }
 
 // readWhole checks that all that was written is read, once, or told.
-func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.Node) {
+func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.NodePool) {
 	t.Helper()
 	if told := len(cn.Spec.IPAM.Pool) + len(cn.Spec.IPAM.PodCIDRs) - len(n.Entries) - len(n.Subnets); len(n.Malformed) != told {
 		t.Errorf("%d entries and subnets were not read, and told are %q", told, n.Malformed)
@@ -157,7 +157,7 @@ func readWhole(t *testing.T, cn *ciliumv2.CiliumNode, n pool.Node) {
 }
 
 // writtenResource returns the resource of an entry as it is written.
-func writtenResource(n pool.Node, a netip.Addr) string {
+func writtenResource(n pool.NodePool, a netip.Addr) string {
 	if written, other := n.Resources[a]; other {
 		return written
 	}
@@ -167,7 +167,7 @@ func writtenResource(n pool.Node, a netip.Addr) string {
 // around is what stands around a node: it goes by the variant, so that the fuzzer finds its way to it.
 type around struct {
 	variant byte
-	n       pool.Node
+	n       pool.NodePool
 }
 
 func (w around) kept(a netip.Addr) bool { b := a.As16(); return w.variant&4 != 0 && b[15]%5 == 0 }
@@ -210,8 +210,8 @@ func (w around) occupants() []nodepool.PodAddresses {
 var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // plans are all that the controller may write to the node. Key: what for.
-func (w around) plans() map[string][]pool.Edit {
-	all := map[string][]pool.Edit{}
+func (w around) plans() map[string][]pool.EntryChange {
+	all := map[string][]pool.EntryChange{}
 	all["rested"], _ = nodepool.ExpireCooldowns(w.n, fuzzNow, time.Minute, time.Time{}, w.held)
 	all["strict"], _ = nodepool.Strict(w.n, w.occupants(), w.kept)
 	for _, f := range address.Families {
@@ -224,14 +224,14 @@ func (w around) plans() map[string][]pool.Edit {
 
 // harmless checks that edits rely on what is there, write to each entry once, put nothing outside the subnets,
 // and take no address from a pod that has it; but for a release, which is for that.
-func (w around) harmless(t *testing.T, what string, edits []pool.Edit) {
+func (w around) harmless(t *testing.T, what string, edits []pool.EntryChange) {
 	t.Helper()
 	for i, e := range edits {
 		now, exists := w.n.Entries[e.Addr]
 		if exists != (e.From != nil) || exists && now != *e.From {
 			t.Errorf("%s: %s is %+v, and expected to be %+v", what, e.Addr, now, e.From)
 		}
-		if slices.ContainsFunc(edits[:i], func(o pool.Edit) bool { return o.Addr == e.Addr }) {
+		if slices.ContainsFunc(edits[:i], func(o pool.EntryChange) bool { return o.Addr == e.Addr }) {
 			t.Errorf("%s: %s is written to twice", what, e.Addr)
 		}
 		if !exists && !w.n.Home(e.Addr) {
@@ -259,7 +259,7 @@ func (w around) schedule(t *testing.T) {
 		uid := types.UID("pod-" + f.String())
 		claim, err := l.AssumeFrom(uid, "db/newcomer", w.n.Name, []address.Family{f}, request.Addresses{})
 		has := len(w.n.With(nil).Release("db/newcomer", nil, fuzzNow)) > 0
-		if room := l.Room(w.n.Name, f); err != nil {
+		if room := l.Available(w.n.Name, f); err != nil {
 			if room > 0 && !has {
 				t.Errorf("there is room for %d %s addresses, and none for a pod: %v", room, f, err)
 			}
@@ -279,7 +279,7 @@ func (w around) schedule(t *testing.T) {
 }
 
 // applied is the node after a patch, as the API server applies it.
-func applied(t *testing.T, what string, cn ciliumv2.CiliumNode, patch []byte) pool.Node {
+func applied(t *testing.T, what string, cn ciliumv2.CiliumNode, patch []byte) pool.NodePool {
 	t.Helper()
 	doc, err := document(cn)
 	if err != nil {

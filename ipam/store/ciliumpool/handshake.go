@@ -22,10 +22,10 @@ const releaseIPsPath = "/status/ipam/release-ips"
 
 // spelling is how Cilium spells the states of the release handshake.
 var spelling = map[pool.Handshake]ipamtypes.IPReleaseStatus{
-	pool.Asked:    ipamoption.IPAMMarkForRelease,
-	pool.Agreed:   ipamoption.IPAMReadyForRelease,
-	pool.TakenOut: ipamoption.IPAMReleased,
-	pool.Refused:  ipamoption.IPAMDoNotRelease,
+	pool.MarkedForRelease: ipamoption.IPAMMarkForRelease,
+	pool.ReadyForRelease:  ipamoption.IPAMReadyForRelease,
+	pool.Released:         ipamoption.IPAMReleased,
+	pool.DoNotRelease:     ipamoption.IPAMDoNotRelease,
 }
 
 // handshakes returns the release handshakes in release-ips; nil if there are none. Keys that are not addresses are left
@@ -52,12 +52,12 @@ func handshakes(keys map[string]ipamtypes.IPReleaseStatus, probes []netip.Addr) 
 	return states
 }
 
-// Mark applies all marks to the release handshakes of a node in one write, or none of them. The handshakes are in the
+// ChangeHandshakes applies all marks to the release handshakes of a node in one write, or none of them. The handshakes are in the
 // status, which is written separately from the pool. It returns what Edit does.
-func (p *Pools) Mark(ctx context.Context, n pool.Node, marks []pool.Mark) (pool.Node, error) {
+func (p *Client) ChangeHandshakes(ctx context.Context, n pool.NodePool, marks []pool.HandshakeChange) (pool.NodePool, error) {
 	data, err := encodeMarks(n, marks)
 	if err != nil {
-		return pool.Node{}, err
+		return pool.NodePool{}, err
 	}
 	return p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
 		return p.api.Status().Patch(ctx, obj, patch)
@@ -66,7 +66,7 @@ func (p *Pools) Mark(ctx context.Context, n pool.Node, marks []pool.Mark) (pool.
 
 // encodeMarks returns the patch for the marks. It applies only to the CiliumNode that n was read from, and only if every
 // handshake has the state that its mark requires and every entry whose release is asked for is still a dynamic one.
-func encodeMarks(n pool.Node, marks []pool.Mark) ([]byte, error) {
+func encodeMarks(n pool.NodePool, marks []pool.HandshakeChange) ([]byte, error) {
 	ops := []operation{{"test", "/metadata/uid", n.UID}}
 	if !n.HasHandshakes {
 		ops = append(ops,
@@ -81,9 +81,9 @@ func encodeMarks(n pool.Node, marks []pool.Mark) ([]byte, error) {
 			ops = append(ops, operation{"test", path, nil})
 		}
 		switch m.To {
-		case pool.Asked:
+		case pool.MarkedForRelease:
 			ops = append(ops, operation{"test", poolPath + "/" + m.Addr.String(), ipamtypes.AllocationIP{Resource: n.Resources[m.Addr]}})
-		case pool.TakenOut:
+		case pool.Released:
 			ops = append(ops, operation{"test", poolPath + "/" + m.Addr.String(), nil})
 		}
 		if to, ok := spelling[m.To]; ok {

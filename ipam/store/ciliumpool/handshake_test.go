@@ -35,41 +35,51 @@ func TestMark(t *testing.T) {
 	one, two, three := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3")
 	for name, c := range map[string]struct {
 		now, seen *ciliumv2.CiliumNode
-		marks     func(n pool.Node) []pool.Mark
+		marks     func(n pool.NodePool) []pool.HandshakeChange
 		want      map[netip.Addr]pool.Handshake
 		err       error
 	}{
 		"the first of all": {
-			now: inHandshake(nil), marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(one, pool.Asked), n.Mark(two, pool.Asked)} },
-			want: map[netip.Addr]pool.Handshake{one: pool.Asked, two: pool.Asked}},
+			now: inHandshake(nil), marks: func(n pool.NodePool) []pool.HandshakeChange {
+				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease), n.ChangeHandshake(two, pool.MarkedForRelease)}
+			},
+			want: map[netip.Addr]pool.Handshake{one: pool.MarkedForRelease, two: pool.MarkedForRelease}},
 		"one more, one dropped, one taken out": {
 			now: inHandshake(keys{"10.0.1.2": "do-not-release", "10.0.1.3": "ready-for-release"}),
-			marks: func(n pool.Node) []pool.Mark {
-				return []pool.Mark{n.Mark(one, pool.Asked), n.Mark(two, pool.NotAsked), n.Mark(three, pool.TakenOut)}
+			marks: func(n pool.NodePool) []pool.HandshakeChange {
+				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease), n.ChangeHandshake(two, pool.NoHandshake), n.ChangeHandshake(three, pool.Released)}
 			},
-			want: map[netip.Addr]pool.Handshake{one: pool.Asked, three: pool.TakenOut}},
+			want: map[netip.Addr]pool.Handshake{one: pool.MarkedForRelease, three: pool.Released}},
 		"not where the agent has answered meanwhile": {
 			now: inHandshake(keys{"10.0.1.2": "ready-for-release"}), seen: inHandshake(keys{"10.0.1.2": "marked-for-release"}),
-			marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(two, pool.NotAsked)} }, err: ErrChanged},
+			marks: func(n pool.NodePool) []pool.HandshakeChange {
+				return []pool.HandshakeChange{n.ChangeHandshake(two, pool.NoHandshake)}
+			}, err: ErrChanged},
 		"not for an entry that has an owner by now": {
 			now: ciliumNode(func(cn *ciliumv2.CiliumNode) {
 				cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.1": {Owner: "db/mysql-0"}}
 			}),
-			seen:  inHandshake(nil),
-			marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(one, pool.Asked)} }, err: ErrChanged},
+			seen: inHandshake(nil),
+			marks: func(n pool.NodePool) []pool.HandshakeChange {
+				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.MarkedForRelease)}
+			}, err: ErrChanged},
 		"taken out only when it is": {
-			now:   inHandshake(keys{"10.0.1.1": "ready-for-release"}),
-			marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(one, pool.TakenOut)} }, err: ErrChanged},
+			now: inHandshake(keys{"10.0.1.1": "ready-for-release"}),
+			marks: func(n pool.NodePool) []pool.HandshakeChange {
+				return []pool.HandshakeChange{n.ChangeHandshake(one, pool.Released)}
+			}, err: ErrChanged},
 		"a word that is not known is read and left": {
-			now: inHandshake(keys{"10.0.1.1": "gone-fishing", "nowhere": "released"}), marks: func(n pool.Node) []pool.Mark { return []pool.Mark{n.Mark(two, pool.Asked)} },
-			want: map[netip.Addr]pool.Handshake{one: pool.OtherState, two: pool.Asked}},
+			now: inHandshake(keys{"10.0.1.1": "gone-fishing", "nowhere": "released"}), marks: func(n pool.NodePool) []pool.HandshakeChange {
+				return []pool.HandshakeChange{n.ChangeHandshake(two, pool.MarkedForRelease)}
+			},
+			want: map[netip.Addr]pool.Handshake{one: pool.OtherState, two: pool.MarkedForRelease}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.seen == nil {
 				c.seen = c.now
 			}
 			api, n := newAPI(t, c.now), FromCiliumNode(c.seen)
-			after, err := New(api).Mark(t.Context(), n, c.marks(n))
+			after, err := New(api).ChangeHandshakes(t.Context(), n, c.marks(n))
 			if !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
 				t.Fatalf("error %v, want %v", err, c.err)
 			}
@@ -90,8 +100,8 @@ func TestEditAgreed(t *testing.T) {
 		}
 		api := newAPI(t, now)
 		edit, _ := seen.Drop(addr("10.0.1.1"))
-		edit.Agreed = true
-		_, err := New(api).Edit(t.Context(), seen, []pool.Edit{edit})
+		edit.ReadyForRelease = true
+		_, err := New(api).Edit(t.Context(), seen, []pool.EntryChange{edit})
 		if !errors.Is(err, want) || (want == nil) != (err == nil) {
 			t.Errorf("%q: error %v, want %v", status, err, want)
 		}
@@ -131,7 +141,7 @@ func TestEditUnlisted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			edit := FromCiliumNode(c.seen).Set(addr("10.0.1.1"), mysql0)
 			edit.Unlisted = true
-			if _, err := New(newAPI(t, c.now)).Edit(t.Context(), FromCiliumNode(c.seen), []pool.Edit{edit}); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+			if _, err := New(newAPI(t, c.now)).Edit(t.Context(), FromCiliumNode(c.seen), []pool.EntryChange{edit}); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
 		})
@@ -142,19 +152,19 @@ func TestEditUnlisted(t *testing.T) {
 func TestWriterMarks(t *testing.T) {
 	api := newAPI(t, inHandshake(keys{"10.0.1.1": "ready-for-release"}))
 	ctx, cancel := context.WithCancel(t.Context())
-	w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
-	err := w.Write(ctx, Request{Node: "n",
-		Decide: func(n pool.Node) ([]pool.Edit, error) {
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
+	err := w.Write(ctx, WriteRequest{Node: "n",
+		Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			edit, there := n.Drop(addr("10.0.1.1"))
 			if !there {
 				return nil, nil
 			}
-			edit.Agreed = true
-			return []pool.Edit{edit}, nil
+			edit.ReadyForRelease = true
+			return []pool.EntryChange{edit}, nil
 		},
-		Marks: func(n pool.Node) []pool.Mark {
-			if n.Handshakes[addr("10.0.1.1")] == pool.Agreed {
-				return []pool.Mark{n.Mark(addr("10.0.1.1"), pool.TakenOut)}
+		Marks: func(n pool.NodePool) []pool.HandshakeChange {
+			if n.Handshakes[addr("10.0.1.1")] == pool.ReadyForRelease {
+				return []pool.HandshakeChange{n.ChangeHandshake(addr("10.0.1.1"), pool.Released)}
 			}
 			return nil
 		},
@@ -162,7 +172,7 @@ func TestWriterMarks(t *testing.T) {
 	cancel()
 	w.Wait()
 	n, getErr := New(api).Get(t.Context(), "n")
-	if err != nil || getErr != nil || api.patches != 2 || n.Handshakes[addr("10.0.1.1")] != pool.TakenOut || len(n.Entries) != 1 {
+	if err != nil || getErr != nil || api.patches != 2 || n.Handshakes[addr("10.0.1.1")] != pool.Released || len(n.Entries) != 1 {
 		t.Errorf("%v, %v, %d patches: %+v", err, getErr, api.patches, n)
 	}
 }
@@ -174,27 +184,29 @@ func TestUntrack(t *testing.T) {
 			cn.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "cilium-agent", Operation: "Update"}}
 		})
 	}
-	none := func(pool.Node) ([]pool.Edit, error) { return nil, nil }
-	claim := func(n pool.Node) ([]pool.Edit, error) { return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0) }
+	none := func(pool.NodePool) ([]pool.EntryChange, error) { return nil, nil }
+	claim := func(n pool.NodePool) ([]pool.EntryChange, error) {
+		return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
+	}
 	for name, c := range map[string]struct {
 		untrack bool
-		request Request
+		request WriteRequest
 		patches int
 		// stripped: the API server has been told that there is none.
 		stripped bool
 	}{
-		"with a claim":         {untrack: true, request: Request{Node: "n", Decide: claim}, patches: 1, stripped: true},
-		"by itself":            {untrack: true, request: Request{Node: "n", Decide: none, Untrack: true}, patches: 1, stripped: true},
-		"not unless asked for": {untrack: true, request: Request{Node: "n", Decide: none}},
-		"not where it is kept": {request: Request{Node: "n", Decide: claim}, patches: 1},
+		"with a claim":         {untrack: true, request: WriteRequest{Node: "n", Decide: claim}, patches: 1, stripped: true},
+		"by itself":            {untrack: true, request: WriteRequest{Node: "n", Decide: none, StripManagedFields: true}, patches: 1, stripped: true},
+		"not unless asked for": {untrack: true, request: WriteRequest{Node: "n", Decide: none}},
+		"not where it is kept": {request: WriteRequest{Node: "n", Decide: claim}, patches: 1},
 	} {
 		api := newAPI(t, tracked())
 		pools := New(api)
 		if c.untrack {
-			pools.Untrack()
+			pools.StripManagedFields()
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		w := NewWriter(ctx, pools, func(string) (pool.Node, bool) { return FromCiliumNode(tracked()), true })
+		w := NewWriter(ctx, pools, func(string) (pool.NodePool, bool) { return FromCiliumNode(tracked()), true })
 		err := w.Write(ctx, c.request)
 		cancel()
 		w.Wait()
@@ -212,17 +224,17 @@ func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newAPI(t, ciliumNode())
 		ctx, cancel := context.WithCancel(t.Context())
-		w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return pool.Node{}, false })
-		w.Pace(NewPace(clock.RealClock{}, 6))
+		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
+		w.LimitRate(NewRateLimiter(clock.RealClock{}, 6))
 		began := time.Now()
 		var at []time.Duration
 		api.fail = func(int) (error, bool) { at = append(at, time.Since(began)); return nil, false }
 		flip := func(urgent bool) error {
-			return w.Write(ctx, Request{Node: "n", Urgent: urgent, Decide: func(n pool.Node) ([]pool.Edit, error) {
+			return w.Write(ctx, WriteRequest{Node: "n", SkipRateLimit: urgent, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 				if edit, there := n.Drop(addr("10.0.1.200")); there {
-					return []pool.Edit{edit}, nil
+					return []pool.EntryChange{edit}, nil
 				}
-				return []pool.Edit{n.Set(addr("10.0.1.200"), mysql0)}, nil
+				return []pool.EntryChange{n.Set(addr("10.0.1.200"), mysql0)}, nil
 			}})
 		}
 		for range 10 {

@@ -14,9 +14,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
 
-// Follow updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer should have the
+// SyncLedger updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer should have the
 // transform Trim. synced reports whether all CiliumNodes that existed at the start are in the ledger.
-func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.Change)) (synced func() bool, err error) {
+func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.NodeChange)) (synced func() bool, err error) {
 	set := func(obj any) {
 		cn := obj.(*ciliumv2.CiliumNode)
 		changed(cn.Name, l.SetNode(FromCiliumNode(cn)))

@@ -68,7 +68,7 @@ func TestObserver(t *testing.T) {
 					return c.fail(n)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
-				w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) {
+				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) {
 					return FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.Pool = dynamic })), true
 				})
 				observer := &told{}
@@ -78,7 +78,7 @@ func TestObserver(t *testing.T) {
 					requests.Go(func() {
 						owner := pool.OwnedEntry("db", fmt.Sprintf("mysql-%d", i), "StatefulSet", "mysql")
 						// How it ends is what the other tests are about.
-						_ = w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) {
+						_ = w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 							return n.Claim([]netip.Addr{addr(fmt.Sprintf("10.0.1.%d", 200+i))}, owner)
 						}})
 					})

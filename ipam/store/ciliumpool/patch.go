@@ -33,7 +33,7 @@ type operation struct {
 // encode returns the patch for the edits. It applies only to the CiliumNode that n was read from, if its subnets are
 // unchanged and every edited entry is what the edit requires; with whole, only if the whole spec is unchanged. podCIDRs, if
 // not nil, are published in the same patch, and with untrack it removes managedFields.
-func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bool) ([]byte, error) {
+func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole, untrack bool) ([]byte, error) {
 	ops := []operation{
 		{"test", "/metadata/uid", n.UID},
 		{"test", podCIDRsPath, nullable(n.PodCIDRs)},
@@ -41,7 +41,7 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 	if whole {
 		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
 	}
-	if !n.HasUsed && slices.ContainsFunc(edits, func(e pool.Edit) bool { return e.Unlisted }) {
+	if !n.HasUsed && slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.Unlisted }) {
 		// A test below a missing path fails whatever it requires. Any report of the agent makes another version.
 		ops = append(ops, operation{"test", versionPath, n.ResourceVersion})
 	}
@@ -69,8 +69,8 @@ func encode(n pool.Node, podCIDRs []string, edits []pool.Edit, whole, untrack bo
 		}
 		edited[e.Addr] = true
 		ops = append(ops, expect(path, e.From, resource)...)
-		if e.Agreed {
-			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), spelling[pool.Agreed]})
+		if e.ReadyForRelease {
+			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), spelling[pool.ReadyForRelease]})
 		}
 		if e.Unlisted && n.HasUsed {
 			ops = append(ops, operation{"test", usedPath + "/" + e.Addr.String(), nil})

@@ -25,23 +25,23 @@ const probeOwner = "fixedip.io/agent-barrier"
 // the same patch. The agent must have reported before (n.HasUsed).
 //
 // ErrChanged, ErrGone and ErrRefused mean that nothing was written; after any other error the probe may stand.
-func (p *Pools) Ask(ctx context.Context, n pool.Node, probe netip.Addr) (pool.Node, error) {
+func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	data, err := encodeProbe(n, probe)
 	if err != nil {
-		return pool.Node{}, err
+		return pool.NodePool{}, err
 	}
 	after, err := p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
 		return p.api.Status().Patch(ctx, obj, patch)
 	})
 	if err == nil && !slices.Contains(after.Probes, probe) {
 		// A probe that does not stand would look like one that is answered.
-		return pool.Node{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for a webhook or policy that changes the status of CiliumNodes", n.Name, probe)
+		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for a webhook or policy that changes the status of CiliumNodes", n.Name, probe)
 	}
 	return after, err
 }
 
-// Ask is Pools.Ask, and counts as a write of the node: ask when Delay is 0.
-func (w *Writer) Ask(ctx context.Context, n pool.Node, probe netip.Addr) (pool.Node, error) {
+// Ask is Client.Ask, and counts as a write of the node: ask when Delay is 0.
+func (w *Writer) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	w.spend(n.Name)
@@ -50,8 +50,8 @@ func (w *Writer) Ask(ctx context.Context, n pool.Node, probe netip.Addr) (pool.N
 	return after, err
 }
 
-// Get is Pools.Get.
-func (w *Writer) Get(ctx context.Context, node string) (pool.Node, error) {
+// Get is Client.Get.
+func (w *Writer) Get(ctx context.Context, node string) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return w.pools.Get(ctx, node)
@@ -61,7 +61,7 @@ func (w *Writer) Get(ctx context.Context, node string) (pool.Node, error) {
 // not in the pool, makes the agent write its status (Cilium fact 24). The one in used disappears with that write, since
 // the agent builds used from its allocators, and also if a change of the node's labels has made the agent forget what
 // it was about to do about the first key.
-func encodeProbe(n pool.Node, probe netip.Addr) ([]byte, error) {
+func encodeProbe(n pool.NodePool, probe netip.Addr) ([]byte, error) {
 	ops := []operation{{"test", "/metadata/uid", n.UID}}
 	if !n.HasHandshakes {
 		ops = append(ops,

@@ -11,13 +11,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Pace limits the rate of the writes of one Writer to each node: every agent receives every write to a CiliumNode, and a
+// RateLimiter limits the rate of the writes of one Writer to each node: every agent receives every write to a CiliumNode, and a
 // write can cost the node's own agent one of the ten tries of an update (Cilium fact 10). Half of the writes that a minute
 // allows may be made at once and the other half is spread, so that no minute ever has more than it allows. Requests that
 // wait are written together.
 //
 // Urgent requests do not wait, but count.
-type Pace struct {
+type RateLimiter struct {
 	clock     clock.Clock
 	perMinute int
 
@@ -26,13 +26,13 @@ type Pace struct {
 	nodes map[string]*rate.Limiter
 }
 
-// NewPace returns a Pace of at most perMinute writes for each node in any minute. perMinute must be at least 2.
-func NewPace(c clock.Clock, perMinute int) *Pace {
-	return &Pace{clock: c, perMinute: perMinute, nodes: map[string]*rate.Limiter{}}
+// NewRateLimiter returns a RateLimiter of at most perMinute writes for each node in any minute. perMinute must be at least 2.
+func NewRateLimiter(c clock.Clock, perMinute int) *RateLimiter {
+	return &RateLimiter{clock: c, perMinute: perMinute, nodes: map[string]*rate.Limiter{}}
 }
 
 // Wait returns how long the next write for the node has to wait.
-func (p *Pace) Wait(node string) time.Duration {
+func (p *RateLimiter) Wait(node string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, ok := p.nodes[node]
@@ -50,7 +50,7 @@ func (p *Pace) Wait(node string) time.Duration {
 }
 
 // Spend counts one write.
-func (p *Pace) Spend(node string) {
+func (p *RateLimiter) Spend(node string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, ok := p.nodes[node]
@@ -63,8 +63,8 @@ func (p *Pace) Spend(node string) {
 	l.ReserveN(p.clock.Now(), 1)
 }
 
-// Pace sets the rate limit of the writes. Call it before the first Write.
-func (w *Writer) Pace(p *Pace) { w.pace = p }
+// LimitRate sets the rate limit of the writes. Call it before the first Write.
+func (w *Writer) LimitRate(p *RateLimiter) { w.pace = p }
 
 // Delay returns how long a request for the node would wait because of the rate limit. A controller can requeue instead of
 // blocking a worker.

@@ -25,22 +25,22 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Request is a change of the pool of one node. Decide returns the edits that fulfil it, from the current pool: none if it is
+// WriteRequest is a change of the pool of one node. Decide returns the edits that fulfil it, from the current pool: none if it is
 // fulfilled already, an error if it can't be. It may be called several times, and must decide from its argument alone.
-type Request struct {
+type WriteRequest struct {
 	Node   string
-	Decide func(n pool.Node) ([]pool.Edit, error)
-	// Live has the decision made from the pool at the API server, never from the cache.
-	Live bool
-	// Whole requires that the whole spec is what the decision was made from, not only the edited entries.
-	Whole bool
+	Decide func(n pool.NodePool) ([]pool.EntryChange, error)
+	// FromAPIServer has the decision made from the pool at the API server, never from the cache.
+	FromAPIServer bool
+	// RequireUnchangedSpec requires that the whole spec is what the decision was made from, not only the edited entries.
+	RequireUnchangedSpec bool
 	// Marks returns the changes of release handshakes that belong to the request, from the pool after its edits. It may be
 	// nil. The rules for Decide apply.
-	Marks func(n pool.Node) []pool.Mark
-	// Untrack makes a write even without edits if the CiliumNode has managedFields (see Pools.Untrack).
-	Untrack bool
-	// Urgent requests do not wait for the rate limit.
-	Urgent bool
+	Marks func(n pool.NodePool) []pool.HandshakeChange
+	// StripManagedFields makes a write even without edits if the CiliumNode has managedFields (see Client.StripManagedFields).
+	StripManagedFields bool
+	// SkipRateLimit requests do not wait for the rate limit.
+	SkipRateLimit bool
 }
 
 // Writer writes requests into pools. Requests for one node that wait at the same time are written in one patch, and at most
@@ -48,24 +48,24 @@ type Request struct {
 // one slow, and every agent receives every write. A request that can't be fulfilled does not fail the others of its patch.
 type Writer struct {
 	ctx   context.Context
-	pools *Pools
+	pools *Client
 	// known returns the pool of a node from the cache: it saves a read.
-	known func(node string) (pool.Node, bool)
+	known func(node string) (pool.NodePool, bool)
 	// retry is the pause between tries.
 	retry wait.Backoff
 	// observer counts every patch; nil: there is none.
 	observer Observer
 	// pace limits the rate of writes to each node; nil: there is no limit.
-	pace *Pace
+	pace *RateLimiter
 	// onWrite is called with the answer of every patch and read; nil: it is not.
-	onWrite func(pool.Node)
+	onWrite func(pool.NodePool)
 
 	mu sync.Mutex
 	// queues have the requests that wait for the patch of their node. Key: the node. A key exists exactly while a goroutine
 	// serves that node.
 	queues map[string]*queue
 	// written are the pools after our own writes that the cache does not have yet. Key: the node.
-	written map[string]pool.Node
+	written map[string]pool.NodePool
 	served  sync.WaitGroup
 }
 
@@ -79,20 +79,20 @@ type queue struct {
 func newQueue() *queue { return &queue{urgent: make(chan struct{})} }
 
 func (q *queue) add(r *queued) {
-	if r.Urgent && !slices.ContainsFunc(q.waiting, func(w *queued) bool { return w.Urgent }) {
+	if r.SkipRateLimit && !slices.ContainsFunc(q.waiting, func(w *queued) bool { return w.SkipRateLimit }) {
 		close(q.urgent)
 	}
 	q.waiting = append(q.waiting, r)
 }
 
 type queued struct {
-	Request
+	WriteRequest
 	// done gets the answer, once. It is buffered, since the caller may have stopped waiting.
 	done chan error
 }
 
 // NewWriter returns a Writer that works until ctx ends.
-func NewWriter(ctx context.Context, pools *Pools, known func(node string) (pool.Node, bool)) *Writer {
+func NewWriter(ctx context.Context, pools *Client, known func(node string) (pool.NodePool, bool)) *Writer {
 	return &Writer{
 		ctx:    ctx,
 		pools:  pools,
@@ -100,16 +100,16 @@ func NewWriter(ctx context.Context, pools *Pools, known func(node string) (pool.
 		retry:  wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: writeTries},
 		queues: map[string]*queue{},
 
-		written: map[string]pool.Node{},
+		written: map[string]pool.NodePool{},
 	}
 }
 
 // OnWrite sets a function that is called with the pool as the API server returned it for each patch and each read,
 // before the requests of that patch are answered: for Ledger.ObserveWrite. A read shows a write whose answer was lost.
 // Call OnWrite before the first Write.
-func (w *Writer) OnWrite(f func(n pool.Node)) { w.onWrite = f }
+func (w *Writer) OnWrite(f func(n pool.NodePool)) { w.onWrite = f }
 
-func (w *Writer) wrote(n pool.Node) {
+func (w *Writer) wrote(n pool.NodePool) {
 	if w.onWrite != nil {
 		w.onWrite(n)
 	}
@@ -117,8 +117,8 @@ func (w *Writer) wrote(n pool.Node) {
 
 // Write returns when the request is fulfilled. An error of Decide is returned as it is. After it, ErrGone and ErrRefused
 // nothing was written for this request; after any other error it may have been written, or may still be.
-func (w *Writer) Write(ctx context.Context, r Request) error {
-	q := &queued{Request: r, done: make(chan error, 1)}
+func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
+	q := &queued{WriteRequest: r, done: make(chan error, 1)}
 	w.mu.Lock()
 	line, served := w.queues[r.Node]
 	if !served {
@@ -169,7 +169,7 @@ func (w *Writer) serve(node string) {
 }
 
 // latest returns the newest known version of a node's pool: that of the cache, or that after our own last write.
-func (w *Writer) latest(node string) (pool.Node, bool) {
+func (w *Writer) latest(node string) (pool.NodePool, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if last, ok := w.written[node]; ok && w.ahead(last) {
@@ -179,25 +179,25 @@ func (w *Writer) latest(node string) (pool.Node, bool) {
 }
 
 // keep stores the pool after the last batch, and drops those that the cache has by now. Called under mu.
-func (w *Writer) keep(n pool.Node, known bool) {
+func (w *Writer) keep(n pool.NodePool, known bool) {
 	if known {
 		w.written[n.Name] = n
 	}
-	maps.DeleteFunc(w.written, func(_ string, last pool.Node) bool { return !w.ahead(last) })
+	maps.DeleteFunc(w.written, func(_ string, last pool.NodePool) bool { return !w.ahead(last) })
 }
 
 // ahead reports whether the cache has an older spec of the same CiliumNode.
-func (w *Writer) ahead(last pool.Node) bool {
+func (w *Writer) ahead(last pool.NodePool) bool {
 	shown, ok := w.known(last.Name)
 	return ok && shown.UID == last.UID && shown.Generation < last.Generation
 }
 
 // write writes one batch until every request has its answer. It returns the pool after it, if that is known.
-func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (pool.Node, bool) {
+func (w *Writer) write(node string, batch []*queued, n pool.NodePool, known bool) (pool.NodePool, bool) {
 	logger := klog.FromContext(w.ctx).WithValues("node", node)
 	retry := w.retry
 	for _, q := range batch {
-		known = known && !q.Live
+		known = known && !q.FromAPIServer
 	}
 	var err error
 	for try := range writeTries {
@@ -206,7 +206,7 @@ func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (p
 			err = context.Cause(w.ctx)
 			break
 		}
-		var after pool.Node
+		var after pool.NodePool
 		if batch, after, err = w.try(node, n, known, batch); err == nil || errors.Is(err, ErrGone) {
 			answer(batch, err)
 			return after, err == nil
@@ -214,11 +214,11 @@ func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (p
 		if errors.Is(err, ErrRefused) {
 			if len(batch) == 1 {
 				answer(batch, err)
-				return pool.Node{}, false
+				return pool.NodePool{}, false
 			}
 			// One of the requests may be at fault. Each goes alone, so that the others do not fail with it.
 			for _, q := range batch {
-				after, known = w.write(node, []*queued{q}, pool.Node{}, false)
+				after, known = w.write(node, []*queued{q}, pool.NodePool{}, false)
 			}
 			return after, known
 		}
@@ -227,11 +227,11 @@ func (w *Writer) write(node string, batch []*queued, n pool.Node, known bool) (p
 		logger.V(2).Info("Pool not written, will be tried again", "try", try+1, "requests", len(batch), "err", err)
 	}
 	answer(batch, fmt.Errorf("not written after %d tries: %w", writeTries, err))
-	return pool.Node{}, false
+	return pool.NodePool{}, false
 }
 
 // try makes one attempt. It returns the requests that are not answered yet, and the pool after it.
-func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*queued, pool.Node, error) {
+func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) ([]*queued, pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(w.ctx, writeTimeout)
 	defer cancel()
 	if !known {
@@ -242,9 +242,9 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 		w.wrote(n)
 	}
 	open, edits := decide(n, batch)
-	if len(edits) > 0 || slices.ContainsFunc(open, func(q *queued) bool { return q.Untrack && n.Tracked }) {
+	if len(edits) > 0 || slices.ContainsFunc(open, func(q *queued) bool { return q.StripManagedFields && n.Tracked }) {
 		edit := w.pools.Edit
-		if slices.ContainsFunc(open, func(q *queued) bool { return q.Whole }) {
+		if slices.ContainsFunc(open, func(q *queued) bool { return q.RequireUnchangedSpec }) {
 			edit = w.pools.EditWhole
 		}
 		w.spend(node)
@@ -261,7 +261,7 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 		return open, n, nil
 	}
 	w.spend(node)
-	after, err := w.pools.Mark(ctx, n, marks)
+	after, err := w.pools.ChangeHandshakes(ctx, n, marks)
 	if err == nil {
 		w.wrote(after)
 	}
@@ -269,24 +269,24 @@ func (w *Writer) try(node string, n pool.Node, known bool, batch []*queued) ([]*
 }
 
 // markAll returns the marks of all requests, each decided from the node with those of the others applied.
-func markAll(n pool.Node, open []*queued) (marks []pool.Mark) {
+func markAll(n pool.NodePool, open []*queued) (marks []pool.HandshakeChange) {
 	for _, q := range open {
 		if q.Marks == nil {
 			continue
 		}
 		wanted := q.Marks(n)
-		n = n.WithMarks(wanted)
+		n = n.WithHandshakes(wanted)
 		marks = append(marks, wanted...)
 	}
 	return marks
 }
 
 // decide calls Decide of each request in turn, with the edits of those before it applied, and answers those that are
-// fulfilled or can't be. A request with marks or Untrack stays open.
-func decide(n pool.Node, batch []*queued) (open []*queued, edits []pool.Edit) {
+// fulfilled or can't be. A request with handshakes or StripManagedFields stays open.
+func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)
-		if err != nil || len(wanted) == 0 && q.Marks == nil && !q.Untrack {
+		if err != nil || len(wanted) == 0 && q.Marks == nil && !q.StripManagedFields {
 			q.done <- err
 			continue
 		}

@@ -44,12 +44,12 @@ func TestRefusedRequestFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &policy{newAPI(t, ciliumNode()), make(chan struct{})}
 		ctx, cancel := context.WithCancel(t.Context())
-		w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return FromCiliumNode(ciliumNode()), true })
+		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode()), true })
 		errs := map[string]error{}
 		done := make(chan struct{})
 		claim := func(name, ip string) {
 			entry := pool.OwnedEntry("db", name, "StatefulSet", "x")
-			err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim([]netip.Addr{addr(ip)}, entry) }})
+			err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Claim([]netip.Addr{addr(ip)}, entry) }})
 			w.mu.Lock()
 			errs[name] = err
 			w.mu.Unlock()
@@ -88,9 +88,11 @@ func TestFirstConflictCostsNoPause(t *testing.T) {
 				return only(n <= conflicts, apierrors.NewConflict(resource, "n", nil)), false
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			w := NewWriter(ctx, New(api), func(string) (pool.Node, bool) { return FromCiliumNode(ciliumNode()), true })
+			w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode()), true })
 			began := time.Now()
-			err := w.Write(ctx, Request{Node: "n", Decide: func(n pool.Node) ([]pool.Edit, error) { return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0) }})
+			err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+				return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
+			}})
 			if took := time.Since(began); err != nil || (took > 0) != paused {
 				t.Errorf("%d conflicts: took %v, error %v", conflicts, took, err)
 			}

@@ -16,25 +16,25 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Keeping returns the reservation of a FixedIP. It lasts until the FixedIP is gone, not until it is deleted: the
+// ReservationOf returns the reservation of a FixedIP. It lasts until the FixedIP is gone, not until it is deleted: the
 // controller releases its addresses in between.
-func Keeping(fip *v1alpha1.FixedIP) ledger.Keeping {
-	k := ledger.Keeping{
+func ReservationOf(fip *v1alpha1.FixedIP) ledger.Reservation {
+	k := ledger.Reservation{
 		Record: fip.Namespace + "/" + fip.Name,
 		Since:  fip.CreationTimestamp.Time,
 		Owner:  pool.OwnerKey(fip.Namespace, fip.Spec.PodName),
 	}
-	for _, kept := range plan.Keeps(fip) {
+	for _, kept := range plan.ReservedAddresses(fip) {
 		k.Addrs = append(k.Addrs, kept.Addr)
 	}
 	return k
 }
 
-// Follow keeps a ledger in sync with the informer of FixedIPs. After each change that may affect where a pod can be
+// SyncLedger keeps a ledger in sync with the informer of FixedIPs. After each change that may affect where a pod can be
 // placed it calls changed; freed are the nodes on which an address is no longer reserved. synced reports whether the
 // ledger has all FixedIPs that existed at the start.
-func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(fip *v1alpha1.FixedIP, freed []string)) (synced func() bool, err error) {
-	set := func(fip *v1alpha1.FixedIP) { changed(fip, l.SetRecord(Keeping(fip))) }
+func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(fip *v1alpha1.FixedIP, freed []string)) (synced func() bool, err error) {
+	set := func(fip *v1alpha1.FixedIP) { changed(fip, l.SetRecord(ReservationOf(fip))) }
 	// BlockUntilSynced is false because the cache may not be started yet.
 	informer, err := watches.GetInformer(ctx, &v1alpha1.FixedIP{}, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -52,7 +52,7 @@ func Follow(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed 
 				obj = tombstone.Obj
 			}
 			fip := obj.(*v1alpha1.FixedIP)
-			changed(fip, l.RemoveRecord(Keeping(fip).Record))
+			changed(fip, l.RemoveRecord(ReservationOf(fip).Record))
 		},
 	})
 	if err != nil {
@@ -68,7 +68,7 @@ func Reserves(before, after *v1alpha1.FixedIP) bool {
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
 }
 
-// HandsOver reports whether the status says anew that another pod may take the addresses over, or that their pod may
+// HandsOver reports whether the status has begun to say that another pod may take the addresses over, or that their pod may
 // take them to another node.
 func HandsOver(before, after *v1alpha1.FixedIP) bool {
 	return before.Status.VacatedBy != after.Status.VacatedBy || before.Status.MovableFor != after.Status.MovableFor

@@ -35,15 +35,15 @@ func TestKeeping(t *testing.T) {
 	both := []netip.Addr{netip.MustParseAddr("10.0.1.6"), netip.MustParseAddr("fd00::6")}
 	for name, c := range map[string]struct {
 		record *v1alpha1.FixedIP
-		want   ledger.Keeping
+		want   ledger.Reservation
 	}{
-		"both families":                 {record(), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both}},
-		"until it is gone":              {record(deleted), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both}},
-		"none yet":                      {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = nil }), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0"}},
-		"text that is no address":       {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs[0] = "10.0.1.600" }), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both[1:]}},
-		"the pod has not the same name": {record(func(r *v1alpha1.FixedIP) { r.Spec.PodName = "web-x7k" }), ledger.Keeping{Record: "db/mysql-0", Since: made.Time, Owner: "db/web-x7k", Addrs: both}},
+		"both families":                 {record(), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both}},
+		"until it is gone":              {record(deleted), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both}},
+		"none yet":                      {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs = nil }), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0"}},
+		"text that is no address":       {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs[0] = "10.0.1.600" }), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/mysql-0", Addrs: both[1:]}},
+		"the pod has not the same name": {record(func(r *v1alpha1.FixedIP) { r.Spec.PodName = "web-x7k" }), ledger.Reservation{Record: "db/mysql-0", Since: made.Time, Owner: "db/web-x7k", Addrs: both}},
 	} {
-		if diff := cmp.Diff(c.want, Keeping(c.record), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(c.want, ReservationOf(c.record), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("%s (-want +got): %s", name, diff)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 // Read reads the FixedIPs that a ledger knows from a cache, without those that are gone. Reading the known ones is
 // cheaper than listing all FixedIPs of a large cluster.
-func Read(ctx context.Context, cached client.Reader, known []ledger.Keeping) ([]*v1alpha1.FixedIP, error) {
+func Read(ctx context.Context, cached client.Reader, known []ledger.Reservation) ([]*v1alpha1.FixedIP, error) {
 	var found []*v1alpha1.FixedIP
 	for _, k := range known {
 		namespace, name, _ := strings.Cut(k.Record, "/")

@@ -61,12 +61,12 @@ func New(client dynamic.Interface, mapper meta.RESTMapper, kinds ...schema.Group
 	return &Store{client: client, mapper: mapper, kinds: kinds, watches: map[schema.GroupKind]watched{}}
 }
 
-// Tell registers a function that is called for each change of a workload, after the Store has it. Call it before
-// Start and Lend.
-func (s *Store) Tell(f func(before, after *identity.Workload)) { s.told = append(s.told, f) }
+// AddHandler registers a function that is called for each change of a workload, after the Store has it. Call it before
+// Start and UseInformer.
+func (s *Store) AddHandler(f func(before, after *identity.Workload)) { s.told = append(s.told, f) }
 
-// Lend makes the Store use an informer that another component runs for a kind. Call it before Start.
-func (s *Store) Lend(gk schema.GroupKind, informer toolscache.SharedIndexInformer) error {
+// UseInformer makes the Store use an informer that another component runs for a kind. Call it before Start.
+func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndexInformer) error {
 	return s.follow(gk, schema.GroupVersionResource{}, informer)
 }
 

@@ -117,7 +117,7 @@ func TestKindInstalledLater(t *testing.T) {
 	var installed atomic.Bool
 	s := New(api, late{mapper, &installed}, gvk.GroupKind())
 	told := make(chan string, 10)
-	s.Tell(func(before, after *identity.Workload) {
+	s.AddHandler(func(before, after *identity.Workload) {
 		switch {
 		case before == nil:
 			told <- "came " + after.Resource()
@@ -188,7 +188,7 @@ func TestLiveOfALentKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(api, mapper, gvk.GroupKind())
-	if err := s.Lend(gvk.GroupKind(), lent); err != nil {
+	if err := s.UseInformer(gvk.GroupKind(), lent); err != nil {
 		t.Fatal(err)
 	}
 	if w, err := s.Live(t.Context(), gvk.GroupKind(), "db", "web"); err != nil || w == nil || w.UID != "uid-web" {
@@ -224,7 +224,7 @@ func TestLiveNotFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := New(api, mapper, gvk.GroupKind())
-			if err := s.Lend(gvk.GroupKind(), toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, object("a.b/v1", "Thing", "web", nil), 0, toolscache.Indexers{})); err != nil {
+			if err := s.UseInformer(gvk.GroupKind(), toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, object("a.b/v1", "Thing", "web", nil), 0, toolscache.Indexers{})); err != nil {
 				t.Fatal(err)
 			}
 			if err := s.watches[gvk.GroupKind()].indexer.Add(object("a.b/v1", "Thing", "web", nil)); err != nil {

@@ -30,9 +30,9 @@ type FixedIPArgs struct {
 	ClaimBurst int32
 	// Failover is the policy for pods whose node cannot take them, if their workload sets none: Wait, Migrate or Reassign.
 	Failover string
-	// MovableAddresses tells that an address may be on another node than the one whose subnet it is in: the cluster's
+	// AllowAddressMigration tells that an address may be on another node than the one whose subnet it is in: the cluster's
 	// routing carries single addresses.
-	MovableAddresses bool
+	AllowAddressMigration bool
 	// StrictNodes is a label selector. On the nodes that it selects, every pod that the plugin's scheduler places gets an
 	// address of its own, fixed or not; empty: there are no such nodes.
 	StrictNodes string

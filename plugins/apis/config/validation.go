@@ -44,7 +44,7 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	switch policy, err := identity.ParseFailover(args.Failover); {
 	case err != nil:
 		errs = append(errs, field.NotSupported(path.Child("failover"), args.Failover, []string{"Wait", "Migrate", "Reassign"}))
-	case policy == v1alpha1.Migrate && !args.MovableAddresses:
+	case policy == v1alpha1.Migrate && !args.AllowAddressMigration:
 		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses"))
 	}
 	if args.StrictNodes != "" {

@@ -62,7 +62,7 @@ type Binder struct {
 func New(shared *Shared, args *config.FixedIPArgs, snapshot Snapshot, f informers.SharedInformerFactory) (*Binder, error) {
 	b := &Binder{
 		Shared: shared, snapshot: snapshot,
-		claimTimeout: args.ClaimTimeout.Duration, failover: v1alpha1.Failover(args.Failover), movable: args.MovableAddresses,
+		claimTimeout: args.ClaimTimeout.Duration, failover: v1alpha1.Failover(args.Failover), movable: args.AllowAddressMigration,
 	}
 	for _, name := range args.IPFamilies {
 		family, err := address.ParseFamily(name)
@@ -140,16 +140,16 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 			return nil, refusal
 		}
 	}
-	stuck := b.stuck(p)
+	stuck := b.nodeUnavailable(p)
 	nominated := pod.Status.NominatedNodeName
 	if b.tries.take(pod.UID) || stuck != "" || nominated != "" && nominated != r.node && b.tries.has(&b.tries.opened, pod.UID) {
 		policy := b.policyOf(p)
-		remains, home := b.remains(p, policy)
+		remains, home := b.whyNotElsewhere(p, policy)
 		if remains == "" {
-			return b.openFailover(p, pod, policy, home)
+			return b.widenSearch(p, pod, policy, home)
 		}
 		if stuck != "" {
-			return nil, &Refusal{Reason: p.belongs() + stuck + remains, WakeOn: b.wakeOnRemaining(p)}
+			return nil, &Refusal{Reason: p.ownedByPrefix() + stuck + remains, WakeOn: b.wakeOnRemaining(p)}
 		}
 	}
 	p.narrow(r.node)
@@ -248,7 +248,7 @@ func (b *Binder) Forget(pod *corev1.Pod) {
 		b.Cache.Notify(requeue.Event{Node: node, Freed: 1})
 	}
 	if claim.From != "" {
-		b.Cache.Notify(requeue.Event{Slots: []string{b.Cache.Ledger.EntryOf(ledger.Holding{Node: claim.Node, Addrs: claim.Addrs}).Workload}})
+		b.Cache.Notify(requeue.Event{Slots: []string{b.Cache.Ledger.EntryOf(ledger.NodeAddresses{Node: claim.Node, Addrs: claim.Addrs}).Workload}})
 	}
 	if b.predecessors.ended(claim.Owner) {
 		b.Cache.Notify(requeue.Event{Owners: []string{claim.Owner}})

@@ -35,7 +35,7 @@ func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 	if wanted, err := identity.WantsMAC(pod); wanted || err != nil {
 		return false
 	}
-	if b.Cache.Ledger.Stands(claim) && (p.unreserved || b.certain(claim, p)) {
+	if b.Cache.Ledger.IsClaimed(claim) && (p.unreserved || b.certain(claim, p)) {
 		metrics.ClaimEnded(metrics.Standing, 0) // Bind, which counts the others, is not called.
 		return true
 	}
@@ -104,13 +104,13 @@ func (b *Binder) certain(c ledger.Claim, p *Plan) bool {
 
 // claim writes a claim into the pool of its node, unless it stands there for certain.
 func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
-	stands, planned := b.Cache.Ledger.Stands(c), b.planned(c.Owner, c.Node)
+	stands, planned := b.Cache.Ledger.IsClaimed(c), b.planned(c.Owner, c.Node)
 	if stands && b.certain(c, p) {
 		return nil
 	}
-	return b.Cache.Pools.Write(ctx, cache.Change{
+	return b.Cache.Pools.Write(ctx, cache.WriteRequest{
 		Node: c.Node,
-		Decide: func(n pool.Node) ([]pool.Edit, error) {
+		Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			if stands {
 				return nil, cmp.Or(n.CheckBinding(c.Owner, planned), acknowledged(n, c.Addrs))
 			}
@@ -120,10 +120,10 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 			return n.Claim(c.Addrs, p.id.Entry())
 		},
 		// What the agent lists as used decides whether a slot can be taken over.
-		Live: c.From != "" || stands,
+		FromAPIServer: c.From != "" || stands,
 		// The decision read that no other entry names the pod. A JSON patch cannot test that, so that it tests the version
 		// of the spec.
-		Whole: true,
+		RequireUnchangedSpec: true,
 	})
 }
 

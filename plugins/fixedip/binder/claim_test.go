@@ -31,9 +31,9 @@ func TestClaimIsConfirmed(t *testing.T) {
 		"two, and another has one":     {shown: map[netip.Addr]pool.Entry{a: mine, b: mine}, stands: map[netip.Addr]pool.Entry{a: mine, b: mine}, used: map[netip.Addr]string{b: "web/x"}, want: "10.0.1.7 on node n is used by a pod of another namespace"},
 	} {
 		b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New()}}}
-		b.Cache.Ledger.SetNode(pool.Node{Name: "n", UID: "n", Entries: c.shown})
+		b.Cache.Ledger.SetNode(pool.NodePool{Name: "n", UID: "n", Entries: c.shown})
 		got := ""
-		if err := (pool.Node{Name: "n", UID: "n", Entries: c.stands, Used: c.used}).CheckBinding(movedOwner, b.planned(movedOwner, "n")); err != nil {
+		if err := (pool.NodePool{Name: "n", UID: "n", Entries: c.stands, Used: c.used}).CheckBinding(movedOwner, b.planned(movedOwner, "n")); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

@@ -34,9 +34,9 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	}
 	nowhere := func(reason string) Explanation {
 		wake := b.wakeOnNowhere(p)
-		return Explanation{Reason: p.belongs() + reason, WakeOn: &wake}
+		return Explanation{Reason: p.ownedByPrefix() + reason, WakeOn: &wake}
 	}
-	if stuck := b.stuck(p); stuck != "" {
+	if stuck := b.nodeUnavailable(p); stuck != "" {
 		if p.failover == "" {
 			// The node has gone since Find.
 			wake := b.wakeOnRemaining(p)
@@ -50,20 +50,20 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 		return nowhere(reason + remedy + "; no other node can take it now")
 	}
 	policy := b.policyOf(p)
-	remains, _ := b.remains(p, policy)
+	remains, _ := b.whyNotElsewhere(p, policy)
 	if remains == "" && !b.preempting(pod, node.Name) {
 		b.tries.add(&b.tries.next, pod.UID, func() bool { return b.exists(pod) })
-		return Explanation{Reason: p.belongs() + reason + "; other nodes are tried", Retry: true}
+		return Explanation{Reason: p.ownedByPrefix() + reason + "; other nodes are tried", Retry: true}
 	}
 	why := remains
 	if policy == v1alpha1.Wait && remedy == "" {
 		why = ""
 	}
 	wake := b.wakeOnRemaining(p)
-	return Explanation{Reason: p.belongs() + reason + remedy + why, WakeOn: &wake}
+	return Explanation{Reason: p.ownedByPrefix() + reason + remedy + why, WakeOn: &wake}
 }
 
-// stuckReason says that no other node can take the pod either, as the end of the sentence that belongs begins.
+// stuckReason says that no other node can take the pod either, as the end of the sentence that ownedByPrefix begins.
 func (b *Binder) stuckReason(p *Plan, stuck string, refused func(string) []string) string {
 	home := b.snapshot.Node(p.home)
 	if home == nil {

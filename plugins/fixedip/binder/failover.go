@@ -84,11 +84,11 @@ func (b *Binder) policyOf(p *Plan) v1alpha1.Failover {
 	return policy
 }
 
-// remains says why a pod whose node cannot take it does not go to another, and what helps, as the end of a sentence.
+// whyNotElsewhere says why a pod whose node cannot take it does not go to another, and what helps, as the end of a sentence.
 // If that is empty, it goes to home, or to any node if home is empty.
-func (b *Binder) remains(p *Plan, policy v1alpha1.Failover) (why, home string) {
+func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home string) {
 	if policy == v1alpha1.Wait || policy == v1alpha1.Migrate && !b.movable {
-		home = b.homeward(p.id, p.reservation)
+		home = b.homeNodeIfMoved(p.id, p.reservation)
 	}
 	switch {
 	case home != "":
@@ -115,9 +115,9 @@ func (b *Binder) remains(p *Plan, policy v1alpha1.Failover) (why, home string) {
 	return "", ""
 }
 
-// homeward returns the home of addresses that were moved to a node that does not exist any more; empty otherwise. They
+// homeNodeIfMoved returns the home of addresses that were moved to a node that does not exist any more; empty otherwise. They
 // return even if they may not move: nothing runs on a deleted node, and their subnet is at home.
-func (b *Binder) homeward(id identity.Identity, r reservation) string {
+func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 	if r.node == "" || id.Slot {
 		return ""
 	}
@@ -146,9 +146,9 @@ func (b *Binder) takenFrom(p *Plan) bool {
 	return false
 }
 
-// stuck says why the node of the reservation cannot take the pod, whatever room it has, as the end of the sentence that
-// belongs begins; empty if Fits has to look.
-func (b *Binder) stuck(p *Plan) string {
+// nodeUnavailable says why the node of the reservation cannot take the pod, whatever room it has, as the end of the sentence that
+// ownedByPrefix begins; empty if Fits has to look.
+func (b *Binder) nodeUnavailable(p *Plan) string {
 	r := p.reservation
 	if b.snapshot.Node(r.node) == nil {
 		return "does not exist; it waits for that node to come back"
@@ -161,8 +161,8 @@ func (b *Binder) stuck(p *Plan) string {
 	return ""
 }
 
-// openFailover plans with other nodes than that of the reservation: with the home of its addresses, or with all.
-func (b *Binder) openFailover(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover, home string) (*Plan, error) {
+// widenSearch plans with other nodes than that of the reservation: with the home of its addresses, or with all.
+func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover, home string) (*Plan, error) {
 	b.tries.add(&b.tries.opened, pod.UID, func() bool { return b.exists(pod) })
 	p.failover, p.home = policy, home
 	switch {

@@ -56,7 +56,7 @@ func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) 
 }
 
 // acknowledged returns an errUnacknowledged if the agent of the node may not know yet whose the addresses are.
-func acknowledged(n pool.Node, addrs []netip.Addr) error {
+func acknowledged(n pool.NodePool, addrs []netip.Addr) error {
 	for _, a := range addrs {
 		if n.Entries[a].Unacknowledged() {
 			return fmt.Errorf("%w: the controller waits for the Cilium agent on node %s to confirm that no other pod has IP %s; the pod is placed then", errUnacknowledged, n.Name, a)

@@ -16,7 +16,7 @@ import (
 
 // observed counts how a claim ends, and times it if it has to be written.
 func (b *Binder) observed(ctx context.Context, c ledger.Claim, claim func() error) error {
-	stood, began := b.Cache.Ledger.Stands(c), time.Now()
+	stood, began := b.Cache.Ledger.IsClaimed(c), time.Now()
 	err := claim()
 	if stood && err == nil {
 		metrics.ClaimEnded(metrics.Standing, 0)

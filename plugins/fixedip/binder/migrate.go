@@ -28,7 +28,7 @@ var errPoolChanged = errors.New("the pool has changed since it was looked at")
 // migrate makes the steps of pool.Move that remain. What each of them takes away is decided at the API server, where the
 // pod is read once more: another scheduler, which writes nothing for that, may have bound it to its old node.
 func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim ledger.Claim) error {
-	if b.Cache.Ledger.Stands(claim) {
+	if b.Cache.Ledger.IsClaimed(claim) {
 		return nil
 	}
 	home, err := b.Cache.Ledger.HomeOf(claim.Owner, claim.Addrs)
@@ -40,16 +40,16 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 		return err
 	}
 	if m.To != m.Home {
-		if err := b.write(ctx, m.To, m.Announce); err != nil {
+		if err := b.write(ctx, m.To, m.PrepareTarget); err != nil {
 			return fmt.Errorf("announce %s on node %s: %w", address.Join(m.Addrs), m.To, err)
 		}
 	}
 	switch m.From {
 	case m.Home:
-		err = b.takeAway(ctx, pod, m.From, m.Home, m.Turn)
+		err = b.takeAway(ctx, pod, m.From, m.Home, m.CommitAtHome)
 	case m.To:
 		// A migration that was about to go on from there stays.
-		err = b.write(ctx, m.Home, m.Turn)
+		err = b.write(ctx, m.Home, m.CommitAtHome)
 	default:
 		err = b.goOn(ctx, pod, m)
 	}
@@ -65,22 +65,22 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 	return nil
 }
 
-// goOn makes the steps Depart, Leave and Turn, for addresses that leave a node that is not their home.
+// goOn makes the steps MarkLeaving, VacateSource and CommitAtHome, for addresses that leave a node that is not their home.
 func (b *Binder) goOn(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 	at := time.Now()
 	for range migrateTries {
-		if err := b.write(ctx, m.Home, m.Depart); err != nil {
+		if err := b.write(ctx, m.Home, m.MarkLeaving); err != nil {
 			return err
 		}
 		home, err := b.Cache.Pools.Read(ctx, m.Home)
 		if err != nil {
 			return err
 		}
-		err = b.takeAway(ctx, pod, m.From, m.From, func(n pool.Node) ([]pool.Edit, error) { return m.Leave(n, at) })
+		err = b.takeAway(ctx, pod, m.From, m.From, func(n pool.NodePool) ([]pool.EntryChange, error) { return m.VacateSource(n, at) })
 		if err != nil && !errors.Is(err, cache.ErrNodeGone) {
 			return err
 		}
-		if err := b.writeUnchanged(ctx, home, m.Turn); !errors.Is(err, errPoolChanged) {
+		if err := b.writeUnchanged(ctx, home, m.CommitAtHome); !errors.Is(err, errPoolChanged) {
 			return err
 		}
 	}
@@ -90,9 +90,9 @@ func (b *Binder) goOn(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 // takeAway makes the edits of a step that takes addresses away, in the pool of a node, and then reads the pod. If a pod
 // of its name was bound to the node that it is to leave, that pod gets the entries back. No other pod can have got the
 // addresses in between.
-func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, decide func(pool.Node) ([]pool.Edit, error)) error {
-	var made []pool.Edit
-	err := b.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) {
+func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
+	var made []pool.EntryChange
+	err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := decide(n)
 		if len(edits) > 0 {
 			// After a write whose answer was lost, there is nothing left to take away.
@@ -108,7 +108,7 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 	case err != nil:
 		return fmt.Errorf("read pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	case now.Spec.NodeName == from:
-		if err := b.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) { return n.Unmoved(made), nil }); err != nil {
+		if err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Rollback(made), nil }); err != nil {
 			return fmt.Errorf("give pod %s/%s, which was bound to node %s meanwhile, its address back: %w", pod.Namespace, pod.Name, from, err)
 		}
 		return fmt.Errorf("pod %s/%s was bound to node %s meanwhile, and has its address back: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
@@ -119,13 +119,13 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 }
 
 // write makes edits that are decided from the pool as the API server has it.
-func (b *Binder) write(ctx context.Context, node string, decide func(pool.Node) ([]pool.Edit, error)) error {
-	return b.Cache.Pools.Write(ctx, cache.Change{Node: node, Live: true, Decide: decide})
+func (b *Binder) write(ctx context.Context, node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
+	return b.Cache.Pools.Write(ctx, cache.WriteRequest{Node: node, FromAPIServer: true, Decide: decide})
 }
 
 // writeUnchanged is write for a pool that has to be unchanged as a whole since it was read; else errPoolChanged.
-func (b *Binder) writeUnchanged(ctx context.Context, seen pool.Node, decide func(pool.Node) ([]pool.Edit, error)) error {
-	return b.Cache.Pools.Write(ctx, cache.Change{Node: seen.Name, Live: true, Whole: true, Decide: func(n pool.Node) ([]pool.Edit, error) {
+func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
+	return b.Cache.Pools.Write(ctx, cache.WriteRequest{Node: seen.Name, FromAPIServer: true, RequireUnchangedSpec: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		if n.UID != seen.UID || n.Generation != seen.Generation {
 			return nil, errPoolChanged
 		}
@@ -145,10 +145,10 @@ func (b *Binder) settle(ctx context.Context, m pool.Move) error {
 		if err != nil {
 			return err
 		}
-		if err := m.Turned(home); err != nil {
+		if err := m.IsCommitted(home); err != nil {
 			return err
 		}
-		if err := b.writeUnchanged(ctx, there, m.Settle); !errors.Is(err, errPoolChanged) {
+		if err := b.writeUnchanged(ctx, there, m.CompleteAtTarget); !errors.Is(err, errPoolChanged) {
 			return err
 		}
 	}

@@ -431,7 +431,7 @@ func (s *pools) note(line string) {
 // sweep does what the controller does with marks of addresses that have rested, without a cool-down.
 func (a *actor) sweep(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
-		err := a.binder.write(ctx, node, func(n pool.Node) ([]pool.Edit, error) {
+		err := a.binder.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 			edits, _ := nodepool.ExpireCooldowns(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
 			return edits, nil
 		})
@@ -446,7 +446,7 @@ func (a *actor) sweep(ctx context.Context) {
 func (a *actor) giveBack(ctx context.Context) {
 	record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}, Finalizers: []string{v1alpha1.Finalizer}}}
 	l := a.binder.Cache.Ledger
-	write := func(node string, decide func(pool.Node) ([]pool.Edit, error)) {
+	write := func(node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) {
 		// What fails is decided anew.
 		if err := a.binder.write(ctx, node, decide); err != nil {
 			a.note("release: " + err.Error())
@@ -454,24 +454,24 @@ func (a *actor) giveBack(ctx context.Context) {
 	}
 	for range 20 {
 		next := reclaim.Decide(reclaim.State{Record: record, Held: l.Held(movedOwner), Arriving: l.Arriving(movedOwner), Away: l.Away(movedOwner)})
-		write(cmp.Or(next.Node, "home"), func(n pool.Node) ([]pool.Edit, error) {
+		write(cmp.Or(next.Node, "home"), func(n pool.NodePool) ([]pool.EntryChange, error) {
 			switch next.Type {
 			case reclaim.ReleaseEntries:
 				return n.Release(movedOwner, next.Addrs, time.Now()), nil
-			case reclaim.Depart:
-				return n.Depart(movedOwner, next.From, next.Addrs)
-			case reclaim.Fence:
-				return n.Bar(movedOwner, next.Addrs, time.Now()), nil
+			case reclaim.MarkLeaving:
+				return n.MarkLeaving(movedOwner, next.From, next.Addrs)
+			case reclaim.FenceTarget:
+				return n.FenceTarget(movedOwner, next.Addrs, time.Now()), nil
 			case reclaim.ReleaseHome:
 				if n.Generation != next.Generation {
 					return nil, errPoolChanged
 				}
-				return n.Return(movedOwner, next.From, next.Addrs, time.Now()), nil
+				return n.ReturnHome(movedOwner, next.From, next.Addrs, time.Now()), nil
 			}
 			return nil, nil
 		})
 		if next.Type == reclaim.FinishRecord {
-			write("home", func(n pool.Node) ([]pool.Edit, error) {
+			write("home", func(n pool.NodePool) ([]pool.EntryChange, error) {
 				return n.Claim(movedAddrs, pool.OwnedEntry("db", "other-0", "StatefulSet", "other"))
 			})
 		}
@@ -493,13 +493,13 @@ func TestStandingClaimThatWasReplaced(t *testing.T) {
 	s.nodes["home"].Spec.IPAM.Pool["10.0.1.20"] = ciliumpool.EncodeEntry(movedID.Entry())
 	s.nodes["home"].Generation, s.nodes["home"].ResourceVersion = 2, "2"
 	claim, err := a.binder.Cache.Ledger.AssumeFrom("pod-1", movedOwner, "home", []address.Family{address.IPv4, address.IPv6}, request.Addresses{})
-	if err != nil || !a.binder.Cache.Ledger.Stands(claim) {
+	if err != nil || !a.binder.Cache.Ledger.IsClaimed(claim) {
 		t.Fatalf("the claim %v does not stand: %v", claim, err)
 	}
 	if err := a.binder.claim(ctx, &Plan{id: movedID}, claim); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("%v", err)
 	}
-	if a.binder.Cache.Ledger.Stands(claim) {
+	if a.binder.Cache.Ledger.IsClaimed(claim) {
 		t.Error("the cache still shows the claim")
 	}
 }

@@ -65,7 +65,7 @@ func (p *Plan) moves(node string) bool {
 	return r.node != "" && (r.moving && r.node == node || p.failover == v1alpha1.Migrate && r.node != node)
 }
 
-// belongs begins the sentence that says why the pod cannot be placed.
-func (p *Plan) belongs() string {
+// ownedByPrefix begins the sentence that says why the pod cannot be placed.
+func (p *Plan) ownedByPrefix() string {
 	return fmt.Sprintf("its address %s belongs to node %s, which ", address.Join(p.reservation.addrs), p.reservation.node)
 }

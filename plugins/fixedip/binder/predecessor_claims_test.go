@@ -28,8 +28,8 @@ func TestPredecessorClaim(t *testing.T) {
 	const owner = "db/mysql-0"
 	mine := netip.MustParseAddr("10.0.1.6")
 	l := ledger.New()
-	l.SetNode(pool.Node{Name: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{mine: pool.ForOwner(owner)}})
-	l.SetNode(pool.Node{Name: "other", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/29")}})
+	l.SetNode(pool.NodePool{Name: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/29")}, Entries: map[netip.Addr]pool.Entry{mine: pool.ForOwner(owner)}})
+	l.SetNode(pool.NodePool{Name: "other", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/29")}})
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: l}}}
 	var told []string
 	b.Cache.Subscribe(func(e requeue.Event) { told = append(told, e.Owners...) })

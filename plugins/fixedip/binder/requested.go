@@ -67,7 +67,7 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 				Reason: fmt.Sprintf("asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", requested, f, f)}
 		}
 	}
-	reach := b.Cache.Ledger.Reach(requested.Addresses)
+	reach := b.Cache.Ledger.NodesServing(requested.Addresses)
 	if reason := b.unsatisfiable(p, reach); reason != "" {
 		return nil, &Refusal{Reason: reason, WakeOn: b.wakeOnRoom(p)}
 	}
@@ -115,11 +115,11 @@ func forEachFamily(reason string) map[address.Family]*Refusal {
 func (b *Binder) fitsRequested(p *Plan, node string) error {
 	for _, f := range b.families {
 		if len(p.requested.Ranges(f)) == 0 {
-			if b.Cache.Ledger.Room(node, f) == 0 {
+			if b.Cache.Ledger.Available(node, f) == 0 {
 				p.lacked.Store(true)
 				return noRoom[f]
 			}
-		} else if !b.Cache.Ledger.Offers(node, []address.Family{f}, p.requested.Addresses) {
+		} else if !b.Cache.Ledger.CanAllocate(node, []address.Family{f}, p.requested.Addresses) {
 			p.lacked.Store(true)
 			return &Refusal{Reason: fmt.Sprintf("node(s) had none of the addresses free that the pod asks for: %s", p.requested)}
 		}

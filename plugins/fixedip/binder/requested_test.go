@@ -20,7 +20,7 @@ import (
 func TestRequestedAddressIsWaitedFor(t *testing.T) {
 	single, set := netip.MustParseAddr("10.0.1.9"), request.Exactly(netip.MustParseAddr("10.0.1.9"), netip.MustParseAddr("10.0.1.11"))
 	l := ledger.New()
-	l.SetNode(pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}})
+	l.SetNode(pool.NodePool{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}})
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: l}}}
 	id := identity.Identity{Namespace: "db", PodName: "web-0", Owner: identity.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web"}}
 	for name, tc := range map[string]struct {

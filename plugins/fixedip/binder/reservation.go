@@ -90,7 +90,7 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 // fromPools chooses among the nodes on which the pools have addresses of an identity. In the order of their weight: a
 // node on which all addresses of the FixedIP are, one to which they were migrated, the preferred node, an entry that a
 // person wrote, and the first. There are several if a scheduler died between claim and bind, or during a migration.
-func (b *Binder) fromPools(held []ledger.Holding, away []ledger.Absence, preferred string, ips []string) reservation {
+func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddresses, preferred string, ips []string) reservation {
 	var choice []reservation
 	var holders, byHand []string
 	for _, h := range held {
@@ -109,7 +109,7 @@ func (b *Binder) fromPools(held []ledger.Holding, away []ledger.Absence, preferr
 		for i, counts := range []bool{
 			slices.Contains(byHand, r.node),
 			r.node == preferred,
-			slices.ContainsFunc(away, func(a ledger.Absence) bool { return a.At == r.node }),
+			slices.ContainsFunc(away, func(a ledger.RemoteAddresses) bool { return a.At == r.node }),
 			len(ips) > 0 && containsAll(r.addrs, parseAddrs(ips)),
 		} {
 			if counts {
@@ -171,19 +171,19 @@ func parseAddrs(ips []string) []netip.Addr {
 
 // heldElsewhere returns an address that a pod has on a node that was not known when the given one was chosen, unless
 // it also has one on the given node. A claim on the given node would be its second.
-func (b *Binder) heldElsewhere(owner, node string, known []string) (ledger.Holding, bool) {
+func (b *Binder) heldElsewhere(owner, node string, known []string) (ledger.NodeAddresses, bool) {
 	held := b.Cache.Ledger.Held(owner)
-	if slices.ContainsFunc(held, func(h ledger.Holding) bool { return h.Node == node }) {
-		return ledger.Holding{}, false
+	if slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool { return h.Node == node }) {
+		return ledger.NodeAddresses{}, false
 	}
 	return notKnown(held, known)
 }
 
 // notKnown returns the first holding on a node that is not known.
-func notKnown(held []ledger.Holding, known []string) (ledger.Holding, bool) {
-	i := slices.IndexFunc(held, func(h ledger.Holding) bool { return !slices.Contains(known, h.Node) })
+func notKnown(held []ledger.NodeAddresses, known []string) (ledger.NodeAddresses, bool) {
+	i := slices.IndexFunc(held, func(h ledger.NodeAddresses) bool { return !slices.Contains(known, h.Node) })
 	if i < 0 {
-		return ledger.Holding{}, false
+		return ledger.NodeAddresses{}, false
 	}
 	return held[i], true
 }

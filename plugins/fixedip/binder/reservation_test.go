@@ -30,8 +30,8 @@ import (
 // A FixedIP without pool entries is placed at the home of its addresses. If they have none in common, the pod waits for
 // a change of the subnets that they are in.
 func TestFromFixedIP(t *testing.T) {
-	dual := func(name, v4, v6 string) pool.Node {
-		return pool.Node{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
+	dual := func(name, v4, v6 string) pool.NodePool {
+		return pool.NodePool{Name: name, Subnets: []netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}}
 	}
 	for name, c := range map[string]struct {
 		ips        []string
@@ -39,16 +39,16 @@ func TestFromFixedIP(t *testing.T) {
 		wantNode   string
 		wantReason string
 		// mends are versions of nodes after which the record can be placed.
-		mends []pool.Node
+		mends []pool.NodePool
 	}{
 		"any":  {},
 		"one":  {ips: []string{"10.0.2.9"}, wantNode: "node-2"},
 		"both": {ips: []string{"10.0.1.9", "fd00:1::9"}, wantNode: "node-1"},
-		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, mends: []pool.Node{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
+		"on two nodes": {ips: []string{"10.0.1.9", "fd00:2::9"}, mends: []pool.NodePool{dual("node-2", "10.0.2.0/24", "fd00:9::/64"), dual("node-1", "10.0.1.0/24", "fd00:2::/64")},
 			wantReason: "its addresses [10.0.1.9 fd00:2::9] (FixedIP web-0) are in the subnets of two nodes, node-1 and node-2; delete the FixedIP and ask for addresses of one node"},
-		"nowhere": {ips: []string{"10.0.3.9"}, mends: []pool.Node{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
+		"nowhere": {ips: []string{"10.0.3.9"}, mends: []pool.NodePool{dual("node-3", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet; it waits for a node that has it"},
-		"nowhere any more": {ips: []string{"10.0.3.9"}, keptOn: "node-3", mends: []pool.Node{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
+		"nowhere any more": {ips: []string{"10.0.3.9"}, keptOn: "node-3", mends: []pool.NodePool{dual("node-4", "10.0.3.0/24", "fd00:3::/64")},
 			wantReason: "its address 10.0.3.9 (FixedIP web-0) is in no node's subnet, and was kept on node node-3; it waits for a node that has it"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestReleasing(t *testing.T) {
 					OwnerReferences: []metav1.OwnerReference{{APIVersion: kind[0], Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}}}}
 				sets := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &appsv1.StatefulSet{}, 0, nil)
 				b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes{}}
-				if err := b.Cache.Workloads.Lend(groupKind(&pod.OwnerReferences[0]), sets); err != nil {
+				if err := b.Cache.Workloads.UseInformer(groupKind(&pod.OwnerReferences[0]), sets); err != nil {
 					t.Fatal(err)
 				}
 				if c.workload != nil {
@@ -129,7 +129,7 @@ func TestReleasing(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				n := pool.Node{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}}
+				n := pool.NodePool{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}}
 				for _, a := range parseAddrs(c.held) {
 					n.Entries[a] = pool.OwnedEntry("db", "web-0", kind[1], "web")
 				}
@@ -159,7 +159,7 @@ func (noNodes) PodsOn(string) iter.Seq[*corev1.Pod] { return func(func(*corev1.P
 // Finding S11. Pods of the host's network get no address, whatever is reserved for their name.
 func TestHostNetworkIsExempt(t *testing.T) {
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes{}}
-	b.Cache.Ledger.SetNode(pool.Node{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}})
+	b.Cache.Ledger.SetNode(pool.NodePool{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}})
 	for host, blocked := range map[bool]int{true: 0, false: 1} {
 		pod := namedPod("web-0")
 		pod.Spec.HostNetwork = host

@@ -88,7 +88,7 @@ func TestFreeSlots(t *testing.T) {
 				records = records.WithObjects(c.record)
 			}
 			b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build()}, Pods: podLister(t, c.pod)}}
-			n := pool.Node{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
+			n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}, Used: map[netip.Addr]string{}}
 			if c.entry != (pool.Entry{}) {
 				n.Entries[netip.MustParseAddr(addr)] = c.entry
 			}

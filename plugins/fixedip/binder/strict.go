@@ -87,7 +87,7 @@ func (b *Binder) assumeUnreserved(pod *corev1.Pod, name string) error {
 		return nil
 	}
 	owner := pool.OwnerKey(pod.Namespace, pod.Name)
-	if _, err := b.Cache.Ledger.AssumeOrdinary(pod.UID, owner, name, b.families); err != nil {
+	if _, err := b.Cache.Ledger.AssumeUnreserved(pod.UID, owner, name, b.families); err != nil {
 		return &Refusal{Reason: err.Error(), WakeOn: requeue.WakeOn{Owner: owner, Nodes: []string{name}, Room: &requeue.Room{Strict: true}}}
 	}
 	return nil
@@ -113,16 +113,16 @@ func (b *Binder) bindUnreserved(ctx context.Context, pod *corev1.Pod, node strin
 }
 
 func (b *Binder) claimUnreserved(ctx context.Context, c ledger.Claim, entry pool.Entry) error {
-	if b.Cache.Ledger.Stands(c) {
+	if b.Cache.Ledger.IsClaimed(c) {
 		return nil
 	}
-	return b.Cache.Pools.Write(ctx, cache.Change{
+	return b.Cache.Pools.Write(ctx, cache.WriteRequest{
 		Node: c.Node,
-		Decide: func(n pool.Node) (edits []pool.Edit, err error) {
-			edits, _, err = b.Cache.Ledger.Ordinary(n, c, entry)
+		Decide: func(n pool.NodePool) (edits []pool.EntryChange, err error) {
+			edits, _, err = b.Cache.Ledger.RechooseUnreserved(n, c, entry)
 			return edits, err
 		},
 		// The controller may have claimed an address for the pod.
-		Whole: true,
+		RequireUnchangedSpec: true,
 	})
 }

@@ -92,7 +92,7 @@ func reservedFor(owner *metav1.OwnerReference, kind, name string) bool {
 
 // blockedBy returns the nodes that cannot take the pod, and what helps it. An entry whose resource names no workload
 // was written by hand for just this pod; an unreserved entry is for no other pod either.
-func (b *Binder) blockedBy(pod *corev1.Pod, owner *metav1.OwnerReference, held []ledger.Holding) (blocked []blockedNode, wake requeue.WakeOn) {
+func (b *Binder) blockedBy(pod *corev1.Pod, owner *metav1.OwnerReference, held []ledger.NodeAddresses) (blocked []blockedNode, wake requeue.WakeOn) {
 	wake.Owner = pool.OwnerKey(pod.Namespace, pod.Name)
 	for _, h := range held {
 		if kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef(); ok && kind != pool.UnreservedKind && !reservedFor(owner, kind, name) {
@@ -110,7 +110,7 @@ func (b *Binder) blockedBy(pod *corev1.Pod, owner *metav1.OwnerReference, held [
 // releasing says why a pod that opted out waits: the agent would assign it the address that its name has. The
 // controller releases that once no pod has it. What a FixedIP reserves for a while or for good, or for the next pod
 // because the workload has opted in again, is not waited for; other addresses of the name are.
-func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner *metav1.OwnerReference, held []ledger.Holding) string {
+func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner *metav1.OwnerReference, held []ledger.NodeAddresses) string {
 	for _, h := range held {
 		kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef()
 		if !ok || !reservedFor(owner, kind, name) {
@@ -155,7 +155,7 @@ func (b *Binder) fitsUnreserved(p *Plan, pod *corev1.Pod, node *corev1.Node) err
 		return ErrNotReady
 	}
 	for _, f := range b.families {
-		if b.Cache.Ledger.Room(node.Name, f) > 0 || b.holds(pod, node.Name) {
+		if b.Cache.Ledger.Available(node.Name, f) > 0 || b.holds(pod, node.Name) {
 			continue
 		}
 		p.lacked.Store(true)
@@ -165,7 +165,7 @@ func (b *Binder) fitsUnreserved(p *Plan, pod *corev1.Pod, node *corev1.Node) err
 }
 
 func (b *Binder) holds(pod *corev1.Pod, node string) bool {
-	return slices.ContainsFunc(b.Cache.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)), func(h ledger.Holding) bool { return h.Node == node })
+	return slices.ContainsFunc(b.Cache.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)), func(h ledger.NodeAddresses) bool { return h.Node == node })
 }
 
 // wakeOnUnreserved returns what helps a pod without a fixed address that no node could take; nil: nothing here.

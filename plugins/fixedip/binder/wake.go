@@ -42,7 +42,7 @@ func (d domain) HasRoom(pod *corev1.Pod, room requeue.Room, name string) bool {
 			return true
 		}
 	}
-	return d.Cache.Ledger.Offers(name, d.families, room.Requested)
+	return d.Cache.Ledger.CanAllocate(name, d.families, room.Requested)
 }
 
 // FreeSlots returns the free slots of a workload.
@@ -71,7 +71,7 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	case err != nil:
 		return false
 	case r.node != "":
-		return r.node == node || b.homeward(id, r) == node
+		return r.node == node || b.homeNodeIfMoved(id, r) == node
 	}
 	return b.reaches(pod, id, node) || id.Slot && b.hasSlots(id, node)
 }
@@ -99,7 +99,7 @@ func (b *Binder) hasSlots(id identity.Identity, node string) bool {
 			return true
 		}
 	}
-	for _, k := range b.Cache.Ledger.KeepingsIn(n.Subnets...) {
+	for _, k := range b.Cache.Ledger.ReservationsIn(n.Subnets...) {
 		if namespace, _, ok := pool.SplitOwnerKey(k.Owner); ok && namespace == id.Namespace {
 			return true
 		}

@@ -92,11 +92,11 @@ func Start(ctx context.Context, base *restclient.Config, args *config.FixedIPArg
 	if err := watches.IndexField(ctx, &v1alpha1.FixedIP{}, WorkloadIndex, WorkloadOf); err != nil {
 		return nil, fmt.Errorf("index FixedIPs by workload: %w", err)
 	}
-	pools, err := ciliumpool.Follow(ctx, watches, c.Ledger, c.PoolChanged)
+	pools, err := ciliumpool.SyncLedger(ctx, watches, c.Ledger, c.PoolChanged)
 	if err != nil {
 		return nil, err
 	}
-	records, err := fixedips.Follow(ctx, watches, c.Ledger, c.fixedIPChanged)
+	records, err := fixedips.SyncLedger(ctx, watches, c.Ledger, c.fixedIPChanged)
 	if err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (c *Cache) Notify(e requeue.Event) {
 
 // PoolChanged makes an event of a change of a node's pool, unless no pod can depend on it: most versions of a
 // CiliumNode only report which dynamic addresses are in use.
-func (c *Cache) PoolChanged(node string, change ledger.Change) {
+func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 	if !change.Appeared && !change.Moved && !change.Entries && !change.Fixed && change.Freed == 0 {
 		return
 	}

@@ -21,8 +21,8 @@ import (
 // about a fixed address makes one, which names the workload.
 func TestReportsMakeEvents(t *testing.T) {
 	fixed, dynamic := netip.MustParseAddr("10.0.1.14"), netip.MustParseAddr("10.0.1.1")
-	version := func(generation int64, change func(*pool.Node)) pool.Node {
-		n := pool.Node{Name: "n", UID: "n", Generation: generation, ResourceVersion: fmt.Sprint(generation), Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/28")},
+	version := func(generation int64, change func(*pool.NodePool)) pool.NodePool {
+		n := pool.NodePool{Name: "n", UID: "n", Generation: generation, ResourceVersion: fmt.Sprint(generation), Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/28")},
 			Entries: map[netip.Addr]pool.Entry{fixed: pool.OwnedEntry("db", "web-x", "Deployment", "web"), dynamic: {}}, Used: map[netip.Addr]string{}, HasUsed: true}
 		change(&n)
 		return n
@@ -30,17 +30,17 @@ func TestReportsMakeEvents(t *testing.T) {
 	c := &Cache{Ledger: ledger.New()}
 	var events []requeue.Event
 	c.Subscribe(func(e requeue.Event) { events = append(events, e) })
-	set := func(n pool.Node) { c.PoolChanged(n.Name, c.Ledger.SetNode(n)) }
-	set(version(1, func(*pool.Node) {}))
+	set := func(n pool.NodePool) { c.PoolChanged(n.Name, c.Ledger.SetNode(n)) }
+	set(version(1, func(*pool.NodePool) {}))
 	events = nil
 	for i := range 300 {
-		set(version(1, func(n *pool.Node) { n.Used[dynamic] = fmt.Sprintf("shop/pod-%d", i) }))
+		set(version(1, func(n *pool.NodePool) { n.Used[dynamic] = fmt.Sprintf("shop/pod-%d", i) }))
 	}
 	if len(events) != 0 {
 		t.Errorf("reports about a dynamic address: %v", events)
 	}
-	set(version(1, func(n *pool.Node) { n.Used[fixed] = "db/web-x" }))
-	set(version(2, func(n *pool.Node) { delete(n.Entries, fixed) }))
+	set(version(1, func(n *pool.NodePool) { n.Used[fixed] = "db/web-x" }))
+	set(version(2, func(n *pool.NodePool) { delete(n.Entries, fixed) }))
 	want := []requeue.Event{
 		{Node: "n", Slots: []string{"db/Deployment/web"}},
 		{Node: "n", Freed: 1, Owners: []string{"db/web-x"}, Slots: []string{"db/Deployment/web"}},

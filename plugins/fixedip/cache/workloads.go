@@ -44,13 +44,13 @@ func newWorkloads(cfg *restclient.Config, kinds identity.Kinds) (*workloads.Stor
 // FollowWorkloads starts the watches of workloads, which end with ctx. The scheduler already has the watches of
 // StatefulSets and ReplicaSets.
 func (c *Cache) FollowWorkloads(ctx context.Context, shared informers.SharedInformerFactory) error {
-	c.Workloads.Tell(c.workloadChanged)
+	c.Workloads.AddHandler(c.workloadChanged)
 	apps := shared.Apps().V1()
-	if err := c.Workloads.Lend(identity.StatefulSets, apps.StatefulSets().Informer()); err != nil {
+	if err := c.Workloads.UseInformer(identity.StatefulSets, apps.StatefulSets().Informer()); err != nil {
 		return err
 	}
 	if c.Kinds.Slots() {
-		if err := c.Workloads.Lend(identity.ReplicaSets, apps.ReplicaSets().Informer()); err != nil {
+		if err := c.Workloads.UseInformer(identity.ReplicaSets, apps.ReplicaSets().Informer()); err != nil {
 			return err
 		}
 	}

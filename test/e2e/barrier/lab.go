@@ -44,7 +44,7 @@ type lab struct {
 	options options
 	cluster *realcluster.Cluster
 	api     client.WithWatch
-	pools   *ciliumpool.Pools
+	pools   *ciliumpool.Client
 	nodes   []*site
 	end     context.CancelFunc
 	running sync.WaitGroup
@@ -146,7 +146,7 @@ func (s *site) patchSpec(ctx context.Context, ipam map[string]any) error {
 
 // get reads the node from the API server. On a busy machine the API server may not answer in time; then it is read
 // again.
-func (s *site) get(ctx context.Context) (pool.Node, error) {
+func (s *site) get(ctx context.Context) (pool.NodePool, error) {
 	for {
 		n, err := s.getOnce(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -156,7 +156,7 @@ func (s *site) get(ctx context.Context) (pool.Node, error) {
 	}
 }
 
-func (s *site) getOnce(ctx context.Context) (pool.Node, error) {
+func (s *site) getOnce(ctx context.Context) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return s.pools.Get(ctx, s.name)

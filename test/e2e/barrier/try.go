@@ -94,7 +94,7 @@ func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 	for _, w := range a.Wrong {
 		fmt.Printf("WRONG: %s, %s: %s\n", s.name, d.name, w)
 	}
-	return a.result, a.edit(ctx, func(n pool.Node, addr netip.Addr) pool.Edit { return n.Set(addr, pool.Entry{}) })
+	return a.result, a.edit(ctx, func(n pool.NodePool, addr netip.Addr) pool.EntryChange { return n.Set(addr, pool.Entry{}) })
 }
 
 func latest(a, b time.Time) time.Time {
@@ -126,17 +126,19 @@ func (a *attempt) withhold(ctx context.Context) error {
 			a.withheld = append(a.withheld, list[rand.IntN(len(list))])
 		}
 	}
-	return a.edit(ctx, func(n pool.Node, addr netip.Addr) pool.Edit { return n.Set(addr, pool.ForOwner(withheldOwner)) })
+	return a.edit(ctx, func(n pool.NodePool, addr netip.Addr) pool.EntryChange {
+		return n.Set(addr, pool.ForOwner(withheldOwner))
+	})
 }
 
 // edit changes the entries of the withheld addresses.
-func (a *attempt) edit(ctx context.Context, change func(pool.Node, netip.Addr) pool.Edit) error {
+func (a *attempt) edit(ctx context.Context, change func(pool.NodePool, netip.Addr) pool.EntryChange) error {
 	for {
 		n, err := a.get(ctx)
 		if err != nil {
 			return err
 		}
-		var edits []pool.Edit
+		var edits []pool.EntryChange
 		for _, addr := range a.withheld {
 			edits = append(edits, change(n, addr))
 		}

@@ -204,14 +204,14 @@ func TestBarrierAgainstCilium(t *testing.T) {
 }
 
 // edit changes one entry.
-func edit(t *testing.T, pools *ciliumpool.Pools, a netip.Addr, to pool.Entry) {
+func edit(t *testing.T, pools *ciliumpool.Client, a netip.Addr, to pool.Entry) {
 	t.Helper()
 	for {
 		n, err := pools.Get(t.Context(), "n")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err = pools.Edit(t.Context(), n, []pool.Edit{n.Set(a, to)}); err == nil {
+		if _, err = pools.Edit(t.Context(), n, []pool.EntryChange{n.Set(a, to)}); err == nil {
 			return
 		} else if !errors.Is(err, ciliumpool.ErrChanged) {
 			t.Fatal(err)
@@ -220,7 +220,7 @@ func edit(t *testing.T, pools *ciliumpool.Pools, a netip.Addr, to pool.Entry) {
 }
 
 // ask writes a probe and returns the answer.
-func ask(t *testing.T, pools *ciliumpool.Pools) agentview.Evidence {
+func ask(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
 	t.Helper()
 	var b agentview.Barrier
 	for b.Probe == (netip.Addr{}) {

@@ -33,7 +33,7 @@ var mutations = []mutation{
 	{"make a new pool without the addresses of running pods", "ipam/core/subnetplan/firstpool.go",
 		"running = slices.Clone(running)", "running = nil"},
 	{"release a record without the live read", "ipam/controller/release/controller.go",
-		"s, ok, err := c.Gatherer.Identity(ctx, reader, key)", "s, ok, err := c.Gatherer.Identity(ctx, reader.cached, key)"},
+		"s, ok, err := c.Gatherer.Identity(callCtx, reader, key)", "s, ok, err := c.Gatherer.Identity(callCtx, reader.cached, key)"},
 	{"release what a pod may have", "ipam/core/reclaim/decide.go",
 		"return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs)", "return v.isHeld && len(v.held.Addrs) == 0"},
 	{"let moved entries expire", "ipam/core/nodepool/cooldown.go",
@@ -41,9 +41,9 @@ var mutations = []mutation{
 	{"trust used: what the agent does not list is free at once", "ipam/core/nodepool/cooldown.go",
 		"due := at.Add(rest)", "due, inUse := at.Add(0*rest), func(netip.Addr) bool { return false }"},
 	{"trust used: take out what is asked for without the agent's consent", "ipam/core/nodepool/handshake.go",
-		"if state != pool.Agreed || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {\n\t\t\tedit.Agreed = true", "if state == pool.OtherState || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {"},
+		"if state != pool.ReadyForRelease || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {\n\t\t\tedit.ReadyForRelease = true", "if state == pool.OtherState || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {"},
 	{"wait for the answer of an agent for ever", "ipam/core/nodepool/handshake.go",
-		"n.AgentsTurn(a) && unanswered(a):", "false:"},
+		"n.AwaitsAgent(a) && unanswered(a):", "false:"},
 	{"move an address without a fence", "ipam/core/pool/move.go",
 		"if !m.Down && n.InUse(a) {", "if false {"},
 	{"let addresses move without an answer of the agent", "ipam/controller/fixedip/evidence.go",
@@ -63,7 +63,7 @@ var mutations = []mutation{
 	{"leave pods alone that have lost their entry", "ipam/core/identity/adopt.go",
 		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
 	{"bind before the claim", "plugins/fixedip/binder/claim.go",
-		"if b.Cache.Ledger.Stands(claim) && (", "if true || ("},
+		"if b.Cache.Ledger.IsClaimed(claim) && (", "if true || ("},
 	{"delete records of pods that are there", "ipam/core/reclaim/decide.go",
 		"case v.Pod != nil:\n\t\treturn false\n\tcase !v.Workload.Exists:", "case !v.Workload.Exists:"},
 	{"claim in one's own ledger alone", "ipam/core/pool/claim.go",
@@ -156,21 +156,29 @@ func verdict(out string) string {
 	return "?"
 }
 
-// try runs the model against the product with the bug. The tree stays as it is.
-func (m mutation) try(root, dir string, checks int) (string, error) {
-	path := filepath.Join(root, m.file)
-	text, err := os.ReadFile(path)
+// apply returns the file with the bug.
+func (m mutation) apply(root string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, m.file))
 	if err != nil {
 		return "", err
 	}
 	if n := strings.Count(string(text), m.from); n != 1 {
 		return "", fmt.Errorf("%s has %q %d times, want once", m.file, m.from, n)
 	}
-	broken := filepath.Join(dir, "broken.go")
-	if err := os.WriteFile(broken, []byte(strings.Replace(string(text), m.from, m.to, 1)), 0o600); err != nil {
+	return strings.Replace(string(text), m.from, m.to, 1), nil
+}
+
+// try runs the model against the product with the bug. The tree stays as it is.
+func (m mutation) try(root, dir string, checks int) (string, error) {
+	text, err := m.apply(root)
+	if err != nil {
 		return "", err
 	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {path: broken}})
+	broken := filepath.Join(dir, "broken.go")
+	if err := os.WriteFile(broken, []byte(text), 0o600); err != nil {
+		return "", err
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, m.file): broken}})
 	if err != nil {
 		return "", err
 	}

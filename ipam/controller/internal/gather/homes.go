@@ -27,7 +27,7 @@ func (g *Gatherer) homes(ctx context.Context, record *v1alpha1.FixedIP) ([]recla
 	}
 	owner := pool.OwnerKey(record.Namespace, record.Spec.PodName)
 	var homes []reclaim.AddressHome
-	for _, kept := range plan.Keeps(record) {
+	for _, kept := range plan.ReservedAddresses(record) {
 		h := reclaim.AddressHome{Addr: kept.Addr}
 		if node, ok := g.Ledger.Home(kept.Addr); ok {
 			h.Node = node
@@ -68,7 +68,7 @@ func (g *Gatherer) rival(ctx context.Context, record *v1alpha1.FixedIP, a netip.
 		return "", err
 	}
 	holds := func(f *v1alpha1.FixedIP) bool {
-		return slices.ContainsFunc(g.Ledger.Held(pool.OwnerKey(f.Namespace, f.Spec.PodName)), func(h ledger.Holding) bool { return slices.Contains(h.Addrs, a) })
+		return slices.ContainsFunc(g.Ledger.Held(pool.OwnerKey(f.Namespace, f.Spec.PodName)), func(h ledger.NodeAddresses) bool { return slices.Contains(h.Addrs, a) })
 	}
 	for _, other := range records {
 		if client.ObjectKeyFromObject(other) != client.ObjectKeyFromObject(record) && reclaim.Precedes(other, record, holds) {

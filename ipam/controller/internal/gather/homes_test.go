@@ -41,8 +41,8 @@ func TestReports(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &Gatherer{Ledger: ledger.New()}
-			n := pool.Node{Name: "n", UID: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{a: c.entry}, Used: map[netip.Addr]string{}}
-			want := reclaim.State{Held: []ledger.Holding{{Node: "n", Addrs: []netip.Addr{a}}}}
+			n := pool.NodePool{Name: "n", UID: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{a: c.entry}, Used: map[netip.Addr]string{}}
+			want := reclaim.State{Held: []ledger.NodeAddresses{{Node: "n", Addrs: []netip.Addr{a}}}}
 			if c.user != "" {
 				n.Used[a] = c.user
 				want.Reported = []netip.Addr{a}

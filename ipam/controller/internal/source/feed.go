@@ -72,8 +72,8 @@ func Request(owner string) []reconcile.Request {
 
 // Identities returns every identity that has a FixedIP, an entry or a marker, each once, for Resync.All.
 func Identities(l *ledger.Ledger) []string {
-	all := l.Named()
-	for _, k := range l.Keepings() {
+	all := l.OwnersAndMoving()
+	for _, k := range l.Reservations() {
 		all = append(all, k.Record, k.Owner)
 	}
 	slices.Sort(all)

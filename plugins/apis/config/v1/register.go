@@ -54,8 +54,8 @@ func SetDefaults(args *FixedIPArgs) {
 	if args.Failover == "" {
 		args.Failover = string(v1alpha1.Wait)
 	}
-	if args.MovableAddresses == nil {
-		args.MovableAddresses = ptr.To(false)
+	if args.AllowAddressMigration == nil {
+		args.AllowAddressMigration = ptr.To(false)
 	}
 	if args.StrictNodes == nil {
 		args.StrictNodes = ptr.To("fixedip.io/strict=true")
@@ -77,8 +77,8 @@ func addConversions(s *runtime.Scheme) error {
 			ClaimBurst:   ptr.Deref(in.ClaimBurst, 0),
 			Failover:     in.Failover,
 
-			MovableAddresses: ptr.Deref(in.MovableAddresses, false),
-			StrictNodes:      ptr.Deref(in.StrictNodes, ""),
+			AllowAddressMigration: ptr.Deref(in.AllowAddressMigration, false),
+			StrictNodes:           ptr.Deref(in.StrictNodes, ""),
 		}
 		for _, k := range in.Workloads {
 			out.Workloads = append(out.Workloads, identity.Kind{APIGroup: k.APIGroup, Kind: k.Kind, Identity: identity.Form(k.Identity), Enabled: identity.Enabling(k.Enabled)})
@@ -96,8 +96,8 @@ func addConversions(s *runtime.Scheme) error {
 			ClaimBurst:   &in.ClaimBurst,
 			Failover:     in.Failover,
 
-			MovableAddresses: &in.MovableAddresses,
-			StrictNodes:      &in.StrictNodes,
+			AllowAddressMigration: &in.AllowAddressMigration,
+			StrictNodes:           &in.StrictNodes,
 		}
 		for _, k := range in.Workloads {
 			out.Workloads = append(out.Workloads, WorkloadKind{APIGroup: k.APIGroup, Kind: k.Kind, Identity: string(k.Identity), Enabled: string(k.Enabled)})

@@ -36,7 +36,7 @@ type FixedIPArgs struct {
 	// allowAddressMigration tells that an address may be on another node than the one whose subnet it is in. Set it to
 	// true if Cilium runs in tunnel mode, or if addresses are advertised one by one. With native routing by subnets an
 	// address that migrated could not be reached. Default: false, and then nothing migrates.
-	MovableAddresses *bool `json:"allowAddressMigration,omitempty"`
+	AllowAddressMigration *bool `json:"allowAddressMigration,omitempty"`
 	// strictNodes is a label selector. On the nodes that it selects, every pod that this scheduler places gets an address
 	// of its own, fixed or not; empty: there are no such nodes. It has to be the same as the controller's --strict-nodes.
 	// Default: fixedip.io/strict=true.

@@ -36,8 +36,8 @@ func (in *FixedIPArgs) DeepCopyInto(out *FixedIPArgs) {
 		*out = new(int32)
 		**out = **in
 	}
-	if in.MovableAddresses != nil {
-		in, out := &in.MovableAddresses, &out.MovableAddresses
+	if in.AllowAddressMigration != nil {
+		in, out := &in.AllowAddressMigration, &out.AllowAddressMigration
 		*out = new(bool)
 		**out = **in
 	}
