@@ -195,10 +195,10 @@ func (w *world) scale(name string, replicas int32) {
 // wanted has a workload have as many pods as it may.
 func (w *world) wanted(name string) {
 	if _, ok := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+name); !ok {
-		w.newSet(name, int32(most(name)), nil)
+		w.newSet(name, int32(w.most(name)), nil)
 		return
 	}
-	w.scale(name, int32(most(name)))
+	w.scale(name, int32(w.most(name)))
 }
 
 // crowd has all workloads that there are, and jobs, want addresses.

@@ -149,7 +149,7 @@ func (w *world) plots() []deed {
 					_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 					for _, other := range sets {
 						if other.Name != s.Name {
-							change(w.server, statefulSets, keyOf(other), "user", func(o *appsv1.StatefulSet) { o.Spec.Replicas = ptr.To(int32(most(o.Name))) })
+							change(w.server, statefulSets, keyOf(other), "user", func(o *appsv1.StatefulSet) { o.Spec.Replicas = ptr.To(int32(w.most(o.Name))) })
 						}
 					}
 					for range 2 {

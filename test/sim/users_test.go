@@ -43,7 +43,7 @@ func (w *world) userDeeds() []deed {
 		}
 		add("delete: StatefulSet "+s.Name, func() { _ = w.server.remove(statefulSets, keyOf(s), nil, true, "user") })
 		add("orphan: StatefulSet "+s.Name, func() { w.orphan(s) })
-		add("scale: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(w.choose(1 + most(s.Name)))) }))
+		add("scale: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Spec.Replicas = ptr.To(int32(w.choose(1 + w.most(s.Name)))) }))
 		add("roll: StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) {
 			w.rolls++
 			s.Spec.Template.Labels = map[string]string{templateHash: fmt.Sprint(w.rolls)}
@@ -160,18 +160,21 @@ func (w *world) policy() map[string]string {
 	return a
 }
 
-// most are how many pods a workload may have. One of them is big enough that nodes run out of addresses that nobody
-// has had, and small enough that all find room in the end.
-func most(name string) int {
-	if name == "c" {
-		return 8
+// most is how many pods a workload may have. One of them is big enough that nodes run out of addresses that no pod
+// has had, and small enough that all pods get an address in the end, beside the ReplicaSet if there is one.
+func (w *world) most(name string) int {
+	switch {
+	case name != "c":
+		return 3
+	case w.setup.slots:
+		return 5
 	}
-	return 3
+	return 8
 }
 
 func (w *world) makeSet(name string) {
 	s := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: w.policy()}}
-	s.Spec.Replicas = ptr.To(int32(1 + w.choose(most(name))))
+	s.Spec.Replicas = ptr.To(int32(1 + w.choose(w.most(name))))
 	s.Spec.Template.Labels = map[string]string{templateHash: "0"}
 	if w.choose(4) == 3 {
 		if a := w.someAddress(); a != "" {
