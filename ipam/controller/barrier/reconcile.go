@@ -34,7 +34,7 @@ func (s *Service) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		s.mu.Unlock()
 		return reconcile.Result{}, nil
 	}
-	maps.DeleteFunc(n.answers, func(_ string, a answer) bool { return s.clock.Since(a.at) >= remembered })
+	maps.DeleteFunc(n.answers, func(_ string, a agentview.Evidence) bool { return s.clock.Since(a.At) >= remembered })
 	s.drop(req.Name)
 	barrier, open := n.barrier, n.open()
 	s.mu.Unlock()
@@ -67,8 +67,9 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 	switch got {
 	case agentview.Complete:
 		at := s.clock.Now()
+		evidence.At = at
 		for key, q := range n.asked {
-			n.answers[key] = answer{evidence, at}
+			n.answers[key] = evidence
 			done = append(done, q)
 		}
 		metrics.BarrierAnswered(at.Sub(n.began))

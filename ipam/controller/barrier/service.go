@@ -58,7 +58,7 @@ type node struct {
 	// waiting are the questions for which no probe has been written yet, asked are those that the barrier under way
 	// serves. Key: the question. A question is in one of waiting, asked and answers.
 	waiting, asked map[string]question
-	answers        map[string]answer
+	answers        map[string]agentview.Evidence
 	// barrier is the one under way; nil: none.
 	barrier *agentview.Barrier
 	// began is when the oldest question was asked that has no answer yet, and reported means that this has been
@@ -73,12 +73,6 @@ type node struct {
 type question struct {
 	// notify is called when there is one.
 	notify func()
-}
-
-// answer waits for the controller that asked.
-type answer struct {
-	evidence agentview.Evidence
-	at       time.Time
 }
 
 // New returns a Service without questions.
@@ -115,11 +109,11 @@ func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, 
 	defer s.mu.Unlock()
 	n := s.nodes[nodeName]
 	if n == nil {
-		n = &node{waiting: map[string]question{}, asked: map[string]question{}, answers: map[string]answer{}}
+		n = &node{waiting: map[string]question{}, asked: map[string]question{}, answers: map[string]agentview.Evidence{}}
 		s.nodes[nodeName] = n
 	}
 	if a, ok := n.answers[key]; ok {
-		return a.evidence, true
+		return a, true
 	}
 	if _, asked := n.asked[key]; asked {
 		n.asked[key] = question{notify}

@@ -42,7 +42,8 @@ const (
 	// wait.
 	parallelFinishes = 4
 	whileFinishing   = 100 * time.Millisecond
-	// whileUnproved is how long an action waits whose evidence was not enough: most often for a pod without an address.
+	// whileUnproved is how long an action waits at least whose evidence was not enough: most often for a pod without an
+	// address.
 	whileUnproved = 5 * time.Second
 )
 
@@ -163,7 +164,7 @@ func (c *Controller) reconcileIdentity(ctx context.Context, req reconcile.Reques
 		return reconcile.Result{RequeueAfter: whileFinishing}, nil
 	case errors.Is(err, errUnproved):
 		klog.FromContext(ctx).V(2).Info("Action waits", "action", a.Type, "err", err)
-		return requeue.BeforeResync(whileUnproved, c.ResyncPeriod), nil
+		return requeue.BeforeResync(c.lookAgain(err), c.ResyncPeriod), nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("%s of %s: %w", a.Type, req, err)
 	case a.Type == reclaim.FenceTarget:
@@ -202,7 +203,7 @@ func (c *Controller) reconcileSlots(ctx context.Context, req reconcile.Request) 
 			after = min(after, whileFinishing)
 		case errors.Is(err, errUnproved):
 			klog.FromContext(ctx).V(2).Info("Action waits", "action", a.Type, "pod", states[i].Holder, "err", err)
-			after = min(after, whileUnproved)
+			after = min(after, c.lookAgain(err))
 		case err != nil:
 			failed = append(failed, fmt.Errorf("%s of the slot of %s, held by pod %s: %w", a.Type, req, states[i].Holder, err))
 		}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,6 +25,26 @@ import (
 // errUnproved is the error of an action that needs evidence, if the agent has answered and the answer does not prove
 // enough. That may change without an event for the identity.
 var errUnproved = errors.New("not proved yet")
+
+// unproved is an errUnproved with its reason.
+type unproved struct {
+	why string
+	// answered is when the agent answered.
+	answered time.Time
+}
+
+func (u *unproved) Error() string { return u.why + ": " + errUnproved.Error() }
+func (u *unproved) Unwrap() error { return errUnproved }
+
+// lookAgain is how long to wait until the pods of the node are read again. It doubles each time: a pod that cannot start
+// has no address for hours.
+func (c *Controller) lookAgain(err error) time.Duration {
+	after := whileUnproved
+	if u := (*unproved)(nil); errors.As(err, &u) {
+		after = max(after, c.Clock.Since(u.answered))
+	}
+	return after
+}
 
 // prove returns nil if the agent of the node has confirmed what the action needs. asked is true if it has not answered
 // yet; again is queued when it has.
@@ -49,7 +70,7 @@ func (c *Controller) prove(ctx context.Context, again reconcile.Request, key typ
 				// list the address any more.
 				c.Agents.Forget(a.Node, question)
 			}
-			return false, fmt.Errorf("%s: %w", v.Why, errUnproved)
+			return false, &unproved{why: v.Why, answered: evidence.At}
 		}
 	}
 	return false, nil

@@ -126,6 +126,10 @@ func TestJudge(t *testing.T) {
 			pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.Verdict{State: agentview.Clear},
 		},
+		"a pod has not reported its address, and the agent lists this one for the asker": {
+			entries: owned, owner: owner, used: map[netip.Addr]string{address: owner}, pods: []agentview.Pod{{Owner: "default/other"}},
+			want: agentview.Verdict{State: agentview.Clear},
+		},
 		"the pool offers it": {
 			entries: entry(pool.Entry{}), want: agentview.Verdict{Why: "the pool of node node-1 offers 10.240.1.7 to any pod"},
 		},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -21,6 +22,8 @@ type Evidence struct {
 	Entries    map[netip.Addr]pool.Entry
 	// Used are the addresses that the agent had allocated when it answered. Value: the owner.
 	Used map[netip.Addr]string
+	// At is when the answer was read.
+	At time.Time
 }
 
 // Pod is a pod that is bound to the node, as the API server shows it.
@@ -63,11 +66,13 @@ type Verdict struct {
 // A pod counts as a user if the agent lists the address for it, if its status has the address (the agent may have lost
 // it, Cilium facts 13 and 30), or if the entry names it: a pod that was bound a moment ago gets the address from the agent
 // without another write. A pod that has not reported an address may have any that the pool offered when it started, so
-// that nothing is known until it reports, unless the pool has another address for it.
+// that nothing is known until it reports, unless the pool has another address for it, or the agent lists this address for
+// owner: it gives no address to two pods.
 func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
 		return Verdict{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
 	}
+	_, listed := e.Used[a]
 	entry, exists := e.Entries[a]
 	for _, p := range pods {
 		switch {
@@ -79,7 +84,7 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
 		}
 	}
 	for _, p := range pods {
-		if !p.Stopped && p.Owner != owner && len(p.Addrs) == 0 && !e.ownsOther(p.Owner, a) {
+		if !listed && !p.Stopped && p.Owner != owner && len(p.Addrs) == 0 && !e.ownsOther(p.Owner, a) {
 			return Verdict{Why: fmt.Sprintf("pod %s on node %s has not reported its address, which may be %s", p.Owner, e.Node, a)}
 		}
 	}
