@@ -52,14 +52,14 @@ func TestAdoptedAsItWent(t *testing.T) {
 				if _, err := w.server.create(ciliumNodes, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, "user"); err != nil {
 					t.Fatal(err)
 				}
-				box := &sandbox{uid: "old", key: owner, ip: ip}
+				box := &sandbox{uid: "old", key: owner, ips: []string{ip}}
 				w.machines[0].boxes[box.uid] = box
 				time.Sleep(10 * time.Second)
 				sent := &call{begun: time.Now().Add(-c.went)}
 				if delete(w.machines[0].boxes, box.uid); !c.left {
 					w.letGo(w.machines[0], box)
 				}
-				w.machine(c.other).boxes["new"] = &sandbox{uid: "new", key: "db/job4", ip: ip}
+				w.machine(c.other).boxes["new"] = &sandbox{uid: "new", key: "db/job4", ips: []string{ip}}
 
 				w.server.serving = sent
 				write(owner)

@@ -14,6 +14,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/test/sim/agent"
 )
 
 // atRest looks at the whole once nothing goes on any more: all have what they should, and nothing is left
@@ -49,7 +50,7 @@ func (c *checks) atRest() {
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
 				// One that nobody would make again, or that opts out, or to which a person has promised another address
 				// meanwhile, runs on with what it has: see podAtRest.
-				runs := exists && pod.Status.PodIP == ip &&
+				runs := exists && runsWithAny(pod, []string{ip}) &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
 				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
 					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
@@ -110,7 +111,7 @@ func (c *checks) inUse(ip string) bool {
 // toldOf tells whether the status of a pod has an address. One that waits for an address on a full node that was rebooted
 // has the one from before there.
 func (c *checks) toldOf(ip string) bool {
-	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && pod.Status.PodIP == ip })
+	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && runsWithAny(pod, []string{ip}) })
 }
 
 // mayClaim tells whether an entry without a FixedIP stands for a pod that may come: one that was scaled
@@ -125,8 +126,13 @@ func (c *checks) mayClaim(owner string) bool {
 // nobody else can say which.
 func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
-		return c.byUser[r.UID] && keyOf(r) != keyOf(pod) && slices.Contains(r.Spec.IPs, pod.Status.PodIP)
+		return c.byUser[r.UID] && keyOf(r) != keyOf(pod) && runsWithAny(pod, r.Spec.IPs)
 	})
+}
+
+// runsWithAny tells whether the status of a pod has one of the addresses.
+func runsWithAny(pod *corev1.Pod, ips []string) bool {
+	return slices.ContainsFunc(pod.Status.PodIPs, func(has corev1.PodIP) bool { return slices.Contains(ips, has.IP) })
 }
 
 // hasOther tells whether another pod than that of the key runs with an address.
@@ -140,15 +146,21 @@ func (c *checks) hasOther(ip, key string) bool {
 // as there are addresses. Who places ordinary pods does not know of that.
 func (c *checks) full(node string) bool {
 	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, node)
-	dynamic := 0
-	if ok {
-		for _, e := range cn.Spec.IPAM.Pool {
-			if e.Owner == "" {
-				dynamic++
+	if !ok {
+		return false
+	}
+	return slices.ContainsFunc(c.w.setup.families(), func(v6 bool) bool {
+		dynamic, entries := 0, 0
+		for ip, e := range cn.Spec.IPAM.Pool {
+			if agent.IsIPv6(ip) == v6 {
+				entries++
+				if e.Owner == "" {
+					dynamic++
+				}
 			}
 		}
-	}
-	return dynamic >= 7 || ok && len(cn.Spec.IPAM.Pool) >= 14
+		return dynamic >= 7 || entries >= 14
+	})
 }
 
 // podAtRest is invariant 3 for one pod.
@@ -169,7 +181,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	if pod.Status.PodIP == "" && (!fixed || adopted || c.bare[pod.UID]) && c.full(pod.Spec.NodeName) {
 		return
 	}
-	if pod.Status.PodIP == "" {
+	if len(pod.Status.PodIPs) != len(c.w.setup.families()) {
 		c.violate("no end: pod %s has no address on %s", key, pod.Spec.NodeName)
 		return
 	}
@@ -196,12 +208,14 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		// A person has promised it what another pod has: one of the two has to go, and nobody else can say which.
 		return
 	}
-	if !slices.Contains(r.Spec.IPs, pod.Status.PodIP) {
-		c.violate("sticky: pod %s runs with %s, and %v is kept for it", key, pod.Status.PodIP, r.Spec.IPs)
-	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
-	if cn == nil || cn.Spec.IPAM.Pool[pod.Status.PodIP].Owner != key {
-		c.violate("durable: pod %s runs with %s, and the pool of %s does not have it for it", key, pod.Status.PodIP, pod.Spec.NodeName)
+	for _, has := range pod.Status.PodIPs {
+		if !slices.Contains(r.Spec.IPs, has.IP) {
+			c.violate("sticky: pod %s runs with %s, and %v is kept for it", key, has.IP, r.Spec.IPs)
+		}
+		if cn == nil || cn.Spec.IPAM.Pool[has.IP].Owner != key {
+			c.violate("durable: pod %s runs with %s, and the pool of %s does not have it for it", key, has.IP, pod.Spec.NodeName)
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/test/sim/agent"
 )
 
 // checks hold what happens against the invariants of the design, write by write. They share no code with
@@ -187,7 +188,7 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	for _, m := range c.w.machines {
 		for _, b := range m.boxes {
 			switch {
-			case b.ip != ip:
+			case !slices.Contains(b.ips, ip):
 			case b.key != owner:
 				c.violate("no hijack: %s on %s is given to %s while pod %s runs with it on %s", ip, node, owner, b.key, m.name)
 			case m.name != node:
@@ -202,9 +203,10 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	if has := m.allocatedTo(ip); has != "" && has != owner {
 		c.violate("no hijack: %s on %s is given to %s while the agent has it allocated to %s", ip, node, owner, has)
 	}
-	if slices.Contains(m.ipam.Offered(), ip) && adopted {
+	offered := slices.Contains(m.ipam.Offered(agent.IsIPv6(ip)), ip)
+	if offered && adopted {
 		c.w.stats["adopted as its pod went"]++
-	} else if slices.Contains(m.ipam.Offered(), ip) {
+	} else if offered {
 		c.violate("no hijack: %s on %s is given to %s while the agent offers it to anybody", ip, node, owner)
 	}
 }
@@ -224,7 +226,11 @@ func (c *checks) takenOver(r running) bool {
 }
 
 // letGo is told of every sandbox that ends.
-func (c *checks) letGo(on *machine, b *sandbox) { c.parted[running{on.name, b.ip, b.key}] = time.Now() }
+func (c *checks) letGo(on *machine, b *sandbox) {
+	for _, ip := range b.ips {
+		c.parted[running{on.name, ip, b.key}] = time.Now()
+	}
+}
 
 // checkBind is that the claim comes before the bind. It counts the pods that rely on an entry that is gone by then.
 func (c *checks) checkBind(e event, by string) {
@@ -263,7 +269,7 @@ func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	for _, m := range c.w.machines {
 		for _, b := range m.boxes {
 			switch {
-			case b.ip != ip || b.uid == pod.UID:
+			case b.uid == pod.UID || !slices.Contains(b.ips, ip):
 			case b.key != keyOf(pod):
 				c.violate("unique: pod %s on %s runs with %s, and so does pod %s on %s", keyOf(pod), on.name, ip, b.key, m.name)
 			case m != on:
@@ -325,7 +331,7 @@ func (c *checks) checkGoing(r *v1alpha1.FixedIP, by string) {
 		c.violate("durable: FixedIP %s is deleted by %s, and its workload, which has no such replica, retains it", r.Name, by)
 	}
 	if pod, ok := one[*corev1.Pod](c.w.server, pods, keyOf(r)); ok && metav1.GetControllerOfNoCopy(pod) == nil && pod.DeletionTimestamp == nil &&
-		pod.CreationTimestamp.Time.Before(asked) && slices.Contains(r.Spec.IPs, pod.Status.PodIP) && pod.Annotations[identity.AnnotationEnabled] == "" && !exists {
+		pod.CreationTimestamp.Time.Before(asked) && runsWithAny(pod, r.Spec.IPs) && pod.Annotations[identity.AnnotationEnabled] == "" && !exists {
 		c.violate("durable: FixedIP %s is deleted by %s, and a person has kept its pod, which runs with it", r.Name, by)
 	}
 	if included && since.Before(asked) && failover != v1alpha1.Reassign {

@@ -43,14 +43,20 @@ import (
 // (unheard) frees an address that a pod may still have there, which was deleted by force: see docs/project/proof.md.
 const coolDown = time.Minute
 
-// clusterPool is small: subnets run out, and so do the addresses in them.
-var clusterPool = address.ClusterPool{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}
+// clusterPools are small: subnets run out, and so do the addresses in them.
+func (s setup) clusterPools() []address.ClusterPool {
+	pools := []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}}
+	if s.dual {
+		pools = append(pools, address.ClusterPool{CIDR: netip.MustParsePrefix("fd00::/121"), MaskSize: 124})
+	}
+	return pools
+}
 
 func controllerConfig(s setup) ipamconfig.Config {
 	verify := conformance.DefaultConfig()
 	verify.Endpoints = false
 	return ipamconfig.Config{
-		ClusterPools:       []address.ClusterPool{clusterPool},
+		ClusterPools:       s.clusterPools(),
 		SubnetSource:       ipamconfig.ClusterPool,
 		SubnetPolicy:       subnetplan.Inherit,
 		SubnetHold:         2 * time.Minute,

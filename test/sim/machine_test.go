@@ -68,15 +68,22 @@ type machine struct {
 	startsAfter, tellsAfter, reportsAfter, seesAfter time.Time
 	// remade: the CiliumNode was deleted since the agent last started.
 	remade bool
-	// own are the addresses of the node itself, as they are on its disk. Key: router, health.
-	own map[string]string
+	// own are the addresses of the node itself, as they are on its disk. Key: router or health, and whether it is of IPv6.
+	own map[ownKey]string
+}
+
+type ownKey struct {
+	owner string
+	v6    bool
 }
 
 // sandbox is the network of one pod.
 type sandbox struct {
 	uid types.UID
-	// key is the owner under which the address was asked for.
-	key, ip string
+	// key is the owner under which the addresses were asked for.
+	key string
+	// ips has one address of each family.
+	ips []string
 	// held: the allocator knows of it. told: the pod's status says so.
 	held, told bool
 }
@@ -85,7 +92,7 @@ var nodeOwners = []string{"router", "health"}
 
 func (w *world) newMachine() *machine {
 	w.machinesMade++
-	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), pods: map[string]*corev1.Pod{}, boxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[string]string{}}
+	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), pods: map[string]*corev1.Pod{}, boxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[ownKey]string{}}
 	m.nextPod, m.nextNode = len(w.server.history[pods]), len(w.server.history[ciliumNodes])
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name}}
 	if w.setup.strict && w.machinesMade%2 == 0 {
@@ -129,10 +136,12 @@ func (m *machine) agentUp() {
 // makeCiliumNode creates the CiliumNode with the addresses that the agent knows to be the node's own.
 func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: m.name, OwnerReferences: []metav1.OwnerReference{owner}}}
-	if ip := m.own["router"]; ip != "" {
-		cn.Spec.Addresses = []ciliumv2.NodeAddress{{Type: addressing.NodeCiliumInternalIP, IP: ip}}
+	for _, v6 := range m.w.setup.families() {
+		if ip := m.own[ownKey{"router", v6}]; ip != "" {
+			cn.Spec.Addresses = append(cn.Spec.Addresses, ciliumv2.NodeAddress{Type: addressing.NodeCiliumInternalIP, IP: ip})
+		}
 	}
-	cn.Spec.HealthAddressing.IPv4 = m.own["health"]
+	cn.Spec.HealthAddressing.IPv4, cn.Spec.HealthAddressing.IPv6 = m.own[ownKey{"health", false}], m.own[ownKey{"health", true}]
 	if _, err := m.w.server.create(ciliumNodes, cn, "agent "+m.name); err != nil {
 		panic(err)
 	}
@@ -171,31 +180,62 @@ func (m *machine) reported() bool {
 
 // agentStarted ends the start once the pool is large enough.
 func (m *machine) agentStarted() bool {
-	if m.ipam.Node == nil || len(m.ipam.Node.Spec.IPAM.Pool) < minPool {
+	if !m.poolIsLarge() {
 		return false
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
 		b := m.boxes[uid]
-		b.held = m.ipam.Take(b.ip, b.key+" [restored]") == nil
-		if pod, ok := one[*corev1.Pod](m.w.server, pods, b.key); m.remade && !b.held && ok && pod.UID == uid && pod.Status.PodIP == b.ip && m.w.hasHome(b.ip) {
-			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ip)
+		b.held = m.restore(b)
+		if pod, ok := one[*corev1.Pod](m.w.server, pods, b.key); m.remade && !b.held && ok && pod.UID == uid && b.told && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
+			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ips)
 		}
 	}
 	m.remade = false
 	for _, owner := range nodeOwners {
-		if ip := m.own[owner]; ip != "" && m.ipam.Take(ip, owner) == nil {
-			continue
+		for _, v6 := range m.w.setup.families() {
+			if ip := m.own[ownKey{owner, v6}]; ip != "" && m.ipam.Take(ip, owner) == nil {
+				continue
+			}
+			ip, err := m.ipam.Next(owner, v6)
+			if err != nil {
+				// It exits and is started again.
+				m.ipam, m.restartAt = nil, time.Now().Add(restartAfter)
+				return true
+			}
+			m.own[ownKey{owner, v6}] = ip
 		}
-		ip, err := m.ipam.Next(owner)
-		if err != nil {
-			// It exits and is started again.
-			m.ipam, m.restartAt = nil, time.Now().Add(restartAfter)
-			return true
-		}
-		m.own[owner] = ip
 	}
 	m.ready, m.dirty, m.wroteAt = true, true, time.Time{}
 	return true
+}
+
+// poolIsLarge tells whether the pool is large enough for an agent to start.
+func (m *machine) poolIsLarge() bool {
+	if m.ipam.Node == nil {
+		return false
+	}
+	n := map[bool]int{}
+	for ip := range m.ipam.Node.Spec.IPAM.Pool {
+		n[agent.IsIPv6(ip)]++
+	}
+	return !slices.ContainsFunc(m.w.setup.families(), func(v6 bool) bool { return n[v6] < minPool })
+}
+
+// restore has the allocator know the addresses of a sandbox again: all of them, or none.
+func (m *machine) restore(b *sandbox) bool {
+	for i, ip := range b.ips {
+		if m.ipam.Take(ip, b.key+" [restored]") != nil {
+			m.release(b.ips[:i])
+			return false
+		}
+	}
+	return true
+}
+
+func (m *machine) release(ips []string) {
+	for _, ip := range ips {
+		_ = m.ipam.Release(ip)
+	}
 }
 
 func (m *machine) agentDown() { m.ipam, m.ready, m.dirty = nil, false, false }
@@ -253,7 +293,7 @@ func (m *machine) deeds(now time.Time) []deed {
 			} else if _, ok := one[*ciliumv2.CiliumNode](m.w.server, ciliumNodes, m.name); !ok && m.ipam.Node == nil && m.remade {
 				add("agent makes its CiliumNode again", m.remakeCiliumNode)
 			}
-			if !m.ready && m.ipam.Node != nil && len(m.ipam.Node.Spec.IPAM.Pool) >= minPool {
+			if !m.ready && m.poolIsLarge() {
 				add("agent is ready", func() { m.agentStarted() })
 			}
 			if m.labels < maxLabels && m.unreported() {
@@ -346,23 +386,31 @@ func (m *machine) report() {
 // start is the CNI ADD.
 func (m *machine) start(pod *corev1.Pod) {
 	owner := keyOf(pod)
-	ip, err := m.ipam.Next(owner)
-	if err != nil {
-		m.w.tell("  %s has no address for pod %s", m.name, owner)
-		m.retryAt[pod.UID] = time.Now().Add(addRetry)
-		return
+	var ips []string
+	for _, v6 := range m.w.setup.families() {
+		ip, err := m.ipam.Next(owner, v6)
+		if err != nil {
+			m.w.tell("  %s has no address for pod %s", m.name, owner)
+			m.release(ips)
+			m.retryAt[pod.UID] = time.Now().Add(addRetry)
+			return
+		}
+		ips = append(ips, ip)
 	}
-	m.w.tell("  pod %s (%s) gets %s on %s", owner, pod.UID, ip, m.name)
-	m.boxes[pod.UID] = &sandbox{uid: pod.UID, key: owner, ip: ip, held: true}
+	m.w.tell("  pod %s (%s) gets %s on %s", owner, pod.UID, strings.Join(ips, " and "), m.name)
+	m.boxes[pod.UID] = &sandbox{uid: pod.UID, key: owner, ips: ips, held: true}
 	m.dirty = true
-	m.w.started(m, pod, ip)
+	for _, ip := range ips {
+		m.w.started(m, pod, ip)
+	}
 }
 
 // stop takes the containers down, and is the CNI DEL.
 func (m *machine) stop(b *sandbox) {
 	delete(m.boxes, b.uid)
 	m.w.letGo(m, b)
-	if b.held && m.ipam != nil && m.ipam.Release(b.ip) == nil {
+	if b.held && m.ipam != nil {
+		m.release(b.ips)
 		m.dirty = true
 	}
 }
@@ -374,7 +422,10 @@ func (m *machine) told(pod *corev1.Pod, b *sandbox) {
 		return
 	}
 	change(m.w.server, pods, keyOf(pod), "kubelet", func(p *corev1.Pod) {
-		p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = corev1.PodRunning, b.ip, []corev1.PodIP{{IP: b.ip}}
+		p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = corev1.PodRunning, b.ips[0], nil
+		for _, ip := range b.ips {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+		}
 	})
 }
 
@@ -420,7 +471,7 @@ func (m *machine) relist() {
 func (m *machine) uses(ip string) []string {
 	var keys []string
 	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
-		if m.boxes[uid].ip == ip {
+		if slices.Contains(m.boxes[uid].ips, ip) {
 			keys = append(keys, m.boxes[uid].key)
 		}
 	}

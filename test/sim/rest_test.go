@@ -104,10 +104,12 @@ func (w *world) obey() bool {
 		if !w.strangers[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod.Annotations) {
 			continue
 		}
-		if owner := w.keptFor(pod.Status.PodIP); owner != "" && owner != keyOf(pod) {
-			w.tell("** a person deletes %s, which has the address of %s", keyOf(pod), owner)
-			w.deletePod(pod, "user")
-			return true
+		for _, has := range pod.Status.PodIPs {
+			if owner := w.keptFor(has.IP); owner != "" && owner != keyOf(pod) {
+				w.tell("** a person deletes %s, which has the address of %s", keyOf(pod), owner)
+				w.deletePod(pod, "user")
+				return true
+			}
 		}
 	}
 	return false

@@ -84,7 +84,7 @@ func (w *world) startScheduler() *scheduler {
 		s.factory.InformerFor(k.make(), func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer { return s.process.informer(k) })
 	}
 	args := &config.FixedIPArgs{
-		IPFamilies:            []string{"IPv4"},
+		IPFamilies:            w.setup.ipFamilies(),
 		ClaimTimeout:          metav1.Duration{Duration: 10 * time.Second},
 		ClaimQPS:              100,
 		ClaimBurst:            200,

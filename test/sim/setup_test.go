@@ -19,21 +19,39 @@ type setup struct {
 	slots bool
 	// strict: every second node is a strict node.
 	strict bool
+	// dual: addresses of both families.
+	dual bool
 	// adoption: the controller adopts pods of the default scheduler that have a label.
 	adoption bool
 }
 
 func drawSetup(from *rand.Rand) setup {
-	return setup{slots: from.IntN(2) == 0, strict: from.IntN(4) == 0, adoption: from.IntN(4) == 0}
+	return setup{slots: from.IntN(2) == 0, strict: from.IntN(4) == 0, adoption: from.IntN(4) == 0, dual: from.IntN(3) == 0}
 }
 
 // count counts the runs with each part of the setup.
 func (s setup) count(stats map[string]int) {
-	for name, set := range map[string]bool{"slots": s.slots, "strict nodes": s.strict, "adoption by a selector": s.adoption} {
+	for name, set := range map[string]bool{"slots": s.slots, "strict nodes": s.strict, "adoption by a selector": s.adoption, "dual stack": s.dual} {
 		if set {
 			stats["setup: "+name]++
 		}
 	}
+}
+
+// families are those that pods get addresses of. Value: whether it is IPv6.
+func (s setup) families() []bool {
+	if s.dual {
+		return []bool{false, true}
+	}
+	return []bool{false}
+}
+
+// ipFamilies are the same for the scheduler.
+func (s setup) ipFamilies() []string {
+	if s.dual {
+		return []string{"IPv4", "IPv6"}
+	}
+	return []string{"IPv4"}
 }
 
 // workloads are the kinds of workloads that the product has to know beside StatefulSets.

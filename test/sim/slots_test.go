@@ -200,7 +200,7 @@ func (c *checks) checkSlotGoing(r *v1alpha1.FixedIP, by string) {
 		c.violate("durable: FixedIP %s of a slot is deleted by %s, and its ReplicaSet retains it", r.Name, by)
 	}
 	pod, ok := one[*corev1.Pod](c.w.server, pods, r.Namespace+"/"+r.Spec.PodName)
-	if ok && pod.DeletionTimestamp == nil && slices.Contains(r.Spec.IPs, pod.Status.PodIP) && failover != string(v1alpha1.Reassign) {
+	if ok && pod.DeletionTimestamp == nil && runsWithAny(pod, r.Spec.IPs) && failover != string(v1alpha1.Reassign) {
 		c.violate("durable: FixedIP %s of a slot is deleted by %s, and pod %s runs with it", r.Name, by, keyOf(pod))
 	}
 }

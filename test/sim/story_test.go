@@ -58,7 +58,7 @@ func aspects(o client.Object) map[string]string {
 			a["node"] = o.Spec.NodeName
 		}
 		if o.Status.PodIP != "" {
-			a["ip"] = o.Status.PodIP
+			a["ip"] = fmt.Sprint(o.Status.PodIPs)
 		}
 	case *corev1.Node:
 		for _, t := range o.Spec.Taints {

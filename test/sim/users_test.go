@@ -132,8 +132,7 @@ func (w *world) unlisted(pod *corev1.Pod) bool {
 	if box == nil {
 		return false
 	}
-	_, listed := cn.Status.IPAM.Used[box.ip]
-	return !listed
+	return slices.ContainsFunc(box.ips, func(ip string) bool { return cn.Status.IPAM.Used[ip].Owner == "" })
 }
 
 // blind has the schedulers see no more of pools and records, for a while.
@@ -315,7 +314,7 @@ func (w *world) writeEntry(node string) {
 	if _, exists := one[*v1alpha1.FixedIP](w.server, fixedIPs, namespace+"/"+name); exists {
 		return
 	}
-	a := mustPrefix(cn.Spec.IPAM.PodCIDRs[0]).Addr()
+	a := mustPrefix(cn.Spec.IPAM.PodCIDRs[w.choose(len(cn.Spec.IPAM.PodCIDRs))]).Addr()
 	for range 1 + w.choose(14) {
 		a = a.Next()
 	}

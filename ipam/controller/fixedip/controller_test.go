@@ -83,6 +83,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 	fixed := controllertest.Record(0, false)
 	mine := pool.OwnedEntry("db", "web-0", "StatefulSet", "web")
 	confirmed := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: mine}}
+	adopted := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: {Kind: pool.Owned, Owner: "db/web-0", Since: 1}}}
 	used := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: mine}, Used: map[netip.Addr]string{a: "db/web-0"}}
 	starting := controllertest.Pod(1)
 	starting.Spec.NodeName, starting.Status.PodIPs = "n", nil
@@ -100,7 +101,8 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 		"the agent has not answered":                    {record: slot, action: vacate, want: slot.Status},
 		"the agent lists the address":                   {record: slot, evidence: used, action: vacate, want: slot.Status, err: errUnproved},
 		"the pod is still there":                        {record: slot, pods: controllertest.Objects(controllertest.Pod(0)), evidence: confirmed, action: vacate, want: slot.Status, err: errUnproved},
-		"a pod that has not reported its address":       {record: slot, pods: controllertest.Objects(starting), evidence: confirmed, action: vacate, want: slot.Status, err: errUnproved},
+		"a pod that has not reported its address":       {record: slot, pods: controllertest.Objects(starting), evidence: adopted, action: vacate, want: slot.Status, err: errUnproved},
+		"a pod that cannot have the address":            {record: slot, pods: controllertest.Objects(starting), evidence: confirmed, action: vacate, want: vacate.Status},
 		"addresses may move":                            {record: fixed, evidence: confirmed, action: allow, want: allow.Status},
 		"addresses that are used may not":               {record: fixed, evidence: used, action: allow, want: fixed.Status, err: errUnproved},
 		"an owner is acknowledged that has the address": {record: fixed, evidence: used, action: reclaim.Action{Type: reclaim.Acknowledge, Node: "n", Addrs: []netip.Addr{a}}, want: fixed.Status},

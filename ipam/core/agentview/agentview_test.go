@@ -85,6 +85,7 @@ func TestJudge(t *testing.T) {
 	const owner = "default/web-0"
 	entry := func(e pool.Entry) map[netip.Addr]pool.Entry { return map[netip.Addr]pool.Entry{address: e} }
 	owned := entry(pool.ForOwner(owner))
+	adopted := entry(pool.Entry{Kind: pool.Owned, Owner: owner, Since: 1})
 	for name, row := range map[string]struct {
 		entries map[netip.Addr]pool.Entry
 		used    map[netip.Addr]string
@@ -118,16 +119,20 @@ func TestJudge(t *testing.T) {
 		},
 		// Without this row's rule, test/explore finds a pod whose address its pool does not have.
 		"a pod has not reported its address": {
-			entries: owned, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
+			entries: adopted, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.Verdict{Why: "pod default/other on node node-1 has not reported its address, which may be 10.240.1.7"},
 		},
 		"a pod has not reported its address, and the pool has another one for it": {
-			entries: map[netip.Addr]pool.Entry{address: pool.ForOwner(owner), address.Next(): pool.ForOwner("default/other")}, owner: owner,
+			entries: map[netip.Addr]pool.Entry{address: adopted[address], address.Next(): pool.ForOwner("default/other")}, owner: owner,
 			pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.Verdict{State: agentview.Clear},
 		},
+		"a pod has not reported its address, and this one was never offered to it": {
+			entries: owned, pods: []agentview.Pod{{Owner: "default/other"}},
+			want: agentview.Verdict{State: agentview.Clear},
+		},
 		"a pod has not reported its address, and the agent lists this one for the asker": {
-			entries: owned, owner: owner, used: map[netip.Addr]string{address: owner}, pods: []agentview.Pod{{Owner: "default/other"}},
+			entries: adopted, owner: owner, used: map[netip.Addr]string{address: owner}, pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.Verdict{State: agentview.Clear},
 		},
 		"the pool offers it": {

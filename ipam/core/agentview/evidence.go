@@ -66,14 +66,16 @@ type Verdict struct {
 // A pod counts as a user if the agent lists the address for it, if its status has the address (the agent may have lost
 // it, Cilium facts 13 and 30), or if the entry names it: a pod that was bound a moment ago gets the address from the agent
 // without another write. A pod that has not reported an address may have any that the pool offered when it started, so
-// that nothing is known until it reports, unless the pool has another address for it, or the agent lists this address for
-// owner: it gives no address to two pods.
+// that nothing is known until it reports, unless the pool has another address for it. Two addresses are certainly not
+// its own: one that the agent lists for owner, and one whose entry is a pod's and acknowledged. No pod had that one when
+// it was claimed or acknowledged, and the agent has given it to no other since.
 func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
 		return Verdict{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
 	}
 	_, listed := e.Used[a]
 	entry, exists := e.Entries[a]
+	exclusive := listed || entry.Kind == pool.Owned && !entry.Unacknowledged()
 	for _, p := range pods {
 		switch {
 		case p.Stopped || p.Owner == owner:
@@ -84,7 +86,7 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
 		}
 	}
 	for _, p := range pods {
-		if !listed && !p.Stopped && p.Owner != owner && len(p.Addrs) == 0 && !e.ownsOther(p.Owner, a) {
+		if !exclusive && !p.Stopped && p.Owner != owner && len(p.Addrs) == 0 && !e.ownsOther(p.Owner, a) {
 			return Verdict{Why: fmt.Sprintf("pod %s on node %s has not reported its address, which may be %s", p.Owner, e.Node, a)}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	ipamoption "github.com/cilium/cilium/pkg/ipam/option"
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
@@ -100,15 +101,15 @@ func (a *Allocator) Take(ip, owner string) error {
 	return nil
 }
 
-// Next allocates an address for an owner (AllocateNext): the one whose entry names it, in use or not, and
+// Next allocates an address of one family for an owner (AllocateNext): the one whose entry names it, in use or not, and
 // otherwise any that is free.
-func (a *Allocator) Next(owner string) (string, error) {
+func (a *Allocator) Next(owner string, v6 bool) (string, error) {
 	if a.Node == nil {
 		return "", fmt.Errorf("CiliumNode for own node is not available")
 	}
-	choice := a.Owned(owner)
+	choice := a.Owned(owner, v6)
 	if len(choice) == 0 {
-		choice = a.Offered()
+		choice = a.Offered(v6)
 	}
 	if len(choice) == 0 {
 		return "", fmt.Errorf("no IPs currently available on the node, allocation will be retried once IPs are added to CiliumNode spec.ipam.pool")
@@ -118,26 +119,29 @@ func (a *Allocator) Next(owner string) (string, error) {
 	return ip, nil
 }
 
-// Owned are the addresses whose entries name an owner.
-func (a *Allocator) Owned(owner string) []string {
-	return a.entries(func(_ string, e ipamtypes.AllocationIP) bool { return owner != "" && e.Owner == owner })
+// Owned are the addresses of one family whose entries name an owner.
+func (a *Allocator) Owned(owner string, v6 bool) []string {
+	return a.entries(v6, func(_ string, e ipamtypes.AllocationIP) bool { return owner != "" && e.Owner == owner })
 }
 
-// Offered are the addresses that anybody may get.
-func (a *Allocator) Offered() []string {
-	return a.entries(func(ip string, e ipamtypes.AllocationIP) bool {
+// Offered are the addresses of one family that any pod may get.
+func (a *Allocator) Offered(v6 bool) []string {
+	return a.entries(v6, func(ip string, e ipamtypes.AllocationIP) bool {
 		_, used := a.Allocated[ip]
 		return !used && e.Owner == "" && !a.withheld(ip)
 	})
 }
 
-func (a *Allocator) entries(which func(string, ipamtypes.AllocationIP) bool) []string {
+// IsIPv6 reports whether an address is one of IPv6.
+func IsIPv6(ip string) bool { return strings.Contains(ip, ":") }
+
+func (a *Allocator) entries(v6 bool, which func(string, ipamtypes.AllocationIP) bool) []string {
 	var found []string
 	if a.Node == nil {
 		return nil
 	}
 	for ip, e := range a.Node.Spec.IPAM.Pool {
-		if which(ip, e) {
+		if IsIPv6(ip) == v6 && which(ip, e) {
 			found = append(found, ip)
 		}
 	}

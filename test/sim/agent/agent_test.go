@@ -248,9 +248,9 @@ func TestAgainstCilium(t *testing.T) {
 		done[what]++
 		switch what {
 		case "next":
-			choice := model.Owned(owner)
+			choice := model.Owned(owner, false)
 			if len(choice) == 0 {
-				choice = model.Offered()
+				choice = model.Offered(false)
 			}
 			got, err := real.AllocateNextFamily(ipam.IPv4, owner, ipam.PoolDefault())
 			if (err == nil) != (len(choice) > 0) {
@@ -264,7 +264,7 @@ func TestAgainstCilium(t *testing.T) {
 				t.Fatalf("step %d: %s gets %s, and the model gives %v", n, owner, got.IP, choice)
 			}
 			model.choose = func(int) int { return i }
-			if gives, err := model.Next(owner); err != nil || gives != got.IP.String() {
+			if gives, err := model.Next(owner, false); err != nil || gives != got.IP.String() {
 				t.Fatalf("step %d: the model gives %s, %v", n, gives, err)
 			}
 		case "release":
