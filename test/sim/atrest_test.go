@@ -43,7 +43,7 @@ func (c *checks) atRest() {
 			case mark(e.Owner) && e.Owner != "fixedip.io/moved":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
-				if strings.Contains(e.Resource, ";since=") {
+				if strings.Contains(e.Resource, ";since=") && (c.inUse(ip) || !c.hasPodWithoutAddress(cn.Name)) {
 					c.violate("no leak: the agent of %s was not asked whether it knows that %s is for %s", cn.Name, ip, e.Owner)
 				}
 				r := records[e.Owner]
@@ -106,6 +106,14 @@ func (c *checks) retains(owner string) bool {
 // inUse tells whether a pod runs with an address.
 func (c *checks) inUse(ip string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool { return len(m.uses(ip)) > 0 })
+}
+
+// hasPodWithoutAddress tells whether a pod of the node never gets an address, since the node is full. It might have any
+// that was dynamic when it came, so that nothing is known of an adopted one whose own pod has ended.
+func (c *checks) hasPodWithoutAddress(node string) bool {
+	return c.full(node) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool {
+		return pod.Spec.NodeName == node && !ended(pod) && len(pod.Status.PodIPs) == 0
+	})
 }
 
 // toldOf tells whether the status of a pod has an address. One that waits for an address on a full node that was rebooted

@@ -160,15 +160,20 @@ func (w *world) policy() map[string]string {
 }
 
 // most is how many pods a workload may have. One of them is big enough that nodes run out of addresses that no pod
-// has had, and small enough that all pods get an address in the end, beside the ReplicaSet if there is one.
+// has had, and small enough that all pods get an address in the end, beside the ReplicaSet and the adopted pods if there
+// are some.
 func (w *world) most(name string) int {
-	switch {
-	case name != "c":
+	if name != "c" {
 		return 3
-	case w.setup.slots:
-		return 5
 	}
-	return 8
+	most := 8
+	if w.setup.slots {
+		most -= 3
+	}
+	if w.setup.adoption {
+		most -= 3
+	}
+	return most
 }
 
 func (w *world) makeSet(name string) {
