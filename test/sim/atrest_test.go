@@ -10,6 +10,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -214,6 +215,10 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	}
 	if c.byUser[r.UID] && slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return c.hasOther(ip, key) }) {
 		// A person has promised it what another pod has: one of the two has to go, and nobody else can say which.
+		return
+	}
+	if metav1.GetControllerOfNoCopy(pod) == nil && meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionMismatch) {
+		// No controller would make it again, so that the product does not restart it, and says that a person has to.
 		return
 	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
