@@ -55,7 +55,7 @@ func (c *checks) atRest() {
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
 				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
 					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
-				} else if r != nil && len(r.Spec.IPs) > 0 && !slices.Contains(r.Spec.IPs, ip) && !runs {
+				} else if r != nil && namesFamily(r, ip) && !slices.Contains(r.Spec.IPs, ip) && !runs {
 					c.violate("no leak: %s on %s is still kept for %s, whose FixedIP has %v", ip, cn.Name, e.Owner, r.Spec.IPs)
 				}
 			}
@@ -107,6 +107,11 @@ func (c *checks) retains(owner string) bool {
 // inUse tells whether a pod runs with an address.
 func (c *checks) inUse(ip string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool { return len(m.uses(ip)) > 0 })
+}
+
+// namesFamily tells whether a FixedIP has an address of the family of another one.
+func namesFamily(r *v1alpha1.FixedIP, ip string) bool {
+	return slices.ContainsFunc(r.Spec.IPs, func(has string) bool { return agent.IsIPv6(has) == agent.IsIPv6(ip) })
 }
 
 // hasPodWithoutAddress tells whether a pod of the node never gets an address, since the node is full. It might have any
