@@ -39,7 +39,6 @@ import (
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/endpoint"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -137,7 +136,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if cfg.Verify.Endpoints {
 		keeper := ciliumendpoint.New(ciliumendpoint.Options{
 			Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
-			Grace: endpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
+			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
 			Fixed: p.isFixed, MissingFeed: &to.verified,
 		})
 		if err := keeper.Setup(ctx, mgr); err != nil {

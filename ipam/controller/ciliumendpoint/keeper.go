@@ -25,8 +25,6 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
-	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/endpoint"
 )
 
 // nodeIndex finds the CiliumEndpoints of a node, by the IP of the node.
@@ -38,7 +36,7 @@ type Options struct {
 	Live   client.Client
 	Events events.EventRecorder
 	Clock  clock.Clock
-	Grace  endpoint.GracePeriods
+	Grace  GracePeriods
 	// Fixed reports whether anything is reserved for a pod.
 	Fixed func(ctx context.Context, pod types.NamespacedName) bool
 	// MissingFeed receives the requests for pods with a fixed IP whose CiliumEndpoint is missing, or is not any more.
@@ -59,7 +57,7 @@ type Keeper struct {
 }
 
 type issue struct {
-	endpoint.Issue
+	Issue
 	// cep and pod are the UIDs of the two: with another one the time begins again.
 	cep, pod types.UID
 	since    time.Time
@@ -102,46 +100,40 @@ func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []reconcile.
 	_, known := k.seen[key]
 	k.mu.Unlock()
 	if !known {
-		pod, cep, err := read(ctx, k.Cached, key)
-		if err == nil && endpoint.Diagnose(decode(cep), pod) == endpoint.Healthy {
+		if i, _, _, err := look(ctx, k.Cached, key); err == nil && i == Healthy {
 			return nil
 		}
 	}
 	return []reconcile.Request{{NamespacedName: key}}
 }
 
-// Reconcile looks after the CiliumEndpoint of one pod.
+// Reconcile looks after the CiliumEndpoint of one pod: an issue that the caches show for long enough is looked at again at
+// the API server, and then treated.
 func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	pod, cep, err := read(ctx, k.Cached, req.NamespacedName)
+	found, cep, pod, err := look(ctx, k.Cached, req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	now := k.Clock.Now()
-	known := k.note(req.NamespacedName, endpoint.Diagnose(decode(cep), pod), cep, pod, now)
-	if known.Issue == endpoint.Healthy {
+	known := k.note(req.NamespacedName, found, cep, pod, now)
+	left := k.Grace.Due(found, cep, known.since).Sub(now)
+	if found != Healthy && left <= 0 && !known.missing {
+		if found, cep, pod, err = look(ctx, k.Live, req.NamespacedName); err != nil {
+			return reconcile.Result{}, err
+		}
+		left = k.Grace.Due(found, cep, known.since).Sub(now)
+	}
+	switch {
+	case found == Healthy:
+		// If only the caches show an issue, the watch will show its end.
 		return reconcile.Result{}, nil
-	}
-	if left := k.Grace.Due(known.Issue, decode(cep), known.since).Sub(now); left > 0 {
+	case left > 0:
 		return reconcile.Result{RequeueAfter: left}, nil
-	}
-	if known.missing {
-		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
-	}
-	if pod, cep, err = read(ctx, k.Live, req.NamespacedName); err != nil {
-		return reconcile.Result{}, err
-	}
-	found := endpoint.Diagnose(decode(cep), pod)
-	if found == endpoint.Healthy {
-		// The watch will show it.
-		return reconcile.Result{}, nil
-	}
-	if left := k.Grace.Due(found, decode(cep), known.since).Sub(now); left > 0 {
-		return reconcile.Result{RequeueAfter: left}, nil
-	}
-	if found == endpoint.Missing {
+	case found == Missing && !known.missing:
 		return k.reportMissing(ctx, req.NamespacedName, pod)
+	case found != Missing:
+		err = k.treat(ctx, found, cep, pod)
 	}
-	err = k.treat(ctx, found, cep, pod)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).V(3).Info("CiliumEndpoint has changed meanwhile", "issue", found, "err", err)
 		return reconcile.Result{RequeueAfter: time.Second}, nil
@@ -152,18 +144,21 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
-// read reads a pod and its CiliumEndpoint; nil: there is none.
-func read(ctx context.Context, from client.Reader, key types.NamespacedName) (*corev1.Pod, *ciliumv2.CiliumEndpoint, error) {
+// look reads a pod and its CiliumEndpoint (nil: there is none), and compares them.
+func look(ctx context.Context, from client.Reader, key types.NamespacedName) (Issue, *ciliumv2.CiliumEndpoint, *corev1.Pod, error) {
 	pod, err := index.Get[corev1.Pod](ctx, from, key)
 	if err != nil {
-		return nil, nil, err
+		return Healthy, nil, nil, err
 	}
 	cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)
-	return pod, cep, err
+	if err != nil {
+		return Healthy, nil, nil, err
+	}
+	return Diagnose(cep, pod), cep, pod, nil
 }
 
 // note records since when an issue is known.
-func (k *Keeper) note(key types.NamespacedName, i endpoint.Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
+func (k *Keeper) note(key types.NamespacedName, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	is := issue{Issue: i, since: now}
@@ -173,16 +168,16 @@ func (k *Keeper) note(key types.NamespacedName, i endpoint.Issue, cep *ciliumv2.
 	if pod != nil {
 		is.pod = pod.UID
 	}
-	was, ok := k.seen[key]
-	if ok && was.Issue == is.Issue && was.cep == is.cep && was.pod == is.pod {
+	was := k.seen[key]
+	if was.Issue == is.Issue && was.cep == is.cep && was.pod == is.pod {
 		return was
 	}
 	if was.missing {
 		k.missing--
-		metrics.EndpointsMissingNow.Set(float64(k.missing))
+		metrics.EndpointsMissingNow.Dec()
 		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
 	}
-	if i == endpoint.Healthy {
+	if i == Healthy {
 		delete(k.seen, key)
 	} else {
 		k.seen[key] = is
@@ -190,34 +185,40 @@ func (k *Keeper) note(key types.NamespacedName, i endpoint.Issue, cep *ciliumv2.
 	return is
 }
 
-// decode returns what a CiliumEndpoint is judged by; nil: there is none.
-func decode(e *ciliumv2.CiliumEndpoint) *endpoint.Endpoint {
-	if e == nil {
+// treat does what helps. It writes or deletes exactly the version that was read, and otherwise fails with a conflict.
+func (k *Keeper) treat(ctx context.Context, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) error {
+	logger, after := klog.FromContext(ctx), cep.DeepCopy()
+	patch := client.MergeFromWithOptions(cep, client.MergeFromWithOptimisticLock{})
+	switch i {
+	case MisOwned:
+		for o := range after.OwnerReferences {
+			after.OwnerReferences[o].UID = pod.UID
+		}
+		if err := k.Live.Patch(ctx, after, patch); err != nil {
+			return fmt.Errorf("set pod %s as its owner: %w", pod.UID, err)
+		}
+		logger.Info("Owner reference of the CiliumEndpoint corrected", "uid", cep.UID)
+		metrics.EndpointsReowned.Inc()
 		return nil
-	}
-	out := &endpoint.Endpoint{UID: e.UID}
-	for _, o := range e.OwnerReferences {
-		if o.Kind == "Pod" && o.Name == e.Name {
-			out.OwnerUID = o.UID
-		} else {
-			out.Foreign = true
+	case Stuck:
+		if len(cep.Finalizers) == 0 {
+			return nil
 		}
-	}
-	if e.DeletionTimestamp != nil {
-		out.Deleting = e.DeletionTimestamp.Time
-	}
-	if n := e.Status.Networking; n != nil {
-		out.NodeIP = n.NodeIP
-		for _, pair := range n.Addressing {
-			if pair == nil {
-				continue
-			}
-			for _, ip := range []string{pair.IPV4, pair.IPV6} {
-				if a, err := address.Parse(ip); err == nil {
-					out.Addrs = append(out.Addrs, a)
-				}
-			}
+		after.Finalizers = nil
+		if err := k.Live.Patch(ctx, after, patch); err != nil {
+			return fmt.Errorf("remove the finalizers %v: %w", cep.Finalizers, err)
 		}
+		logger.Info("Finalizers of a stuck CiliumEndpoint removed", "uid", cep.UID, "finalizers", cep.Finalizers)
+	default:
+		err := k.Live.Delete(ctx, cep, client.Preconditions{UID: &cep.UID, ResourceVersion: &cep.ResourceVersion})
+		if err != nil {
+			return fmt.Errorf("delete it: %w", err)
+		}
+		logger.Info("CiliumEndpoint removed", "cause", i, "uid", cep.UID)
 	}
-	return out
+	metrics.EndpointsRemoved.WithLabelValues(string(i)).Inc()
+	if pod != nil {
+		k.Events.Eventf(pod, nil, corev1.EventTypeNormal, "CiliumEndpointRemoved", "KeepEndpoints", "Its CiliumEndpoint was removed, so that its agent makes it again: %s", i)
+	}
+	return nil
 }

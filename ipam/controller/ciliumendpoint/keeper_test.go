@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/controller/internal/source"
-	"fixedip.io/fixedip/ipam/core/endpoint"
 	"fixedip.io/fixedip/ipam/scheme"
 )
 
@@ -84,7 +83,7 @@ func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Kee
 	t.Helper()
 	clock, recorder := clocktesting.NewFakeClock(time.Unix(1000, 0)), events.NewFakeRecorder(100)
 	k := New(Options{
-		Cached: cached, Live: api, Events: recorder, Clock: clock, Grace: endpoint.GracePeriods{Termination: time.Hour, Agent: time.Minute},
+		Cached: cached, Live: api, Events: recorder, Clock: clock, Grace: GracePeriods{Termination: time.Hour, Agent: time.Minute},
 		Fixed: func(context.Context, types.NamespacedName) bool { return true }, MissingFeed: &source.Feed{},
 	})
 	for range 2 {

@@ -6,6 +6,8 @@ package ciliumendpoint
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
@@ -18,9 +20,14 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/conformance"
-	"fixedip.io/fixedip/ipam/core/endpoint"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
+
+// agentTaint begins the key of the taint that Cilium's operator puts on a node whose agent does not run
+// (agent-not-ready-taint-key).
+const agentTaint = "node.cilium.io/agent-not-ready"
 
 // agentPods selects the pods of the Cilium agent, by the label that every installation of Cilium sets.
 var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
@@ -35,7 +42,18 @@ func (k *Keeper) reportMissing(ctx context.Context, key types.NamespacedName, po
 	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled || len(others.Items) == 0 {
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, err
 	}
-	if !k.setMissing(key, pod.UID) {
+	k.mu.Lock()
+	is := k.seen[key]
+	is.missing = is.Issue == Missing && is.pod == pod.UID
+	if is.missing {
+		k.seen[key] = is
+		k.missing++
+		metrics.EndpointsMissingNow.Inc()
+	}
+	k.mu.Unlock()
+	if !is.missing {
+		// The caches show another issue, or another pod of the name: the watch will show this one, and its grace period
+		// begins then.
 		return reconcile.Result{}, nil
 	}
 	metrics.EndpointsMissing.Inc()
@@ -45,22 +63,6 @@ func (k *Keeper) reportMissing(ctx context.Context, key types.NamespacedName, po
 		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "It has had no CiliumEndpoint for %s, so that other nodes do not know it; agents before v1.19 do not make it again by themselves: restart the pod, or the agent of node %s", k.Grace.Agent, pod.Spec.NodeName)
 	}
 	return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
-}
-
-// setMissing records that the CiliumEndpoint of a pod is missing for too long. It returns false if the caches show
-// another issue, or another pod of the name: the watch will show this one, and its grace period begins then.
-func (k *Keeper) setMissing(key types.NamespacedName, pod types.UID) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	is := k.seen[key]
-	if is.Issue != endpoint.Missing || is.pod != pod {
-		return false
-	}
-	is.missing = true
-	k.seen[key] = is
-	k.missing++
-	metrics.EndpointsMissingNow.Set(float64(k.missing))
-	return true
 }
 
 // Missing reports whether a pod has had no CiliumEndpoint for longer than its agent needs to make one.
@@ -75,55 +77,42 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 // ready, and its agent runs and reports its IPs. If too many CiliumEndpoints are missing at once, none counts as missing:
 // the cause is not in the pods, and a restart of all of them would be an outage.
 func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error) {
-	key := client.ObjectKeyFromObject(pod)
-	now, cep, err := read(ctx, k.Live, key)
-	if err != nil || now == nil || now.UID != pod.UID || endpoint.Diagnose(decode(cep), now) != endpoint.Missing {
+	found, _, now, err := look(ctx, k.Live, client.ObjectKeyFromObject(pod))
+	if err != nil || found != Missing || now.UID != pod.UID {
 		return false, "", err
 	}
-	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
+	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled || k.pause(ctx, pod) {
 		return false, "", err
 	}
-	if k.pause(ctx, pod) {
-		return false, "", nil
-	}
-	e := endpoint.Evidence{Pod: now}
-	if e.Node, err = index.Node(ctx, k.Live, now.Spec.NodeName); err != nil {
-		return false, "", err
-	}
-	node, err := index.Get[ciliumv2.CiliumNode](ctx, k.Live, client.ObjectKey{Name: now.Spec.NodeName})
+	name := now.Spec.NodeName
+	node, err := index.Node(ctx, k.Live, name)
 	if err != nil {
 		return false, "", err
 	}
-	if node != nil {
-		pool := ciliumpool.FromCiliumNode(node)
-		e.Pool = &pool
+	cn, err := index.Get[ciliumv2.CiliumNode](ctx, k.Live, client.ObjectKey{Name: name})
+	if err != nil {
+		return false, "", err
 	}
-	var agents corev1.PodList
-	if err := k.Live.List(ctx, &agents, agentPods, client.MatchingFields{"spec.nodeName": now.Spec.NodeName}); err != nil {
-		return false, "", fmt.Errorf("list the Cilium agents of node %s: %w", now.Spec.NodeName, err)
-	}
-	e.Agents = agents.Items
-	return true, e.EvictionBlocker(), nil
+	agents, err := index.LivePodsOnNode(ctx, k.Live, name, agentPods)
+	return err == nil, evictionBlocker(now, node, cn, agents), err
 }
 
 // pause reports whether too many CiliumEndpoints are missing to evict any pod for it.
 func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 	k.mu.Lock()
-	missing := k.missing
-	was := k.paused
+	missing, was := k.missing, k.paused
 	k.mu.Unlock()
-	paused := endpoint.TooManyMissing(missing, func() int {
+	paused, gauge := false, 0.0
+	if missing > fewMissing {
 		var all ciliumv2.CiliumEndpointList
 		if err := k.Cached.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 			klog.FromContext(ctx).Error(err, "CiliumEndpoints not counted")
-			return 0
 		}
-		return len(all.Items)
-	})
+		paused = tooManyMissing(missing, len(all.Items))
+	}
 	k.mu.Lock()
 	k.paused = paused
 	k.mu.Unlock()
-	gauge := 0.0
 	if paused {
 		gauge = 1
 	}
@@ -133,4 +122,50 @@ func (k *Keeper) pause(ctx context.Context, pod *corev1.Pod) bool {
 		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, "EvictionsPaused", "KeepEndpoints", "%d pods have no CiliumEndpoint at once, so that none of them is evicted for it: look at the Cilium agents, and at clients that delete CiliumEndpoints", missing)
 	}
 	return paused
+}
+
+const (
+	// fewMissing CiliumEndpoints are never too many, and neither is one pod in perMissing.
+	fewMissing = 5
+	perMissing = 100
+)
+
+// tooManyMissing reports whether so many pods have no CiliumEndpoint, while there are total, that the cause is not in the
+// pods: a restart of all of them would be an outage.
+func tooManyMissing(missing, total int) bool {
+	return missing > fewMissing && missing > total/perMissing
+}
+
+// evictionBlocker returns why a pod may not be evicted for its missing CiliumEndpoint; empty: nothing prevents it. A
+// restart helps only if the agent works: without one the next pod has no network at all. Everything was read from the API
+// server. node and cn are nil if they do not exist. agents are the pods of the Cilium agent on the node; there are none
+// if the agent does not run as a labelled pod.
+func evictionBlocker(pod *corev1.Pod, node *corev1.Node, cn *ciliumv2.CiliumNode, agents []corev1.Pod) string {
+	name := pod.Spec.NodeName
+	switch {
+	case node == nil || cn == nil:
+		return fmt.Sprintf("node %s or its CiliumNode does not exist", name)
+	case !nodeutil.IsReady(node):
+		return fmt.Sprintf("node %s is not ready", name)
+	}
+	for _, t := range node.Spec.Taints {
+		if strings.HasPrefix(t.Key, agentTaint) {
+			return fmt.Sprintf("node %s has the taint %s", name, t.Key)
+		}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			return fmt.Sprintf("the network of node %s is unavailable", name)
+		}
+	}
+	if slices.ContainsFunc(agents, func(agent corev1.Pod) bool { return !podutil.IsReady(&agent) }) {
+		return fmt.Sprintf("the Cilium agent of node %s is not ready", name)
+	}
+	used := ciliumpool.FromCiliumNode(cn).Used
+	for _, a := range podutil.IPs(pod) {
+		if _, reported := used[a]; !reported {
+			return fmt.Sprintf("the agent of node %s does not report %s as used", name, a)
+		}
+	}
+	return ""
 }

@@ -99,7 +99,7 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 		return err
 	}
 	setReadiness(s, node)
-	pods, err := r.livePods(ctx, n.Name)
+	pods, err := index.LivePodsOnNode(ctx, r.Live, n.Name)
 	if err != nil {
 		return err
 	}

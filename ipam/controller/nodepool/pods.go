@@ -59,15 +59,6 @@ func needsEntry(ctx context.Context, from client.Reader, kinds identity.Kinds, n
 	return err != nil || !fixed, nil
 }
 
-// livePods returns the pods that are bound to a node, as the API server has them.
-func (r *Reconciler) livePods(ctx context.Context, node string) ([]corev1.Pod, error) {
-	var pods corev1.PodList
-	if err := r.Live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
-		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
-	}
-	return pods.Items, nil
-}
-
 // podAddresses returns the pods among pods that have IPs or need some, except those with a FixedIP: the controller fixedip
 // adds their entries.
 func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -34,7 +35,7 @@ func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, 
 			if len(removed) == 0 {
 				return nil, nil
 			}
-			pods, err := r.livePods(ctx, node)
+			pods, err := index.LivePodsOnNode(ctx, r.Live, node)
 			if err != nil {
 				return nil, err
 			}

@@ -294,13 +294,13 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 
 // podsOn returns the pods that are bound to a node, from the API server. Key: namespace/name.
 func (c *Controller) podsOn(ctx context.Context, node string) (map[string]*corev1.Pod, error) {
-	var list corev1.PodList
-	if err := c.Live.List(ctx, &list, client.MatchingFields{"spec.nodeName": node}); err != nil {
-		return nil, fmt.Errorf("list the pods on node %s: %w", node, err)
+	list, err := index.LivePodsOnNode(ctx, c.Live, node)
+	if err != nil {
+		return nil, err
 	}
-	pods := make(map[string]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		p := &list.Items[i]
+	pods := make(map[string]*corev1.Pod, len(list))
+	for i := range list {
+		p := &list[i]
 		pods[pool.OwnerKey(p.Namespace, p.Name)] = p
 	}
 	return pods, nil

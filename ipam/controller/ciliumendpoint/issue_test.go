@@ -1,0 +1,152 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ciliumendpoint
+
+import (
+	"testing"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var now = time.Unix(1000, 0)
+
+func podOn(node string, ips ...string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "pod-1"}, Spec: corev1.PodSpec{NodeName: node}}
+	for _, ip := range ips {
+		p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
+	}
+	return p
+}
+
+func TestDiagnose(t *testing.T) {
+	pod := func(change ...func(*corev1.Pod)) *corev1.Pod {
+		p := podOn("node-1", "10.0.1.6")
+		p.Status.HostIP = "192.0.2.1"
+		for _, c := range change {
+			c(p)
+		}
+		return p
+	}
+	ips := func(ips ...string) ciliumv2.AddressPairList {
+		var list ciliumv2.AddressPairList
+		for _, ip := range ips {
+			list = append(list, &ciliumv2.AddressPair{IPV4: ip})
+		}
+		return list
+	}
+	type change = func(*ciliumv2.CiliumEndpoint)
+	cep := func(owner string, changes ...change) *ciliumv2.CiliumEndpoint {
+		e := &ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Name: "mysql-0", UID: "cep-1"}}
+		e.Status.Networking = &ciliumv2.EndpointNetworking{NodeIP: "192.0.2.1", Addressing: ips("10.0.1.6")}
+		e.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "mysql-0", UID: pod().UID}}
+		if owner != "" {
+			e.OwnerReferences[0].UID = "former"
+		}
+		for _, c := range changes {
+			c(e)
+		}
+		return e
+	}
+	has := func(all ...string) change {
+		return func(e *ciliumv2.CiliumEndpoint) { e.Status.Networking.Addressing = ips(all...) }
+	}
+	on := func(ip string) change {
+		return func(e *ciliumv2.CiliumEndpoint) { e.Status.Networking.NodeIP = ip }
+	}
+	foreign := func(e *ciliumv2.CiliumEndpoint) { e.OwnerReferences[0].Kind = "Other" }
+	deleting := func(e *ciliumv2.CiliumEndpoint) { e.DeletionTimestamp = &metav1.Time{Time: now} }
+	stopping := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }
+	waiting := func(p *corev1.Pod) { p.Status.PodIPs = nil }
+	other := has("10.0.1.2")
+	for name, c := range map[string]struct {
+		endpoint *ciliumv2.CiliumEndpoint
+		pod      *corev1.Pod
+		want     Issue
+		// after is how long it is given, from when it was seen.
+		after time.Duration
+	}{
+		"neither is there":                    {},
+		"as it should be":                     {endpoint: cep(""), pod: pod()},
+		"in two families":                     {endpoint: cep("", has("10.0.1.6", "fd00::6")), pod: pod(func(p *corev1.Pod) { p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: "fd00::6"}) })},
+		"without owner reference":             {endpoint: cep("", func(e *ciliumv2.CiliumEndpoint) { e.OwnerReferences = nil }), pod: pod()},
+		"missing":                             {pod: pod(), want: Missing, after: time.Minute},
+		"not yet made":                        {pod: pod(waiting)},
+		"none on the host's network":          {pod: pod(func(p *corev1.Pod) { p.Spec.HostNetwork = true })},
+		"the pod stops":                       {endpoint: cep(""), pod: pod(stopping)},
+		"the pod is gone":                     {endpoint: cep("former"), want: Podless, after: time.Minute},
+		"stuck, the pod is gone":              {endpoint: cep("former", deleting), want: Stuck, after: time.Hour},
+		"stuck, the pod runs":                 {endpoint: cep("", deleting), pod: pod(), want: Stuck, after: time.Hour},
+		"of the former pod, the next waits":   {endpoint: cep("former"), pod: pod(waiting), want: Stale, after: time.Minute},
+		"of the former pod, other address":    {endpoint: cep("former", other), pod: pod(), want: Stale, after: time.Minute},
+		"of the former pod, on another node":  {endpoint: cep("former", on("192.0.2.2")), pod: pod(), want: Stale, after: time.Minute},
+		"taken over with the former owner":    {endpoint: cep("former"), pod: pod(), want: MisOwned},
+		"the same where the node is unknown":  {endpoint: cep("former", on("")), pod: pod(), want: MisOwned},
+		"with the node's second address":      {endpoint: cep("former", on("fd00::1")), pod: pod(func(p *corev1.Pod) { p.Status.HostIPs = []corev1.HostIP{{IP: "192.0.2.1"}, {IP: "fd00::1"}} }), want: MisOwned},
+		"its own with another address":        {endpoint: cep("", other), pod: pod(), want: MisAddressed, after: time.Minute},
+		"its own without addresses":           {endpoint: cep("", has()), pod: pod(), want: MisAddressed, after: time.Minute},
+		"of something that is no pod":         {endpoint: cep("", other, foreign), pod: pod()},
+		"of something that is no pod, orphan": {endpoint: cep("", foreign)},
+	} {
+		got := Diagnose(c.endpoint, c.pod)
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if got == Healthy {
+			continue
+		}
+		p := GracePeriods{Termination: time.Hour, Agent: time.Minute}
+		if due := p.Due(got, c.endpoint, now); !due.Equal(now.Add(c.after)) {
+			t.Errorf("%s: due after %v, want %v", name, due.Sub(now), c.after)
+		}
+	}
+}
+
+// Finding C3. A pod is evicted for a missing CiliumEndpoint only if its node is ready and its agent runs and reports it.
+func TestEvictionBlocker(t *testing.T) {
+	ready := func(status corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
+		return &corev1.Node{Spec: corev1.NodeSpec{Taints: taints}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}}}
+	}
+	reports := &ciliumv2.CiliumNode{}
+	reports.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.6": {Owner: "db/mysql-0"}}
+	agent := func(status corev1.ConditionStatus) []corev1.Pod {
+		return []corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}}}}
+	}
+	unavailable := ready(corev1.ConditionTrue)
+	unavailable.Status.Conditions = append(unavailable.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue})
+	for name, c := range map[string]struct {
+		node   *corev1.Node
+		pool   *ciliumv2.CiliumNode
+		agents []corev1.Pod
+		want   string
+	}{
+		"all is well":                   {node: ready(corev1.ConditionTrue), pool: reports, agents: agent(corev1.ConditionTrue)},
+		"agents do not run as pods":     {node: ready(corev1.ConditionTrue), pool: reports},
+		"no node":                       {pool: reports, want: "node node-1 or its CiliumNode does not exist"},
+		"no CiliumNode":                 {node: ready(corev1.ConditionTrue), want: "node node-1 or its CiliumNode does not exist"},
+		"the node does not report":      {node: ready(corev1.ConditionUnknown), pool: reports, want: "node node-1 is not ready"},
+		"the operator misses its agent": {node: ready(corev1.ConditionTrue, corev1.Taint{Key: "node.cilium.io/agent-not-ready"}), pool: reports, want: "node node-1 has the taint node.cilium.io/agent-not-ready"},
+		"no network":                    {node: unavailable, pool: reports, want: "the network of node node-1 is unavailable"},
+		"the agent does not run":        {node: ready(corev1.ConditionTrue), pool: reports, agents: agent(corev1.ConditionFalse), want: "the Cilium agent of node node-1 is not ready"},
+		"the agent does not report":     {node: ready(corev1.ConditionTrue), pool: &ciliumv2.CiliumNode{}, want: "the agent of node node-1 does not report 10.0.1.6 as used"},
+	} {
+		if got := evictionBlocker(podOn("node-1", "10.0.1.6"), c.node, c.pool, c.agents); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestTooManyMissing(t *testing.T) {
+	for _, c := range []struct {
+		missing, total int
+		want           bool
+	}{{0, 0, false}, {5, 5, false}, {6, 6, true}, {6, 599, true}, {6, 600, false}, {1000, 20_000, true}} {
+		if got := tooManyMissing(c.missing, c.total); got != c.want {
+			t.Errorf("%d missing of %d: %v", c.missing, c.total, got)
+		}
+	}
+}
