@@ -29,7 +29,6 @@ import (
 	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/fixedip"
-	"fixedip.io/fixedip/ipam/controller/internal/evict"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
@@ -122,35 +121,22 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if err := conflicts.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of conflicts: %w", err)
 	}
-	d := conformance.Dependencies{
+	conform := &conformance.Controller{
 		Config: cfg.Verify, Ledger: p.ledger, Writer: p.writer, Cached: p.cached, Live: p.live,
 		Kinds: p.kinds, Adoption: cfg.Adoption, Failover: cfg.Failover, Workloads: p.workloads, Events: p.events, Clock: p.clock,
-		Evictor: &evict.Evictor{
-			Cached: p.cached, Live: p.live, Clock: p.clock, AtOnce: cfg.Verify.Restarts, Pause: cfg.Verify.RestartAfter,
-			Workloads: func(o identity.Owner, namespace string) (*identity.Workload, error) {
-				return p.workloads.Get(o.GroupKind(), namespace, o.Name)
-			},
-		},
 		Ready: records.Ready,
 	}
 	if cfg.Verify.Endpoints {
-		keeper := ciliumendpoint.New(ciliumendpoint.Options{
+		conform.Endpoints = ciliumendpoint.New(ciliumendpoint.Options{
 			Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
 			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
 			Fixed: p.isFixed, MissingFeed: &to.verified,
 		})
-		if err := keeper.Setup(ctx, mgr); err != nil {
+		if err := conform.Endpoints.Setup(ctx, mgr); err != nil {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
-		d.Endpoints = keeper
 	}
-	if err := conformance.SetupVerify(ctx, mgr, d, &to.verified, p.workloads); err != nil {
-		return fmt.Errorf("set up the controller that verifies: %w", err)
-	}
-	if err := conformance.SetupAdopt(mgr, d, &to.adopted); err != nil {
-		return fmt.Errorf("set up the controller that adopts pods: %w", err)
-	}
-	return nil
+	return conform.Setup(ctx, mgr, &to.verified, &to.adopted, p.workloads)
 }
 
 // isFixed reports whether anything is reserved for a pod.

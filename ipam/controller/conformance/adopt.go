@@ -13,15 +13,9 @@ import (
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -37,50 +31,26 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// adopter is the controller adopt. A request names a pod.
-type adopter struct{ Dependencies }
-
-// SetupAdopt adds the controller adopt to a manager. feed reports pods whose entries or FixedIPs have changed.
-func SetupAdopt(mgr manager.Manager, d Dependencies, feed *source.Feed) error {
-	r := &adopter{d}
-	return builder.ControllerManagedBy(mgr).
-		Named("adopt").
-		For(&corev1.Pod{}, builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
-			pod := obj.(*corev1.Pod)
-			_, wanted, err := r.Adoption.Wants(pod, r.Kinds)
-			return err != nil || wanted && len(conformance.AdoptableIPs(pod, r.Adoption.IPv4Only)) > 0
-		}))).
-		// Pools and FixedIPs say as well what a pod of our scheduler has lost.
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ifLost), builder.WithPredicates(source.AfterStart)).
-		WatchesRawSource(feed.Resynced(source.Resync{Clock: r.Clock, Period: source.ResyncPeriod, All: r.allLost, Ready: r.Ready})).
-		Watches(&v1alpha1.FixedIP{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) {
-			for _, req := range source.Request(HolderOf(e.Object.(*v1alpha1.FixedIP))) {
-				q.Add(req)
-			}
-		}}).
-		WithOptions(source.Workers(4)).
-		Complete(r)
-}
-
 // errNotKept says why a pod can't keep the IPs that it runs with.
 type errNotKept string
 
 func (e errNotKept) Error() string { return string(e) }
 
-// Reconcile looks at one pod.
-func (r *adopter) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+// adopt looks at one pod that has no FixedIP: of our scheduler, it has lost its entry; of another scheduler, it may ask
+// for its IPs to be fixed.
+func (c *Controller) adopt(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var pod corev1.Pod
-	if err := r.Cached.Get(ctx, req.NamespacedName, &pod); err != nil {
+	if err := c.Cached.Get(ctx, req.NamespacedName, &pod); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	var result reconcile.Result
 	var err error
-	if id, ours := r.Adoption.Placed(&pod, r.Kinds); ours {
-		result, err = r.restoreLost(ctx, &pod, id)
+	if id, ours := c.Adoption.Placed(&pod, c.Kinds); ours {
+		result, err = c.restoreLost(ctx, &pod, id)
 	} else {
-		result, err = r.adopt(ctx, &pod)
+		result, err = c.fixRunning(ctx, &pod)
 	}
-	if errors.Is(err, requeue.ErrSuperseded) || errors.Is(err, ciliumpool.ErrGone) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
+	if superseded(err) {
 		klog.FromContext(ctx).V(3).Info("Adoption superseded", "err", err)
 		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
 	}
@@ -90,21 +60,21 @@ func (r *adopter) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	return result, nil
 }
 
-// adopt fixes the IPs of a pod of another scheduler that asks for it.
-func (r *adopter) adopt(ctx context.Context, pod *corev1.Pod) (reconcile.Result, error) {
-	id, wanted, err := r.Adoption.Wants(pod, r.Kinds)
+// fixRunning fixes the IPs of a pod of another scheduler that asks for it.
+func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (reconcile.Result, error) {
+	id, wanted, err := c.Adoption.Wants(pod, c.Kinds)
 	if err != nil {
-		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; its address is not fixed", err)
+		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "AdoptAddress", "%v; its address is not fixed", err)
 	}
-	ips := conformance.AdoptableIPs(pod, r.Adoption.IPv4Only)
+	ips := conformance.AdoptableIPs(pod, c.Adoption.IPv4Only)
 	if err != nil || !wanted || len(ips) == 0 {
 		return reconcile.Result{}, nil
 	}
-	record, err := index.Get[v1alpha1.FixedIP](ctx, r.Cached, client.ObjectKeyFromObject(pod))
+	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKeyFromObject(pod))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	held := r.Ledger.Held(id.Key())
+	held := c.Ledger.Held(id.Key())
 	var reserved []plan.ReservedAddress
 	if record != nil {
 		reserved = plan.ReservedAddresses(record)
@@ -114,32 +84,32 @@ func (r *adopter) adopt(ctx context.Context, pod *corev1.Pod) (reconcile.Result,
 	case record != nil && record.DeletionTimestamp != nil:
 		// Its deletion is an event.
 		return reconcile.Result{}, nil
-	case len(missing) > 0 && record != nil && node != pod.Spec.NodeName && cmp.Or(record.Spec.Failover, r.Failover) == v1alpha1.Reassign:
+	case len(missing) > 0 && record != nil && node != pod.Spec.NodeName && cmp.Or(record.Spec.Failover, c.Failover) == v1alpha1.Reassign:
 		// The pod keeps the IPs of its new node. A new FixedIP follows once the old one is gone.
-		return reconcile.Result{}, r.Live.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
+		return reconcile.Result{}, c.Live.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 	case len(missing) > 0:
-		r.reportMissing(pod, ips, node, missing)
+		c.reportMissing(pod, ips, node, missing)
 		return reconcile.Result{}, nil
-	case record != nil && len(record.Spec.IPs) > 0, r.hasEntries(held, pod.Spec.NodeName, ips):
+	case record != nil && len(record.Spec.IPs) > 0, c.hasEntries(held, pod.Spec.NodeName, ips):
 		return reconcile.Result{}, nil
 	}
-	err = r.createFixedIP(ctx, pod, id, record, ips, true)
+	err = c.createFixedIP(ctx, pod, id, record, ips, true)
 	if why := errNotKept(""); errors.As(err, &why) {
-		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "Its IPs are not fixed: %v", why)
+		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "Its IPs are not fixed: %v", why)
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	if err == nil {
 		metrics.Adopted()
-		r.Events.Eventf(pod, nil, corev1.EventTypeNormal, "Adopted", "AdoptAddress", "%s is reserved for it now", address.Join(ips))
+		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "Adopted", "AdoptAddress", "%s is reserved for it now", address.Join(ips))
 	}
 	return reconcile.Result{}, err
 }
 
 // hasEntries reports whether the pool of a node has entries of the pod's own for all IPs. The FixedIP controller makes a
 // FixedIP of these.
-func (r *adopter) hasEntries(held []ledger.NodeAddresses, node string, ips []netip.Addr) bool {
+func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []netip.Addr) bool {
 	return slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool {
-		return h.Node == node && !r.unreserved(h, node) && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(h.Addrs, a) })
+		return h.Node == node && !c.unreserved(h, node) && !slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(h.Addrs, a) })
 	})
 }
 
@@ -147,12 +117,12 @@ func (r *adopter) hasEntries(held []ledger.NodeAddresses, node string, ips []net
 // controller then writes the owner of the entries, while the pod runs with the IPs, and waits for the agent. It returns
 // errNotKept if the pod can't keep them. dynamic is whether the IPs may be dynamic entries (see
 // conformance.WhyNotKept).
-func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identity.Identity, record *v1alpha1.FixedIP, ips []netip.Addr, dynamic bool) error {
-	if err := stillHas(ctx, r.Live, pod, ips); err != nil {
+func (c *Controller) createFixedIP(ctx context.Context, pod *corev1.Pod, id identity.Identity, record *v1alpha1.FixedIP, ips []netip.Addr, dynamic bool) error {
+	if err := stillHas(ctx, c.Live, pod, ips); err != nil {
 		return err
 	}
 	var node ciliumv2.CiliumNode
-	if err := r.Live.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node); err != nil {
+	if err := c.Live.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node); err != nil {
 		return fmt.Errorf("read CiliumNode %s: %w", pod.Spec.NodeName, err)
 	}
 	n := ciliumpool.FromCiliumNode(&node)
@@ -160,11 +130,11 @@ func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identit
 		// The cache does not show that entry yet. Once it does, package fixedip makes a FixedIP of it.
 		return fmt.Errorf("%w: %w", requeue.ErrSuperseded, other)
 	}
-	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
+	if other, overlaps := c.Ledger.OverlapsWith(n.Name); overlaps {
 		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", n.Name, other))
 	}
 	for _, a := range ips {
-		if owner, reserved := r.Ledger.KeptFor(a); reserved && owner != id.Key() {
+		if owner, reserved := c.Ledger.KeptFor(a); reserved && owner != id.Key() {
 			return errNotKept(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
 		}
 	}
@@ -174,13 +144,13 @@ func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identit
 	if record != nil {
 		record = record.DeepCopy()
 		record.Spec.IPs, record.Spec.NodeName = address.Strings(ips), n.Name
-		return r.Live.Update(ctx, record)
+		return c.Live.Update(ctx, record)
 	}
 	spec := v1alpha1.FixedIPSpec{
 		IPs: address.Strings(ips), NodeName: n.Name, PodName: pod.Name, Reclaim: identity.DefaultReclaim(),
 		Owner: v1alpha1.OwnerReference(id.Owner),
 	}
-	workload, err := r.workload(id.Owner, id.Namespace)
+	workload, err := c.workload(id.Owner, id.Namespace)
 	if err != nil {
 		return err
 	}
@@ -194,14 +164,14 @@ func (r *adopter) createFixedIP(ctx context.Context, pod *corev1.Pod, id identit
 		}
 	}
 	klog.FromContext(ctx).Info("FixedIP made of the IPs of a running pod", "ips", ips, "node", n.Name)
-	return r.Live.Create(ctx, &v1alpha1.FixedIP{
+	return c.Live.Create(ctx, &v1alpha1.FixedIP{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Finalizers: []string{v1alpha1.Finalizer}},
 		Spec:       spec,
 	})
 }
 
 // reportMissing reports that a pod runs without the IPs that are reserved for it, and what helps.
-func (r *adopter) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, reserved []netip.Addr) {
+func (c *Controller) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, reserved []netip.Addr) {
 	where := "in no node's pool"
 	switch {
 	case node == pod.Spec.NodeName:
@@ -209,7 +179,7 @@ func (r *adopter) reportMissing(pod *corev1.Pod, has []netip.Addr, node string, 
 	case node != "":
 		where = fmt.Sprintf("on node %s; with schedulerName: fixedip-scheduler the pod would be placed there", node)
 	}
-	r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Runs with %s on node %s, and %s is reserved for it %s",
+	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Runs with %s on node %s, and %s is reserved for it %s",
 		address.Join(has), pod.Spec.NodeName, address.Join(reserved), where)
 }
 

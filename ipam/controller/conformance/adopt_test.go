@@ -66,7 +66,7 @@ func TestAdoption(t *testing.T) {
 				s.d.Ledger.SetRecord(ledger.Reservation{Record: c.reserved, Owner: c.reserved, Addrs: []netip.Addr{netip.MustParseAddr(has)}})
 			}
 			before := s.owners()
-			if _, err := (&adopter{s.d}).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {
+			if _, err := s.d.adopt(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(before, s.owners()); diff != "" {

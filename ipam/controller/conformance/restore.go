@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/evict"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -37,14 +36,14 @@ import (
 
 // lost reports whether a pod that our scheduler placed has neither an entry of its own nor a FixedIP with an IP. The
 // entries of an unfinished move are none: a pod is bound when the move is done.
-func (r *adopter) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
+func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 		return false, nil
 	}
-	if slices.ContainsFunc(r.Ledger.Held(id.Key()), func(h ledger.NodeAddresses) bool { return !r.unreserved(h, pod.Spec.NodeName) }) {
+	if slices.ContainsFunc(c.Ledger.Held(id.Key()), func(h ledger.NodeAddresses) bool { return !c.unreserved(h, pod.Spec.NodeName) }) {
 		return false, nil
 	}
-	record, err := index.Get[v1alpha1.FixedIP](ctx, r.Cached, client.ObjectKeyFromObject(pod))
+	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKeyFromObject(pod))
 	if err != nil {
 		return false, err
 	}
@@ -52,18 +51,18 @@ func (r *adopter) lost(ctx context.Context, pod *corev1.Pod, id identity.Identit
 }
 
 // unreserved reports whether an entry on a node is the pod's only as long as the pod exists.
-func (r *adopter) unreserved(h ledger.NodeAddresses, node string) bool {
-	return h.Node == node && r.Ledger.EntryOf(h).IsUnreserved()
+func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
+	return h.Node == node && c.Ledger.EntryOf(h).IsUnreserved()
 }
 
 // ifLost returns the request for a pod that has lost its entry, or if that is not known.
-func (r *adopter) ifLost(ctx context.Context, obj client.Object) []reconcile.Request {
+func (c *Controller) ifLost(ctx context.Context, obj client.Object) []reconcile.Request {
 	pod := obj.(*corev1.Pod)
-	id, ours := r.Adoption.Placed(pod, r.Kinds)
+	id, ours := c.Adoption.Placed(pod, c.Kinds)
 	if !ours {
 		return nil
 	}
-	if lost, err := r.lost(ctx, pod, id); err == nil && !lost {
+	if lost, err := c.lost(ctx, pod, id); err == nil && !lost {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(pod)}}
@@ -71,17 +70,17 @@ func (r *adopter) ifLost(ctx context.Context, obj client.Object) []reconcile.Req
 
 // allLost returns all pods that have lost their entries. It reads the pods of one node after another: all pods of a
 // large cluster are too many to hold at once.
-func (r *adopter) allLost() []string {
+func (c *Controller) allLost() []string {
 	ctx := context.Background()
 	var found []string
-	for _, n := range r.Ledger.Nodes() {
-		pods, err := index.PodsOnNode(ctx, r.Cached, n.Name)
+	for _, n := range c.Ledger.Nodes() {
+		pods, err := index.PodsOnNode(ctx, c.Cached, n.Name)
 		if err != nil {
 			klog.Background().Error(err, "Pods not listed; the next resync looks at them", "node", n.Name)
 			continue
 		}
 		for i := range pods {
-			for _, req := range r.ifLost(ctx, &pods[i]) {
+			for _, req := range c.ifLost(ctx, &pods[i]) {
 				found = append(found, req.String())
 			}
 		}
@@ -91,41 +90,41 @@ func (r *adopter) allLost() []string {
 
 // restoreLost gives a pod of our scheduler that has lost its entry that back. A pod that runs with an IP which was never
 // a dynamic entry keeps that. Any other pod runs with a wrong IP, and is evicted: the scheduler claims an IP for the next.
-func (r *adopter) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (reconcile.Result, error) {
-	if lost, err := r.lost(ctx, pod, id); !lost || err != nil {
+func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (reconcile.Result, error) {
+	if lost, err := c.lost(ctx, pod, id); !lost || err != nil {
 		return reconcile.Result{}, err
 	}
-	may, workload, err := r.mayHave(pod, id)
+	may, workload, err := c.mayHave(pod, id)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	ips := conformance.AdoptableIPs(pod, r.Adoption.IPv4Only)
+	ips := conformance.AdoptableIPs(pod, c.Adoption.IPv4Only)
 	switch {
 	case len(ips) == 0:
-		return reconcile.Result{}, r.restoreEntry(ctx, pod, id, may)
+		return reconcile.Result{}, c.restoreEntry(ctx, pod, id, may)
 	case slices.ContainsFunc(ips, func(a netip.Addr) bool { return !may(a) }):
 		err = errNotKept("it asks for other IPs")
 	default:
 		var record *v1alpha1.FixedIP
-		record, err = index.Get[v1alpha1.FixedIP](ctx, r.Live, client.ObjectKeyFromObject(pod))
+		record, err = index.Get[v1alpha1.FixedIP](ctx, c.Live, client.ObjectKeyFromObject(pod))
 		if err == nil && record != nil && len(record.Spec.IPs) > 0 {
 			// The cache does not show it yet. The controller verify compares it.
 			return reconcile.Result{}, nil
 		}
 		if err == nil {
-			err = r.createFixedIP(ctx, pod, id, record, ips, false)
+			err = c.createFixedIP(ctx, pod, id, record, ips, false)
 		}
 	}
 	if why := errNotKept(""); errors.As(err, &why) {
-		return r.evict(ctx, pod, id, workload, why)
+		return c.evictUnreserved(ctx, pod, id, workload, why)
 	}
 	return reconcile.Result{}, err
 }
 
 // mayHave returns which IPs a pod may have by what it asks for, and its workload; nil: it has none, or that does not
 // exist.
-func (r *adopter) mayHave(pod *corev1.Pod, id identity.Identity) (may func(netip.Addr) bool, workload *identity.Workload, err error) {
-	if workload, err = r.workload(id.Owner, id.Namespace); err != nil {
+func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(netip.Addr) bool, workload *identity.Workload, err error) {
+	if workload, err = c.workload(id.Owner, id.Namespace); err != nil {
 		return nil, nil, err
 	}
 	of := identity.Workload{GroupKind: id.Owner.GroupKind(), Name: id.Owner.Name}
@@ -141,16 +140,16 @@ func (r *adopter) mayHave(pod *corev1.Pod, id identity.Identity) (may func(netip
 
 // restoreEntry writes the entry again that was released from the pod's name, while it cools down on the pod's node and
 // the pod awaits an IP.
-func (r *adopter) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) error {
+func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) error {
 	allowed := func(a netip.Addr) bool {
-		owner, reserved := r.Ledger.KeptFor(a)
+		owner, reserved := c.Ledger.KeptFor(a)
 		return may(a) && (!reserved || owner == id.Key())
 	}
-	n, ok := r.Ledger.Node(pod.Spec.NodeName)
+	n, ok := c.Ledger.Node(pod.Spec.NodeName)
 	if !ok || len(conformance.RestoreReleased(n, id, allowed)) == 0 {
 		return nil
 	}
-	now, err := index.Get[corev1.Pod](ctx, r.Live, client.ObjectKeyFromObject(pod))
+	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
 	switch {
 	case err != nil:
 		return err
@@ -158,7 +157,7 @@ func (r *adopter) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity
 		return fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), requeue.ErrSuperseded)
 	}
 	var restored []pool.EntryChange
-	err = r.Writer.Write(ctx, ciliumpool.WriteRequest{Node: n.Name, FromAPIServer: true, RequireUnchangedSpec: true, SkipRateLimit: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+	err = c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: n.Name, FromAPIServer: true, RequireUnchangedSpec: true, SkipRateLimit: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits := conformance.RestoreReleased(n, id, allowed)
 		if len(edits) > 0 {
 			restored = edits
@@ -170,39 +169,37 @@ func (r *adopter) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity
 	}
 	for _, e := range restored {
 		klog.FromContext(ctx).Info("Entry restored", "node", n.Name, "ip", e.Addr)
-		r.Events.Eventf(pod, nil, corev1.EventTypeNormal, "AddressRestored", "AdoptAddress", "It was bound to node %s when its IP %s had just been released; the IP is reserved for it again", n.Name, e.Addr)
+		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "AddressRestored", "AdoptAddress", "It was bound to node %s when its IP %s had just been released; the IP is reserved for it again", n.Name, e.Addr)
 	}
 	return nil
 }
 
-// evict evicts a pod that can't keep its IPs, if its policy says so, after the grace period of every wrong IP.
-func (r *adopter) evict(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why errNotKept) (reconcile.Result, error) {
+// evictUnreserved evicts a pod that can't keep its IPs, if its policy says so, after the grace period of every wrong IP.
+func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why errNotKept) (reconcile.Result, error) {
 	report := func(end string) {
-		r.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "It runs without a reserved IP and can't keep the IP that it has: %v; %s", why, end)
+		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "It runs without a reserved IP and can't keep the IP that it has: %v; %s", why, end)
 	}
-	policy := r.policy(pod, workload)
+	policy := c.policy(pod, workload)
 	begin := pod.CreationTimestamp.Time
 	if pod.Status.StartTime != nil {
 		begin = pod.Status.StartTime.Time
 	}
-	if wait := begin.Add(r.Config.RestartAfter).Sub(r.Clock.Now()); wait > 0 {
-		return reconcile.Result{RequeueAfter: min(wait, r.Config.RestartAfter)}, nil
+	if wait := begin.Add(c.Config.RestartAfter).Sub(c.Clock.Now()); wait > 0 {
+		return reconcile.Result{RequeueAfter: min(wait, c.Config.RestartAfter)}, nil
 	}
 	if policy != identity.Restart || metav1.GetControllerOfNoCopy(pod) == nil {
 		report("delete the pod, and the next one has an IP of its own")
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
-	now, err := index.Get[corev1.Pod](ctx, r.Live, client.ObjectKeyFromObject(pod))
+	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || now == nil || now.UID != pod.UID {
 		return reconcile.Result{}, err
 	}
-	later, err := r.Evictor.Evict(ctx, client.ObjectKeyFromObject(pod), id.Owner, now)
+	later, err := c.evict(ctx, client.ObjectKeyFromObject(pod), id.Owner, now)
 	switch {
-	case errors.Is(err, evict.ErrBlocked):
+	case errors.Is(err, errBlocked):
 		report("it can't be evicted now: " + err.Error())
-		return reconcile.Result{RequeueAfter: evict.RetryBlocked}, nil
-	case errors.Is(err, evict.ErrGone):
-		return reconcile.Result{}, nil
+		return reconcile.Result{RequeueAfter: retryBlocked}, nil
 	case err != nil || later > 0:
 		return reconcile.Result{RequeueAfter: later}, err
 	}

@@ -83,7 +83,7 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 			}
 			for range 2 {
 				// A controller that begins again, with caches that are behind, changes nothing more.
-				if _, err := (&adopter{s.d}).Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {
+				if _, err := s.d.adopt(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/evict"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -37,7 +36,7 @@ var begin = time.Unix(1_700_000_000, 0)
 type stage struct {
 	t           *testing.T
 	cached, api client.WithWatch
-	d           Dependencies
+	d           *Controller
 	recorder    *events.FakeRecorder
 	clock       *clocktesting.FakeClock
 	// evicted are the names of the evicted pods. refuse is the answer to an eviction; nil: it is accepted.
@@ -72,7 +71,7 @@ func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool
 	s := &stage{t: t, clock: clocktesting.NewFakeClock(begin), recorder: events.NewFakeRecorder(100)}
 	build := func(objects []client.Object) *fake.ClientBuilder {
 		b := fake.NewClientBuilder().WithScheme(kinds).WithStatusSubresource(&v1alpha1.FixedIP{}).
-			WithIndex(&v1alpha1.FixedIP{}, evict.RestartingIndex, evict.Index)
+			WithIndex(&v1alpha1.FixedIP{}, restartingIndex, restarting)
 		_ = index.Each(func(of client.Object, name string, fn client.IndexerFunc) error {
 			b = b.WithIndex(of, name, fn)
 			return nil
@@ -102,14 +101,10 @@ func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool
 	l := ledger.New()
 	l.SetNode(ciliumpool.FromCiliumNode(node))
 	config := DefaultConfig()
-	s.d = Dependencies{
+	s.d = &Controller{
 		Config: config, Ledger: l, Writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), Cached: s.cached, Live: s.api,
 		Kinds: identity.NewKinds(), Adoption: identity.Adoption{Schedulers: []string{"ours"}}, Failover: v1alpha1.Wait, Workloads: noWorkloads{},
 		Events: s.recorder, Clock: s.clock,
-		Evictor: &evict.Evictor{
-			Cached: s.cached, Live: s.api, Clock: s.clock, AtOnce: 5, Pause: config.RestartAfter,
-			Workloads: func(identity.Owner, string) (*identity.Workload, error) { return nil, nil },
-		},
 	}
 	return s
 }

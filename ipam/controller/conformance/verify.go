@@ -7,26 +7,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
+	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/evict"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -34,100 +27,19 @@ import (
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/store/ciliumpool"
-	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// Workloads knows workloads from their watches. It returns nil for one that does not exist.
-type Workloads interface {
-	Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
-}
-
-// Endpoints knows the pods that have no CiliumEndpoint.
-type Endpoints interface {
-	// Missing reports whether a pod has had none for longer than its agent needs, by the cache.
-	Missing(pod *corev1.Pod) bool
-	// Confirm reports the same by live objects. blocker is why the pod is not to be evicted for it; empty: nothing
-	// prevents it.
-	Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error)
-}
-
-// Dependencies are what both controllers of the package need.
-type Dependencies struct {
-	Config    Config
-	Ledger    *ledger.Ledger
-	Writer    *ciliumpool.Writer
-	Cached    client.Reader
-	Live      client.Client
-	Kinds     identity.Kinds
-	Adoption  identity.Adoption
-	Failover  v1alpha1.Failover
-	Workloads Workloads
-	// Endpoints is nil if CiliumEndpoints are not kept.
-	Endpoints Endpoints
-	Events    events.EventRecorder
-	Clock     clock.Clock
-	Evictor   *evict.Evictor
-	// Ready must report true before the first resync.
-	Ready []toolscache.InformerSynced
-}
-
-// verifier is the controller verify. A request names a pod: of an identity, or the holder of a slot.
-type verifier struct{ Dependencies }
-
-// SetupVerify adds the controller verify to a manager. feed reports pods whose entries, FixedIPs or CiliumEndpoints have
-// changed.
-func SetupVerify(ctx context.Context, mgr manager.Manager, d Dependencies, feed *source.Feed, owners *workloads.Store) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, evict.RestartingIndex, evict.Index); err != nil {
-		return fmt.Errorf("index FixedIPs by restart: %w", err)
-	}
-	r := &verifier{d}
-	// A workload may have changed its policy.
-	owners.AddHandler(func(before, after *identity.Workload) {
-		if before == nil || after == nil || maps.Equal(before.Annotations, after.Annotations) {
-			return
-		}
-		for _, owner := range r.Ledger.OwnersOf(after.Namespace, identity.Label(after.GroupKind), after.Name) {
-			feed.Add(source.Request(owner)...)
-		}
-	})
-	return builder.ControllerManagedBy(mgr).
-		Named("verify").
-		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, obj client.Object) []reconcile.Request {
-			return source.Request(HolderOf(obj.(*v1alpha1.FixedIP)))
-		}), builder.WithPredicates(source.BesideLedger)).
-		WatchesRawSource(feed.Resynced(source.Resync{
-			Clock: r.Clock, Period: source.ResyncPeriod,
-			All:   func() []string { return source.Identities(r.Ledger) },
-			Ready: r.Ready,
-		})).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.ofPod), builder.WithPredicates(source.AfterStart)).
-		WithOptions(source.Workers(4)).
-		Complete(r)
-}
-
-// ofPod returns the request for a pod if anything is reserved for it.
-func (r *verifier) ofPod(ctx context.Context, obj client.Object) []reconcile.Request {
-	key := client.ObjectKeyFromObject(obj)
-	if len(r.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name))) == 0 {
-		var record v1alpha1.FixedIP
-		if err := r.Cached.Get(ctx, key, &record, client.UnsafeDisableDeepCopy); err != nil {
-			return nil
-		}
-	}
-	return []reconcile.Request{{NamespacedName: key}}
-}
-
-// Reconcile verifies one pod.
-func (r *verifier) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	s, err := r.observe(ctx, r.Cached, req.NamespacedName)
+// verify compares one pod with what is recorded for it.
+func (c *Controller) verify(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	s, err := c.observe(ctx, c.Cached, req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	a := conformance.Decide(s)
 	if a.Type != conformance.None {
-		if s, err = r.observe(ctx, r.Live, req.NamespacedName); err != nil {
+		if s, err = c.observe(ctx, c.Live, req.NamespacedName); err != nil {
 			return reconcile.Result{}, err
 		}
 		a = conformance.Decide(s)
@@ -136,14 +48,14 @@ func (r *verifier) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	switch a.Type {
 	case conformance.None:
 		if conformance.IsConsistent(s) {
-			r.Evictor.Done(client.ObjectKeyFromObject(s.FixedIP))
+			c.evictionDone(client.ObjectKeyFromObject(s.FixedIP))
 		}
 	case conformance.SetCondition:
-		err = r.setCondition(ctx, s, a.Condition)
+		err = c.setCondition(ctx, s, a.Condition)
 	case conformance.EvictPod:
-		later, err = r.evict(ctx, s, a.Condition)
+		later, err = c.evictMismatched(ctx, s, a.Condition)
 	}
-	if errors.Is(err, evict.ErrGone) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	if superseded(err) {
 		klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "err", err)
 		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
 	}
@@ -151,109 +63,156 @@ func (r *verifier) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 		return reconcile.Result{}, fmt.Errorf("%s for pod %s: %w", a.Type, req, err)
 	}
 	if later == 0 && !a.At.IsZero() {
-		later = max(time.Second, a.At.Sub(r.Clock.Now()))
+		later = max(time.Second, a.At.Sub(c.Clock.Now()))
 	}
 	return reconcile.Result{RequeueAfter: min(later, source.ResyncPeriod)}, nil
 }
 
 // observe gathers the state of a pod from the caches or the API server.
-func (r *verifier) observe(ctx context.Context, from client.Reader, key types.NamespacedName) (s conformance.PodState, err error) {
+func (c *Controller) observe(ctx context.Context, from client.Reader, key types.NamespacedName) (s conformance.PodState, err error) {
 	s = conformance.PodState{
-		Held:  r.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),
-		Grace: conformance.GracePeriods{Address: r.Config.RestartAfter, Endpoint: r.Config.EndpointPatience},
-		Now:   r.Clock.Now(),
+		Held:  c.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),
+		Grace: conformance.GracePeriods{Address: c.Config.RestartAfter, Endpoint: c.Config.EndpointPatience},
+		Now:   c.Clock.Now(),
 	}
-	slots, isSlot := r.slotsOf(s.Held, key.Namespace)
+	slots, isSlot := c.slotsOf(s.Held, key.Namespace)
 	names := []string{key.Name}
 	if isSlot {
-		names = slotNames(slots.Name, s.Held)
+		// The FixedIP of a slot is named by one of its IPs.
+		names = nil
+		for _, h := range s.Held {
+			for _, a := range h.Addrs {
+				names = append(names, identity.SlotName(slots.Name, a))
+			}
+		}
 	}
-	if s.FixedIP, err = readFirst(ctx, from, key.Namespace, names); err != nil || s.FixedIP == nil {
-		return s, err
+	for _, name := range names {
+		if s.FixedIP, err = index.Get[v1alpha1.FixedIP](ctx, from, types.NamespacedName{Namespace: key.Namespace, Name: name}); err != nil {
+			return s, err
+		}
+		if s.FixedIP != nil {
+			break
+		}
+	}
+	if s.FixedIP == nil {
+		return s, nil
 	}
 	pod, err := index.Get[corev1.Pod](ctx, from, key)
 	if err != nil || pod == nil || identity.OptsOut(pod.Annotations) || !reservedFor(s.FixedIP, pod, slots, isSlot) {
 		return s, err
 	}
 	s.Pod, s.BarePod = pod, metav1.GetControllerOfNoCopy(pod) == nil
-	workload, err := r.workload(identity.OwnerOf(s.FixedIP), pod.Namespace)
+	workload, err := c.workload(identity.OwnerOf(s.FixedIP), pod.Namespace)
 	if err != nil {
 		return s, err
 	}
-	s.Policy = r.policy(pod, workload)
-	if _, s.Ours = r.Adoption.Placed(pod, r.Kinds); s.Ours {
+	s.Policy = c.policy(pod, workload)
+	if _, s.Ours = c.Adoption.Placed(pod, c.Kinds); s.Ours {
 		if s.Returns, err = feasibleNodes(ctx, from, pod, s.Held); err != nil {
 			return s, err
 		}
 	}
-	if r.Endpoints != nil {
-		if s.EndpointMissing = r.Endpoints.Missing(pod); s.EndpointMissing && from == client.Reader(r.Live) {
-			s.EndpointMissing, s.EndpointBlocker, err = r.Endpoints.Confirm(ctx, pod)
+	if c.Endpoints != nil {
+		if s.EndpointMissing = c.Endpoints.Missing(pod); s.EndpointMissing && from == client.Reader(c.Live) {
+			s.EndpointMissing, s.EndpointBlocker, err = c.Endpoints.Confirm(ctx, pod)
 		}
 	}
 	return s, err
 }
 
-// workload returns the workload of a pod; nil if it is a bare pod, or if its workload does not exist.
-func (d *Dependencies) workload(owner identity.Owner, namespace string) (*identity.Workload, error) {
-	if owner.IsPod() {
-		return nil, nil
-	}
-	return d.Workloads.Get(owner.GroupKind(), namespace, owner.Name)
-}
-
-// policy returns what to do about a mismatch of a pod. workload may be nil.
-func (d *Dependencies) policy(pod *corev1.Pod, workload *identity.Workload) identity.OnMismatch {
-	var annotations map[string]string
-	if workload != nil {
-		annotations = workload.Annotations
-	}
-	policy, err := identity.MismatchPolicy(annotations, pod.Annotations, identity.OnMismatch(d.Config.OnMismatch))
-	if err != nil {
-		d.Events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a mismatch is only reported", err)
-	}
-	return policy
-}
-
 // setCondition writes the condition Mismatch and reports it in events.
-func (r *verifier) setCondition(ctx context.Context, s conformance.PodState, c metav1.Condition) error {
+func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, want metav1.Condition) error {
 	record := s.FixedIP.DeepCopy()
-	conformance.SetMismatch(&record.Status, c, s.Pod)
+	conformance.SetMismatch(&record.Status, want, s.Pod)
 	// Update carries the resourceVersion that was read.
-	if err := r.Live.Status().Update(ctx, record); err != nil {
-		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", c.Type, record.Namespace, record.Name, err)
+	if err := c.Live.Status().Update(ctx, record); err != nil {
+		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", want.Type, record.Namespace, record.Name, err)
 	}
-	klog.FromContext(ctx).Info("Mismatch reported", "reason", c.Reason, "message", c.Message)
-	if c.Status == metav1.ConditionFalse {
-		r.Evictor.Done(client.ObjectKeyFromObject(record))
-		r.Events.Eventf(record, s.Pod, corev1.EventTypeNormal, c.Reason, "Verify", "%s", c.Message)
+	klog.FromContext(ctx).Info("Mismatch reported", "reason", want.Reason, "message", want.Message)
+	if want.Status == metav1.ConditionFalse {
+		c.evictionDone(client.ObjectKeyFromObject(record))
+		c.Events.Eventf(record, s.Pod, corev1.EventTypeNormal, want.Reason, "Verify", "%s", want.Message)
 		return nil
 	}
-	if c.Reason != conformance.ReasonRestarting && c.Reason != conformance.ReasonRestartBlocked {
-		metrics.Mismatches.WithLabelValues(c.Reason).Inc()
+	if want.Reason != conformance.ReasonRestarting && want.Reason != conformance.ReasonRestartBlocked {
+		metrics.Mismatches.WithLabelValues(want.Reason).Inc()
 	}
-	r.Events.Eventf(s.Pod, record, corev1.EventTypeWarning, c.Reason, "Verify", "%s", c.Message)
-	r.Events.Eventf(record, s.Pod, corev1.EventTypeWarning, c.Reason, "Verify", "%s", c.Message)
+	c.Events.Eventf(s.Pod, record, corev1.EventTypeWarning, want.Reason, "Verify", "%s", want.Message)
+	c.Events.Eventf(record, s.Pod, corev1.EventTypeWarning, want.Reason, "Verify", "%s", want.Message)
 	return nil
 }
 
-// evict evicts the pod and reports the result. The next holder of a slot has another name: what counts as restarted is
-// the FixedIP.
-func (r *verifier) evict(ctx context.Context, s conformance.PodState, evicted metav1.Condition) (later time.Duration, err error) {
-	later, err = r.Evictor.Evict(ctx, client.ObjectKeyFromObject(s.FixedIP), identity.OwnerOf(s.FixedIP), s.Pod)
+// evictMismatched evicts the pod and reports the result. The next holder of a slot has another name: what counts as
+// restarted is the FixedIP.
+func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState, evicted metav1.Condition) (later time.Duration, err error) {
+	later, err = c.evict(ctx, client.ObjectKeyFromObject(s.FixedIP), identity.OwnerOf(s.FixedIP), s.Pod)
 	switch {
-	case errors.Is(err, evict.ErrBlocked):
-		evicted.Reason = conformance.ReasonRestartBlocked
+	case errors.Is(err, errBlocked):
+		later, evicted.Reason = retryBlocked, conformance.ReasonRestartBlocked
 		evicted.Message += "; it can't be evicted now: " + err.Error()
-		for _, have := range s.FixedIP.Status.Conditions {
-			if have.Type == evicted.Type && have.Reason == evicted.Reason && have.Message == evicted.Message {
-				return evict.RetryBlocked, nil
-			}
+		have := meta.FindStatusCondition(s.FixedIP.Status.Conditions, evicted.Type)
+		if have != nil && have.Reason == evicted.Reason && have.Message == evicted.Message {
+			return later, nil
 		}
-		return evict.RetryBlocked, r.setCondition(ctx, s, evicted)
 	case err != nil || later > 0:
 		return later, err
+	default:
+		evicted.Message += "; it was evicted and starts again"
 	}
-	evicted.Message += "; it was evicted and starts again"
-	return 0, r.setCondition(ctx, s, evicted)
+	return later, c.setCondition(ctx, s, evicted)
+}
+
+// slotsOf returns the workload whose slots these entries are. ok is false if they are none.
+func (c *Controller) slotsOf(held []ledger.NodeAddresses, namespace string) (w identity.Workload, ok bool) {
+	if len(held) == 0 {
+		return w, false
+	}
+	label, name, named := c.Ledger.EntryOf(held[0]).WorkloadRef()
+	kind, known := c.Kinds.Labelled(label)
+	return identity.Workload{GroupKind: kind.GroupKind(), Namespace: namespace, Name: name}, named && known && kind.Identity == identity.Slot
+}
+
+// reservedFor reports whether a FixedIP is for a pod, and not only for one of its name.
+func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workload, isSlot bool) bool {
+	owner := identity.Owner{Kind: identity.PodKind, Name: pod.Name}
+	if o := metav1.GetControllerOfNoCopy(pod); o != nil {
+		owner = identity.Owner{APIVersion: o.APIVersion, Kind: o.Kind, Name: o.Name}
+	}
+	of := owner.Resource(pod.Namespace)
+	if isSlot && owner.GroupKind() == identity.ReplicaSets {
+		// Names of its pods are used once, so that the pod of the name is the holder.
+		of = slots.Resource()
+	}
+	return identity.OwnerOf(record).Resource(record.Namespace) == of
+}
+
+// feasibleNodes returns the nodes, except its own, that hold entries for a pod of our scheduler and can run it. If its
+// IPs are on a node that can't, a pod that was restarted for them would wait, and is better off as it is.
+//
+// The caches have neither tolerations nor taints: what they say is decided again from the API server.
+func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses) ([]string, error) {
+	var nodes []string
+	for _, h := range held {
+		if h.Node == pod.Spec.NodeName {
+			continue
+		}
+		node, err := index.Node(ctx, from, h.Node)
+		if err != nil {
+			return nil, fmt.Errorf("look for a node for pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		if node == nil || !nodeutil.IsSchedulable(node) {
+			continue
+		}
+		_, tainted := schedulinghelpers.FindMatchingUntoleratedTaint(node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
+			return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+		})
+		match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+		if err != nil {
+			return nil, fmt.Errorf("match pod %s/%s with node %s: %w", pod.Namespace, pod.Name, node.Name, err)
+		}
+		if match && !tainted {
+			nodes = append(nodes, h.Node)
+		}
+	}
+	return nodes, nil
 }

@@ -100,11 +100,11 @@ func TestFixedIPOfPod(t *testing.T) {
 				l.SetNode(pool.NodePool{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.200"): *c.entry}})
 			}
 			store := &asking{}
-			r := &verifier{Dependencies{
+			r := &Controller{
 				Ledger: l, Cached: api, Workloads: store, Events: events.NewFakeRecorder(10), Clock: clocktesting.NewFakeClock(begin),
 				Kinds:  identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}),
 				Config: DefaultConfig(),
-			}}
+			}
 			got, err := r.observe(t.Context(), api, client.ObjectKeyFromObject(c.pod))
 			if err != nil {
 				t.Fatal(err)

@@ -4,8 +4,6 @@
 package conformance
 
 import (
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -149,9 +147,8 @@ func mismatch(status metav1.ConditionStatus, reason, message string, at time.Tim
 // SetMismatch puts the condition into the status of a FixedIP, with the pod that it is about. Unlike
 // meta.SetStatusCondition it begins a grace period with each new reason.
 func SetMismatch(status *v1alpha1.FixedIPStatus, c metav1.Condition, pod *corev1.Pod) {
-	status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), func(have metav1.Condition) bool { return have.Type == c.Type })
-	status.Conditions = append(status.Conditions, c)
-	slices.SortFunc(status.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
+	meta.RemoveStatusCondition(&status.Conditions, c.Type)
+	meta.SetStatusCondition(&status.Conditions, c)
 	status.MismatchPodUID = ""
 	if c.Status == metav1.ConditionTrue {
 		status.MismatchPodUID = pod.UID

@@ -192,14 +192,14 @@ func TestClockSkewDoesNotHideTheNextPod(t *testing.T) {
 }
 
 func TestSetMismatch(t *testing.T) {
-	other := metav1.Condition{Type: "Conflict", Status: metav1.ConditionFalse}
+	other := metav1.Condition{Type: "Conflict", Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(now)}
 	status := v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{{Type: "Mismatch"}, other}}
-	wrong := metav1.Condition{Type: "Mismatch", Status: metav1.ConditionTrue, Reason: "x"}
+	wrong := metav1.Condition{Type: "Mismatch", Status: metav1.ConditionTrue, Reason: "x", LastTransitionTime: metav1.NewTime(now)}
 	conformance.SetMismatch(&status, wrong, podOn("node-1"))
 	if diff := cmp.Diff(v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{other, wrong}, MismatchPodUID: "pod-1"}, status); diff != "" {
 		t.Errorf("(-want +got): %s", diff)
 	}
-	right := metav1.Condition{Type: "Mismatch", Status: metav1.ConditionFalse}
+	right := metav1.Condition{Type: "Mismatch", Status: metav1.ConditionFalse, LastTransitionTime: metav1.NewTime(now)}
 	conformance.SetMismatch(&status, right, podOn("node-1"))
 	if diff := cmp.Diff(v1alpha1.FixedIPStatus{Conditions: []metav1.Condition{other, right}}, status); diff != "" {
 		t.Errorf("(-want +got): %s", diff)

@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package evict
+package conformance
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -32,14 +33,21 @@ import (
 var start = time.Unix(10000, 0)
 
 // stage is a cluster whose pods are evicted.
-type stage struct {
+type evictStage struct {
 	t       *testing.T
 	api     client.WithWatch
 	clock   *clocktesting.FakeClock
-	evictor *Evictor
+	evictor *Controller
 	evicted []string
 	// during is called while an eviction is under way; its error is the answer.
 	during func() error
+}
+
+// threeReplicas knows each workload, with three replicas.
+type threeReplicas struct{}
+
+func (threeReplicas) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
+	return &identity.Workload{GroupKind: gk, Name: name, Replicas: ptr.To[int32](3)}, nil
 }
 
 func podOf(workload, name string, ready bool) *corev1.Pod {
@@ -53,8 +61,8 @@ func podOf(workload, name string, ready bool) *corev1.Pod {
 	}
 }
 
-// recordOf returns the FixedIP of a pod; restarting is how long ago the pod was evicted, zero: it was not.
-func recordOf(workload, name string, restarting time.Duration) *v1alpha1.FixedIP {
+// mismatchedRecord returns the FixedIP of a pod; restarting is how long ago the pod was evicted, zero: it was not.
+func mismatchedRecord(workload, name string, restarting time.Duration) *v1alpha1.FixedIP {
 	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}, Spec: v1alpha1.FixedIPSpec{
 		PodName: name, Owner: v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload},
 	}}
@@ -66,14 +74,14 @@ func recordOf(workload, name string, restarting time.Duration) *v1alpha1.FixedIP
 	return r
 }
 
-func newStage(t *testing.T, atOnce int, objects ...client.Object) *stage {
+func newEvictStage(t *testing.T, atOnce int, objects ...client.Object) *evictStage {
 	t.Helper()
 	kinds, err := scheme.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{t: t, clock: clocktesting.NewFakeClock(start)}
-	b := fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithIndex(&v1alpha1.FixedIP{}, RestartingIndex, Index)
+	s := &evictStage{t: t, clock: clocktesting.NewFakeClock(start)}
+	b := fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithIndex(&v1alpha1.FixedIP{}, restartingIndex, restarting)
 	_ = index.Each(func(of client.Object, name string, fn client.IndexerFunc) error {
 		b = b.WithIndex(of, name, fn)
 		return nil
@@ -90,21 +98,18 @@ func newStage(t *testing.T, atOnce int, objects ...client.Object) *stage {
 		s.evicted = append(s.evicted, obj.GetName())
 		return nil
 	}}).Build()
-	s.evictor = &Evictor{
-		Cached: s.api, Live: s.api, Clock: s.clock, AtOnce: atOnce, Pause: 20 * time.Second,
-		Workloads: func(o identity.Owner, _ string) (*identity.Workload, error) {
-			return &identity.Workload{GroupKind: o.GroupKind(), Name: o.Name, Replicas: ptr.To[int32](3)}, nil
-		},
+	s.evictor = &Controller{
+		Cached: s.api, Live: s.api, Clock: s.clock, Config: Config{Restarts: atOnce, RestartAfter: 20 * time.Second}, Workloads: threeReplicas{},
 	}
 	return s
 }
 
-func (s *stage) evict(workload, name string, ready bool) (time.Duration, error) {
+func (s *evictStage) evict(workload, name string, ready bool) (time.Duration, error) {
 	pod := podOf(workload, name, ready)
-	return s.evictor.Evict(s.t.Context(), client.ObjectKeyFromObject(pod), identity.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload}, pod)
+	return s.evictor.evict(s.t.Context(), client.ObjectKeyFromObject(pod), identity.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: workload}, pod)
 }
 
-func (s *stage) is(what string, later, wantLater time.Duration, err error, want ...string) {
+func (s *evictStage) is(what string, later, wantLater time.Duration, err error, want ...string) {
 	s.t.Helper()
 	if err != nil || later != wantLater || !slices.Equal(s.evicted, want) {
 		s.t.Fatalf("%s: later %v (want %v), %v; evicted %v, want %v", what, later, wantLater, err, s.evicted, want)
@@ -114,7 +119,7 @@ func (s *stage) is(what string, later, wantLater time.Duration, err error, want 
 // The restarts in progress are those that the FixedIPs show and those begun since. Time tells how often one is repeated.
 func TestBudget(t *testing.T) {
 	// Another replica evicted other-0 four minutes ago.
-	s := newStage(t, 2, recordOf("other", "other-0", 4*time.Minute))
+	s := newEvictStage(t, 2, mismatchedRecord("other", "other-0", 4*time.Minute))
 	later, err := s.evict("a", "a-0", true)
 	s.is("the second of two", later, 0, err, "a-0")
 	later, err = s.evict("b", "b-0", true)
@@ -126,7 +131,7 @@ func TestBudget(t *testing.T) {
 	s.is("the same again", later, 0, err, "a-0", "a-0")
 	later, err = s.evict("a", "a-0", true)
 	s.is("and once more, not so soon", later, 40*time.Second, err, "a-0", "a-0")
-	s.evictor.Done(types.NamespacedName{Namespace: "db", Name: "a-0"})
+	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "a-0"})
 	later, err = s.evict("b", "b-0", true)
 	s.is("when one is done", later, 0, err, "a-0", "a-0", "b-0")
 	s.clock.Step(6 * time.Minute)
@@ -135,13 +140,13 @@ func TestBudget(t *testing.T) {
 }
 
 func TestBlockedByBudget(t *testing.T) {
-	s := newStage(t, 2)
+	s := newEvictStage(t, 2)
 	s.during = func() error {
 		err := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 		err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Message: "The disruption budget guard needs 1 healthy pods and has 1 currently"})
 		return err
 	}
-	if _, err := s.evict("d", "d-0", true); !errors.Is(err, ErrBlocked) || !strings.Contains(err.Error(), "The disruption budget guard needs 1 healthy pods") {
+	if _, err := s.evict("d", "d-0", true); !errors.Is(err, errBlocked) || !strings.Contains(err.Error(), "The disruption budget guard needs 1 healthy pods") {
 		t.Fatalf("refused: %v", err)
 	}
 	s.during = nil
@@ -158,11 +163,11 @@ func TestBlockedByBudget(t *testing.T) {
 func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	var objects []client.Object
 	for _, name := range []string{"db-0", "db-1", "db-2"} {
-		objects = append(objects, recordOf("db", name, 0), podOf("db", name, true))
+		objects = append(objects, mismatchedRecord("db", name, 0), podOf("db", name, true))
 	}
 	// Scaled down: it does not count.
-	objects = append(objects, recordOf("db", "db-3", 0))
-	s := newStage(t, 5, objects...)
+	objects = append(objects, mismatchedRecord("db", "db-3", 0))
+	s := newEvictStage(t, 5, objects...)
 	set := func(name string, ready bool) {
 		t.Helper()
 		if err := s.api.Delete(t.Context(), podOf("db", name, ready)); client.IgnoreNotFound(err) != nil {
@@ -180,7 +185,7 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	s.is("of another workload", later, 0, err, "db-0", "web-0")
 
 	// It runs with its own IP, and is not ready.
-	s.evictor.Done(types.NamespacedName{Namespace: "db", Name: "db-0"})
+	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "db-0"})
 	set("db-0", false)
 	later, err = s.evict("db", "db-1", true)
 	s.is("while the first is not ready", later, 5*time.Second, err, "db-0", "web-0")
@@ -194,7 +199,7 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	s.is("when the first is ready", later, 0, err, "db-0", "web-0", "db-1")
 
 	// A workload none of whose pods is ready loses none by an eviction.
-	s.evictor.Done(types.NamespacedName{Namespace: "db", Name: "db-1"})
+	s.evictor.evictionDone(types.NamespacedName{Namespace: "db", Name: "db-1"})
 	set("db-0", false)
 	set("db-1", false)
 	later, err = s.evict("db", "db-2", false)
@@ -203,7 +208,7 @@ func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 
 // Finding C12. An eviction that takes long blocks no other.
 func TestSlowEvictionBlocksNoOther(t *testing.T) {
-	s := newStage(t, 5)
+	s := newEvictStage(t, 5)
 	s.during = func() error {
 		s.during = nil
 		_, err := s.evict("b", "b-0", true)
