@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,11 +40,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 	"fixedip.io/fixedip/ipam/store/fixedips"
-	"fixedip.io/fixedip/ipam/store/subnets"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
@@ -81,11 +78,6 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	metrics.Register(metrics.World{
-		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States,
-		Subnets: func() (orphaned int, claimed []netip.Prefix) { return p.orphaned(ctx) },
-	})
-
 	if err := index.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -97,10 +89,15 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if err := pools.Setup(mgr, &to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
+	subnets := p.newSubnetController(pools, to)
+	metrics.Register(metrics.World{
+		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States,
+		Subnets: func() (orphaned int, claimed []netip.Prefix) { return subnets.Count(ctx) },
+	})
 	// The controller of subnets adds all nodes when it is ready for them.
 	joining := to.joining.Source(p.watched["fixedips"], func() []reconcile.Request { return nil })
 	orphans := to.orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })
-	if err := p.newSubnetController(pools, to).Setup(ctx, mgr, joining, orphans); err != nil {
+	if err := subnets.Setup(ctx, mgr, joining, orphans); err != nil {
 		return err
 	}
 	records.PoolsSeen = p.watched["ciliumnodes"]
@@ -162,12 +159,9 @@ func (p *parts) newFixedIPControllers(to *feeds) (*fixedip.Controller, *release.
 
 func (p *parts) newSubnetController(pools *nodepool.Reconciler, to *feeds) *subnet.Controller {
 	return &subnet.Controller{
-		Assigner: &subnet.Assigner{Options: subnet.Options{
-			Store: p.claims, Pools: p.pools, Writer: p.writer, Ledger: p.ledger, API: p.live, Cached: p.cached,
-			Rules: p.cfg.SubnetRules(), FromNode: p.cfg.SubnetSource == config.FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
-			Fill: pools.FirstEntries,
-		}},
-		Events: p.events, Resync: p.cfg.SweepInterval,
+		Pools: p.pools, Writer: p.writer, Ledger: p.ledger, API: p.live, Cached: p.cached,
+		Rules: p.cfg.SubnetRules(), FromNode: p.cfg.SubnetSource == config.FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
+		Fill: pools.FirstEntries, Events: p.events, Resync: p.cfg.SweepInterval,
 		Synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
 		AddNodes: func(nodes ...string) {
 			for _, n := range nodes {
@@ -182,7 +176,6 @@ type parts struct {
 	cfg    config.Config
 	ledger *ledger.Ledger
 	pools  *ciliumpool.Client
-	claims *subnets.Store
 	writer *ciliumpool.Writer
 	// agents asks Cilium agents what they know.
 	agents *barrier.Service
@@ -229,7 +222,7 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 	writer.LimitRate(ciliumpool.NewRateLimiter(real, cfg.WritesPerMinute))
 	recorder := mgr.GetEventRecorder("fixedip-controller")
 	return &parts{
-		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer, claims: subnets.New(live, mgr.GetClient()),
+		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer,
 		cached: mgr.GetClient(), live: live,
 		kinds: kinds, workloads: owners, watched: watched,
 		events: recorder, clock: real,
@@ -295,22 +288,6 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 		to.identities.Add(r.OfWorkload(ctx, *w)...)
 	})
 	return nil
-}
-
-// orphaned returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets, as the caches
-// show them.
-func (p *parts) orphaned(ctx context.Context) (orphaned int, claimed []netip.Prefix) {
-	list, err := p.claims.List(ctx)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Orphaned subnets not counted")
-	}
-	for _, s := range subnetplan.FromNodeSubnets(list) {
-		claimed = append(claimed, s.CIDR)
-		if !s.OrphanedSince.IsZero() && len(p.ledger.ReservationsIn(s.CIDR)) > 0 {
-			orphaned++
-		}
-	}
-	return orphaned, claimed
 }
 
 // newLiveClient returns a client that reads from the API server, not from the caches.

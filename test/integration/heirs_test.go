@@ -59,9 +59,9 @@ func (e *env) homeless(t *testing.T, pod, node, addr string) {
 }
 
 // adopt gives the orphans to living nodes that may have them, as the controller does. given are the heirs.
-func (e *env) adopt(t *testing.T, a *subnet.Assigner, living ...string) (given []string, err error) {
+func (e *env) adopt(t *testing.T, a *subnet.Controller, living ...string) (given []string, err error) {
 	t.Helper()
-	list, err := a.Store.List(within(t))
+	list, err := a.List(within(t))
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (e *env) adopt(t *testing.T, a *subnet.Assigner, living ...string) (given [
 			continue
 		}
 		n := e.published(t, heir)
-		if _, err := a.Take(within(t), o, subnetplan.Holder{Node: heir, CiliumNodeUID: types.UID(n.UID)}, list); err != nil {
+		if _, err := a.Take(within(t), o, subnetplan.Holder{Node: heir, CiliumNodeUID: types.UID(n.UID)}); err != nil {
 			return given, err
 		}
 		if _, err := a.Assign(within(t), n, nil); err != nil {

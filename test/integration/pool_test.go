@@ -29,7 +29,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
-	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 // TestPools checks writes of CiliumNodes on the real API server, because client-go fakes accept conflicting writes.
@@ -312,9 +311,9 @@ func (e *env) replacedNode(t *testing.T) {
 
 var smallPool = []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.6.0.0/24"), MaskSize: 28}}
 
-// assigner returns an Assigner over the small pool whose view is never brought up to date: of FixedIPs it knows those
+// assigner returns a Controller over the small pool whose view is never brought up to date: of FixedIPs it knows those
 // that exist now, and of nodes none. Orphans are not held for their node.
-func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Policy) *subnet.Assigner {
+func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Policy) *subnet.Controller {
 	t.Helper()
 	var records v1alpha1.FixedIPList
 	if err := e.api.List(within(t), &records); err != nil {
@@ -325,20 +324,16 @@ func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Policy
 		l.SetRecord(fixedips.ReservationOf(&records.Items[i]))
 	}
 	pools := ciliumpool.New(api)
-	return &subnet.Assigner{Options: subnet.Options{
-		Store: subnets.New(api, e.api), Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: l, API: api, Cached: e.api,
+	return &subnet.Controller{
+		Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: l, API: api, Cached: e.api,
 		Rules: subnetplan.Rules{Pools: smallPool, Policy: policy}, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: clock.RealClock{},
-		Fill: func(context.Context, pool.NodePool) (func(pool.NodePool) []pool.EntryChange, error) {
-			return nothing, nil
-		},
-	}}
+		Fill: func(context.Context, pool.NodePool) ([]pool.EntryChange, error) { return nil, nil },
+	}
 }
-
-func nothing(pool.NodePool) []pool.EntryChange { return nil }
 
 // busy reports an error that says that another write was faster, and that the next try may succeed.
 func busy(err error) bool {
-	return errors.Is(err, ciliumpool.ErrChanged) || errors.Is(err, subnets.ErrChanged)
+	return errors.Is(err, ciliumpool.ErrChanged) || errors.Is(err, subnet.ErrChanged)
 }
 
 // Two controllers that both believe to lead, each with an empty and never updated view, give subnets to 16 nodes from

@@ -156,14 +156,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
 }
 
-// FirstEntries returns a function that decides which entries the first pool of a node needs, besides the addresses that
-// are reserved or in use.
-func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) (func(pool.NodePool) []pool.EntryChange, error) {
+// FirstEntries decides which entries the first pool of a node needs, besides those that it has for addresses that are
+// reserved or in use.
+func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error) {
 	s, err := r.gather(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	return s.FirstEntries, nil
+	return s.FirstEntries(n), nil
 }
 
 // reportOverdue reports that the agent of a node has not answered. It is called before the write that withdraws the marks:

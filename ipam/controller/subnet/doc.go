@@ -25,7 +25,8 @@
 // more, which the test of its UID refuses.
 //
 // Joining costs a number of requests that does not depend on the number of nodes. No lock is held during a request,
-// and nothing in memory decides: a controller that stops between two steps is resumed from the objects alone.
+// and nothing in memory decides: a controller that stops between two steps is resumed from the objects alone. Workers of
+// one process only remember for some seconds which subnets they have tried, so that they do not try the same one.
 //
 // # The first pool
 //

@@ -115,7 +115,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 			go func() {
 				defer func() { l.busy = false }()
 				if which%5 == 0 {
-					_, _ = l.orphans.Reconcile(ctx, All)
+					_, _ = l.reconcileOrphans(ctx, All)
 				} else {
 					_, _ = l.reconcileNode(ctx, NodeRequest(name))
 				}

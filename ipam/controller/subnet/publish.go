@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/podutil"
@@ -36,97 +38,70 @@ const reserveTries = 4
 // publish writes the subnets of the claims into the CiliumNode, together with the first entries: the addresses that
 // FixedIPs reserve, those that a pod of the node runs with, and what the node needs besides. had: a node had one of the
 // subnets before.
-func (a *Assigner) publish(ctx context.Context, n pool.NodePool, node *corev1.Node, claims []v1alpha1.NodeSubnet, given Assignment, had bool) (Assignment, error) {
-	given.Subnets = cidrs(claims)
-	before, others, own, err := a.reserved(ctx, n, given.Subnets, had)
+func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.Node, claims []subnetplan.Subnet, given Assignment, had bool) (Assignment, error) {
+	in := subnetplan.CIDRs(claims)
+	kept, entries, others, own, err := c.reserved(ctx, n, in, had)
 	if err != nil {
 		return Assignment{}, err
 	}
-	given.Reserved = len(before.kept)
+	fresh := n.With(nil)
+	fresh.Subnets = slices.Concat(n.Subnets, in)
+	maps.Copy(fresh.Entries, entries)
+	running, err := c.running(ctx, n.Name)
+	if err != nil {
+		return Assignment{}, err
+	}
+	moved, err := c.movedTo(ctx, n.Name, others)
+	if err != nil {
+		return Assignment{}, err
+	}
+	strict := node != nil && c.StrictNodes.Matches(labels.Set(node.Labels))
+	fresh = subnetplan.KeepRunning(fresh, slices.Concat(own, running, moved), strict, others, c.Clock.Now())
+	fill, err := c.Fill(ctx, fresh)
+	if err != nil {
+		return Assignment{}, err
+	}
 	var edits []pool.EntryChange
-	for addr, e := range before.entries {
-		edits = append(edits, n.Set(addr, e))
+	for addr, e := range fresh.With(fill).Entries {
+		if before, exists := n.Entries[addr]; !exists || before != e {
+			edits = append(edits, n.Set(addr, e))
+		}
 	}
 	slices.SortFunc(edits, func(x, y pool.EntryChange) int { return x.Addr.Compare(y.Addr) })
-	fresh := n.With(edits)
-	fresh.Subnets = slices.Concat(n.Subnets, given.Subnets)
-
-	running, err := a.running(ctx, n.Name)
-	if err != nil {
+	if _, err = c.Pools.Publish(ctx, n, in, edits); err != nil {
 		return Assignment{}, err
 	}
-	moved, err := a.movedTo(ctx, n.Name, others)
-	if err != nil {
-		return Assignment{}, err
-	}
-	strict := node != nil && a.StrictNodes.Matches(labels.Set(node.Labels))
-	// The edits so far put entries where n had others: those of running pods are made from what they leave.
-	kept := subnetplan.KeepRunning(fresh, slices.Concat(own, running, moved), strict, others, a.Clock.Now())
-	edits, fresh = merge(n, edits, kept), fresh.With(kept)
-	fill, err := a.Fill(ctx, n)
-	if err != nil {
-		return Assignment{}, err
-	}
-	edits = merge(n, edits, fill(fresh))
-	if _, err = a.Pools.Publish(ctx, n, given.Subnets, edits); err != nil {
-		return Assignment{}, err
-	}
+	given.Subnets, given.Reserved = in, len(kept)
 	return given, nil
 }
 
-// merge returns the edits of n that lead to what both lists lead to, one after the other.
-func merge(n pool.NodePool, first, then []pool.EntryChange) []pool.EntryChange {
-	var merged []pool.EntryChange
-	for _, e := range first {
-		if !slices.ContainsFunc(then, func(o pool.EntryChange) bool { return o.Addr == e.Addr }) {
-			merged = append(merged, e)
-		}
-	}
-	for _, e := range then {
-		if e.To != nil {
-			e = n.Set(e.Addr, *e.To)
-		} else if dropped, ok := n.Drop(e.Addr); ok {
-			e = dropped
-		} else {
-			continue
-		}
-		merged = append(merged, e)
-	}
-	return merged
-}
-
-// reservation is what is reserved in some subnets.
-type reservation struct {
-	kept    []plan.ReservedAddress
-	entries map[netip.Addr]pool.Entry
-}
-
-// reserved returns what is reserved in the subnets, the pools of the other nodes where they matter, and the node's own
-// addresses, which its CiliumNode names.
+// reserved returns what is reserved in the subnets, the entries for that, the pools of the other nodes where they matter,
+// and the node's own addresses, which its CiliumNode names.
 //
 // A subnet that a node had before is read about at the API server: an address may live in the pool of another node, or
 // be about to move there. For a new subnet what the caches show is enough: it was free.
-func (a *Assigner) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (r reservation, others []pool.NodePool, own []subnetplan.Running, err error) {
-	if !had && len(a.Ledger.ReservationsIn(in...)) == 0 && !a.Ledger.HasForeignAddresses(in) {
-		return r, nil, nil, nil
-	}
+func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (kept []plan.ReservedAddress, entries map[netip.Addr]pool.Entry, others []pool.NodePool, own []subnetplan.Running, err error) {
 	if had {
-		r.kept, err = a.keptLive(ctx, in)
+		kept, err = c.keptLive(ctx, in)
 	} else {
+		known := c.Ledger.ReservationsIn(in...)
+		if len(known) == 0 && !c.Ledger.HasForeignAddresses(in) {
+			return nil, nil, nil, nil, nil
+		}
 		var records []*v1alpha1.FixedIP
-		records, err = fixedips.Read(ctx, a.Cached, a.Ledger.ReservationsIn(in...))
-		r.kept = subnetplan.ReservedIn(in, plan.AllReservedAddresses(records))
+		records, err = fixedips.Read(ctx, c.Cached, known)
+		kept = subnetplan.ReservedIn(in, plan.AllReservedAddresses(records))
 	}
 	if err != nil {
-		return r, nil, nil, err
+		return nil, nil, nil, nil, err
 	}
-	elsewhere, err := a.elsewhere(ctx, n.Name, r.kept)
+	elsewhere, err := c.elsewhere(ctx, n.Name, kept)
 	if err != nil {
-		return r, nil, nil, err
+		return nil, nil, nil, nil, err
 	}
 	for range reserveTries {
 		others, own = nil, nil
-		err := a.each(ctx, func() client.ObjectList { return &ciliumv2.CiliumNodeList{} }, func(obj runtime.Object) {
+		err := c.each(ctx, &ciliumv2.CiliumNodeList{}, func(obj runtime.Object) {
 			cn := obj.(*ciliumv2.CiliumNode)
 			others = append(others, ciliumpool.FromCiliumNode(cn))
 			if cn.Name == n.Name {
@@ -136,35 +111,35 @@ func (a *Assigner) reserved(ctx context.Context, n pool.NodePool, in []netip.Pre
 			}
 		})
 		if err != nil {
-			return r, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
-		var announced []subnetplan.Announced
-		if r.entries, announced = subnetplan.Reserve(n, in, r.kept, elsewhere, others); len(announced) == 0 {
-			return r, others, own, nil
+		entries, announced := subnetplan.Reserve(n, in, kept, elsewhere, others)
+		if len(announced) == 0 {
+			return kept, entries, others, own, nil
 		}
 		for _, m := range announced {
-			if err := a.callOff(ctx, m); err != nil {
-				return r, nil, nil, err
+			if err := c.callOff(ctx, m); err != nil {
+				return nil, nil, nil, nil, err
 			}
 		}
 	}
-	return r, nil, nil, fmt.Errorf("addresses in %v are announced on other nodes again and again: %w", in, ciliumpool.ErrChanged)
+	return nil, nil, nil, nil, fmt.Errorf("addresses in %v are announced on other nodes again and again: %w", in, ciliumpool.ErrChanged)
 }
 
 // elsewhere returns the nodes on which pods run with reserved addresses of a node's subnets: their addresses have moved.
 // The API server is asked about those pods of which the cache, or the FixedIP, says that they are on another node.
-func (a *Assigner) elsewhere(ctx context.Context, node string, kept []plan.ReservedAddress) (map[netip.Addr]string, error) {
+func (c *Controller) elsewhere(ctx context.Context, node string, kept []plan.ReservedAddress) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	for _, k := range kept {
 		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
 		key := client.ObjectKey{Namespace: namespace, Name: name}
 		var pod corev1.Pod
-		err := a.Cached.Get(ctx, key, &pod)
+		err := c.Cached.Get(ctx, key, &pod)
 		if (k.Node == node || k.Node == "") && (err == nil && pod.Spec.NodeName == node || apierrors.IsNotFound(err)) {
 			continue
 		}
 		if client.IgnoreNotFound(err) == nil {
-			err = a.API.Get(ctx, key, &pod)
+			err = c.API.Get(ctx, key, &pod)
 		}
 		switch {
 		case apierrors.IsNotFound(err):
@@ -179,7 +154,7 @@ func (a *Assigner) elsewhere(ctx context.Context, node string, kept []plan.Reser
 
 // movedTo returns the pods whose addresses have moved to a node, as the homes of the addresses say: a pod that has not
 // reported its address yet, or that does not exist for the moment, has its entry there too.
-func (a *Assigner) movedTo(ctx context.Context, node string, others []pool.NodePool) (moved []subnetplan.Running, err error) {
+func (c *Controller) movedTo(ctx context.Context, node string, others []pool.NodePool) (moved []subnetplan.Running, err error) {
 	for _, home := range others {
 		for addr, e := range home.Entries {
 			if e.Kind != pool.Moved || e.Node != node || e.Leaving {
@@ -187,7 +162,7 @@ func (a *Assigner) movedTo(ctx context.Context, node string, others []pool.NodeP
 			}
 			namespace, name, _ := pool.SplitOwnerKey(e.Pod)
 			var record v1alpha1.FixedIP
-			switch err := a.Cached.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &record); {
+			switch err := c.Cached.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &record); {
 			case apierrors.IsNotFound(err):
 				continue
 			case err != nil:
@@ -203,9 +178,9 @@ func (a *Assigner) movedTo(ctx context.Context, node string, others []pool.NodeP
 
 // callOff takes away the announcement of an address that was about to move. If it is gone the address may have
 // arrived, which the next list will show.
-func (a *Assigner) callOff(ctx context.Context, m subnetplan.Announced) error {
-	at := a.Clock.Now()
-	err := a.Writer.Write(ctx, ciliumpool.WriteRequest{Node: m.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+func (c *Controller) callOff(ctx context.Context, m subnetplan.Announced) error {
+	at := c.Clock.Now()
+	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: m.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		if n.Entries[m.Addr] != m.Entry {
 			return nil, nil
 		}
@@ -218,8 +193,8 @@ func (a *Assigner) callOff(ctx context.Context, m subnetplan.Announced) error {
 }
 
 // keptLive returns the addresses that FixedIPs reserve in some subnets, as the API server has them.
-func (a *Assigner) keptLive(ctx context.Context, in []netip.Prefix) (kept []plan.ReservedAddress, err error) {
-	err = a.each(ctx, func() client.ObjectList { return &v1alpha1.FixedIPList{} }, func(obj runtime.Object) {
+func (c *Controller) keptLive(ctx context.Context, in []netip.Prefix) (kept []plan.ReservedAddress, err error) {
+	err = c.each(ctx, &v1alpha1.FixedIPList{}, func(obj runtime.Object) {
 		kept = append(kept, subnetplan.ReservedIn(in, plan.ReservedAddresses(obj.(*v1alpha1.FixedIP)))...)
 	})
 	return kept, err
@@ -227,23 +202,23 @@ func (a *Assigner) keptLive(ctx context.Context, in []netip.Prefix) (kept []plan
 
 // running returns the pods of a node that have addresses, as the API server has them. A pod that is being deleted has
 // its addresses until it is gone.
-func (a *Assigner) running(ctx context.Context, node string) ([]subnetplan.Running, error) {
-	var pods corev1.PodList
-	if err := a.API.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
-		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Running, error) {
+	pods, err := index.LivePodsOnNode(ctx, c.API, node)
+	if err != nil {
+		return nil, err
 	}
 	var running []subnetplan.Running
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for i := range pods {
+		pod := &pods[i]
 		addrs := podutil.IPs(pod)
 		if !podutil.HoldsIPs(pod) || len(addrs) == 0 {
 			continue
 		}
 		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: addrs, Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name)}
 		// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.
-		if id, fixed, err := identity.Of(pod, a.Kinds, identity.NoControllers); err == nil && fixed {
+		if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
 			entry := id.Entry()
-			switch err := a.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &v1alpha1.FixedIP{}); {
+			switch err := c.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &v1alpha1.FixedIP{}); {
 			case err == nil:
 				r.Recorded = true
 			case !apierrors.IsNotFound(err):
@@ -260,10 +235,10 @@ func (a *Assigner) running(ctx context.Context, node string) ([]subnetplan.Runni
 const pageSize = 500
 
 // each visits all objects of a kind, as the API server has them at one moment.
-func (a *Assigner) each(ctx context.Context, list func() client.ObjectList, visit func(runtime.Object)) error {
+func (c *Controller) each(ctx context.Context, list client.ObjectList, visit func(runtime.Object)) error {
 	pages := pager.ListPager{PageSize: pageSize, FullListIfExpired: true, PageFn: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		page := list()
-		err := a.API.List(ctx, page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
+		page := list.DeepCopyObject().(client.ObjectList)
+		err := c.API.List(ctx, page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
 		return page, err
 	}}
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(obj runtime.Object) error {
@@ -271,7 +246,7 @@ func (a *Assigner) each(ctx context.Context, list func() client.ObjectList, visi
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("list all of %T: %w", list(), err)
+		return fmt.Errorf("list all of %T: %w", list, err)
 	}
 	return nil
 }

@@ -35,7 +35,6 @@ import (
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
-	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 var start = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
@@ -186,8 +185,7 @@ func deleteIf(ctx context.Context, c client.WithWatch, o client.Object, opts ...
 // controller is one process.
 type testController struct {
 	*Controller
-	orphans *orphanReconciler
-	added   []string
+	added []string
 }
 
 // controller returns a process over the API, whose cache is another reader.
@@ -196,15 +194,12 @@ func (s *scene) controller(api client.Client, cached client.Reader, rules subnet
 	l := ledger.New()
 	c := &testController{}
 	c.Controller = &Controller{
-		Assigner: &Assigner{Options{
-			Store: subnets.New(api, cached), Pools: pools, Writer: ciliumpool.NewWriter(s.t.Context(), pools, l.Node), Ledger: l, API: api, Cached: cached,
-			Rules: rules, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: s.clock,
-			Fill: func(context.Context, pool.NodePool) (func(pool.NodePool) []pool.EntryChange, error) { return fill, nil },
-		}},
+		Pools: pools, Writer: ciliumpool.NewWriter(s.t.Context(), pools, l.Node), Ledger: l, API: api, Cached: cached,
+		Rules: rules, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: s.clock,
+		Fill:   func(_ context.Context, n pool.NodePool) ([]pool.EntryChange, error) { return fill(n), nil },
 		Events: &events.FakeRecorder{}, Resync: time.Hour, Synced: func() bool { return true },
 	}
 	c.AddNodes = func(nodes ...string) { c.added = append(c.added, nodes...) }
-	c.orphans = &orphanReconciler{Controller: c.Controller}
 	return c
 }
 
@@ -252,7 +247,7 @@ func (c *testController) pass(s *scene) {
 	s.t.Helper()
 	for range 6 {
 		c.watch(s)
-		if _, err := c.orphans.Reconcile(s.t.Context(), All); err != nil {
+		if _, err := c.reconcileOrphans(s.t.Context(), All); err != nil {
 			s.t.Fatal(err)
 		}
 		for _, n := range c.Ledger.Nodes() {

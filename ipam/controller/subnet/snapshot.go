@@ -35,8 +35,10 @@ func unavailable(obj client.Object) []string {
 
 // snapshot is what the caches show of all subnets at one moment.
 type snapshot struct {
-	now  time.Time
-	list []v1alpha1.NodeSubnet
+	now time.Time
+	// next is when to look again.
+	next time.Time
+	list []subnetplan.Subnet
 	// nodes are all Nodes. Key: the name.
 	nodes   map[string]*corev1.Node
 	heirs   []subnetplan.Heir
@@ -49,71 +51,81 @@ type snapshot struct {
 	available map[types.NamespacedName]metav1.Condition
 }
 
-func (r *orphanReconciler) snapshot(ctx context.Context, now time.Time) (*snapshot, error) {
+// soon has all orphans looked at again at a time; zero: not because of this.
+func (s *snapshot) soon(at time.Time) {
+	if !at.IsZero() && at.Before(s.next) {
+		s.next = at
+	}
+}
+
+// again has all orphans looked at again as soon as the caches may show what was written.
+func (s *snapshot) again() { s.soon(s.now.Add(passInterval)) }
+
+func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, error) {
 	var nodes corev1.NodeList
-	if err := r.Cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+	if err := c.Cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes from the cache: %w", err)
 	}
-	s := &snapshot{now: now, nodes: map[string]*corev1.Node{}, records: map[types.NamespacedName]*v1alpha1.FixedIP{}, available: map[types.NamespacedName]metav1.Condition{}}
+	s := &snapshot{now: now, next: now.Add(c.Resync), nodes: map[string]*corev1.Node{}, records: map[types.NamespacedName]*v1alpha1.FixedIP{}, available: map[types.NamespacedName]metav1.Condition{}}
 	var err error
-	if s.list, err = r.Store.List(ctx); err != nil {
+	if s.list, err = c.List(ctx); err != nil {
 		return nil, err
 	}
 	for i := range nodes.Items {
 		s.nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
-	taken := cidrs(s.list)
+	taken := subnetplan.CIDRs(s.list)
 	var overlapping []netip.Prefix
 	// with has the nodes that have subnets, or a claim of one.
 	with := map[string]bool{}
-	for i := range s.list {
-		with[s.list[i].Spec.NodeName] = true
+	for _, sub := range s.list {
+		with[sub.Node] = true
 	}
-	for _, n := range r.Ledger.Nodes() {
+	for _, n := range c.Ledger.Nodes() {
 		taken = append(taken, n.Subnets...)
 		with[n.Name] = with[n.Name] || len(n.Subnets) > 0
 		if node := s.nodes[n.Name]; node != nil && len(n.Subnets) > 0 {
 			s.heirs = append(s.heirs, heir(n.Name, len(n.Subnets), node))
 		}
-		if _, overlap := r.Ledger.OverlapsWith(n.Name); overlap {
+		if _, overlap := c.Ledger.OverlapsWith(n.Name); overlap {
 			overlapping = append(overlapping, n.Subnets...)
 		}
 	}
-	kept, err := r.addRecords(ctx, s, overlapping)
+	kept, err := c.addRecords(ctx, s, overlapping)
 	if err != nil {
 		return nil, err
 	}
-	s.missing = subnetplan.Missing(r.Rules.Pools, address.Union(taken), kept, func(node string) bool { return with[node] })
-	r.addOrphans(s, kept)
+	s.missing = subnetplan.Missing(c.Rules.Pools, address.Union(taken), kept, func(node string) bool { return with[node] })
+	c.addOrphans(s, kept)
 	return s, nil
 }
 
 // addOrphans adds the orphans, and the condition of the FixedIPs in them. FixedIPs whose node exists and is about to
 // have its subnets back keep the condition that they have.
-func (r *orphanReconciler) addOrphans(s *snapshot, kept []plan.ReservedAddress) {
+func (c *Controller) addOrphans(s *snapshot, kept []plan.ReservedAddress) {
 	for _, k := range kept {
 		delete(s.available, k.Record)
 	}
 	gone := func(name string) bool {
-		_, pooled := r.Ledger.Node(name)
+		_, pooled := c.Ledger.Node(name)
 		return !pooled && s.nodes[name] == nil
 	}
-	for _, o := range subnetplan.Orphans(subnetplan.FromNodeSubnets(s.list), kept, gone) {
+	for _, o := range subnetplan.Orphans(s.list, kept, gone) {
 		if !gone(o.Node) {
 			continue
 		}
 		s.orphans = append(s.orphans, o)
 		for _, k := range o.Kept {
-			s.available[k.Record] = condition(metav1.ConditionFalse, v1alpha1.ReasonNodeGone, r.waitsFor(o, k))
+			s.available[k.Record] = condition(metav1.ConditionFalse, v1alpha1.ReasonNodeGone, c.waitsFor(o, k))
 		}
 	}
 }
 
 // addRecords adds the FixedIPs that are in no pool's subnet, whose subnet overlaps another, or that say so and should
 // not: all others need nothing. kept are the addresses of the first.
-func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []plan.ReservedAddress, err error) {
+func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []plan.ReservedAddress, err error) {
 	var said v1alpha1.FixedIPList
-	if err := r.Cached.List(ctx, &said, client.MatchingFields{unavailableIndex: "true"}); err != nil {
+	if err := c.Cached.List(ctx, &said, client.MatchingFields{unavailableIndex: "true"}); err != nil {
 		return nil, fmt.Errorf("list the FixedIPs whose subnet has no node from the cache: %w", err)
 	}
 	for i := range said.Items {
@@ -121,7 +133,7 @@ func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapp
 		s.records[key] = &said.Items[i]
 		s.available[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
 	}
-	inBoth, err := fixedips.Read(ctx, r.Cached, r.Ledger.ReservationsIn(overlapping...))
+	inBoth, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsIn(overlapping...))
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +142,7 @@ func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapp
 		s.records[key] = record
 		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; nothing in it is handed out until one of the two is changed", record.Spec.IPs))
 	}
-	homeless, err := fixedips.Read(ctx, r.Cached, r.Ledger.ReservationsWithoutSubnet())
+	homeless, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsWithoutSubnet())
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +151,7 @@ func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapp
 	}
 	for _, k := range plan.AllReservedAddresses(homeless) {
 		// The other family of the FixedIP may have its home.
-		if len(r.Ledger.HomesOf(k.Addr)) == 0 {
+		if len(c.Ledger.HomesOf(k.Addr)) == 0 {
 			kept = append(kept, k)
 		}
 	}
@@ -147,7 +159,7 @@ func (r *orphanReconciler) addRecords(ctx context.Context, s *snapshot, overlapp
 }
 
 // waitsFor says what a reserved address without a home waits for.
-func (r *orphanReconciler) waitsFor(o subnetplan.Orphan, k plan.ReservedAddress) string {
+func (c *Controller) waitsFor(o subnetplan.Orphan, k plan.ReservedAddress) string {
 	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
 	if o.Node != "" {
 		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)
@@ -155,11 +167,11 @@ func (r *orphanReconciler) waitsFor(o subnetplan.Orphan, k plan.ReservedAddress)
 	if len(o.Subnets) == 0 {
 		return what + ", and no cluster pool has the address: it waits for a node that brings such a subnet"
 	}
-	switch r.Rules.Policy {
+	switch c.Rules.Policy {
 	case subnetplan.Inherit:
-		what += fmt.Sprintf("; after %v the next node that joins has it", r.Rules.Hold)
+		what += fmt.Sprintf("; after %v the next node that joins has it", c.Rules.Hold)
 	case subnetplan.Free:
-		what += fmt.Sprintf("; after %v it is given up", r.Rules.Hold)
+		what += fmt.Sprintf("; after %v it is given up", c.Rules.Hold)
 	}
 	if o.Node == "" {
 		return what

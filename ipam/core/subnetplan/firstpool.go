@@ -79,7 +79,7 @@ type Running struct {
 	Dedicated pool.Entry
 }
 
-// KeepRunning returns the edits that put every address into a new pool that a pod of the node runs with. n has the
+// KeepRunning returns the new pool with every address that a pod of the node runs with. n has the
 // subnets and the entries of reserved addresses already. An agent that restarts restores an endpoint only if the pool
 // lists its address (Cilium facts 7 and 26).
 //
@@ -88,10 +88,9 @@ type Running struct {
 // (Cilium fact 2): a mark that offers the address to no pod takes its place, until the address is free. An address at
 // home on another node becomes the pod's entry only if the home says that it lives here, or if no node is its home now:
 // the node that gets its subnet will find it here.
-func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.NodePool, at time.Time) []pool.EntryChange {
+func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.NodePool, at time.Time) pool.NodePool {
 	running = slices.Clone(running)
 	slices.SortStableFunc(running, func(x, y Running) int { return strings.Compare(x.Owner, y.Owner) })
-	original := n
 	for _, r := range running {
 		for _, a := range r.Addrs {
 			e, exists := n.Entries[a]
@@ -115,14 +114,7 @@ func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.
 			n = n.With([]pool.EntryChange{n.Set(a, entry)})
 		}
 	}
-	var edits []pool.EntryChange
-	for a, e := range n.Entries {
-		if before, exists := original.Entries[a]; !exists || before != e {
-			edits = append(edits, original.Set(a, e))
-		}
-	}
-	slices.SortFunc(edits, func(x, y pool.EntryChange) int { return x.Addr.Compare(y.Addr) })
-	return edits
+	return n
 }
 
 // homed reports whether an address is in the subnet of a node.

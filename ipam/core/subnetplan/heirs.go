@@ -84,65 +84,70 @@ func (o Orphan) chosen(h Heir) bool {
 	return o.Heir == h.Name || o.Successor == h.Name || o.Node != "" && h.SuccessorOf == o.Node
 }
 
+// mayInherit reports whether a node may inherit an orphan now. If not, at is when it may; zero: not before something
+// changes.
+//
+// A node that was chosen may at once. A node without subnets that joins may after the grace period, by policy Inherit. A
+// node that has subnets must be ready, and may soon if an address may migrate. By policy Inherit it may after the grace
+// period if it joined while the orphan was reserved for its own node, or at most as long before: replacements often join
+// before what they replace is deleted.
+func (r Rules) mayInherit(o Orphan, h Heir, now time.Time) (ok bool, at time.Time) {
+	hold := r.Hold
+	switch {
+	case len(o.Subnets) == 0 || o.Node == h.Name, o.Heir == "" && len(o.Kept) == 0, o.Heir != "" && o.Heir != h.Name:
+		return false, time.Time{}
+	case o.chosen(h):
+		return true, time.Time{}
+	case o.Since.IsZero() || !suits(h.Constraints, o.Constraints):
+		return false, time.Time{}
+	case h.Subnets > 0 && h.Ready && r.migrates(o):
+		hold = min(r.Hold, migrateHold)
+	case r.Policy != Inherit || h.Subnets > 0 && (!h.Ready || h.Joined.Before(o.Since.Add(-r.Hold))):
+		return false, time.Time{}
+	}
+	if !o.waited(hold, now) {
+		return false, o.Since.Add(hold)
+	}
+	return true, time.Time{}
+}
+
 // JoinerInherits returns the orphan that a node inherits instead of a new subnet. After those that it was chosen for
 // comes the orphan that has waited longest.
 func (r Rules) JoinerInherits(j Heir, orphans []Orphan, now time.Time) (found Orphan, ok bool) {
-	var chosen, eldest *Orphan
-	for i := range orphans {
-		o := &orphans[i]
-		switch {
-		case len(o.Subnets) == 0 || o.Node == j.Name || len(o.Kept) == 0 && o.Heir != j.Name:
-		case o.Heir != "" && o.Heir != j.Name:
-		case o.chosen(j):
-			chosen = o
-		case r.Policy == Inherit && j.Subnets == 0 && o.waited(r.Hold, now) && suits(j.Constraints, o.Constraints) && (eldest == nil || o.Since.Before(eldest.Since)):
-			eldest = o
+	for _, o := range orphans {
+		better := !ok || o.chosen(j) && !found.chosen(j) || o.chosen(j) == found.chosen(j) && o.Since.Before(found.Since)
+		if may, _ := r.mayInherit(o, j, now); may && better && (j.Subnets == 0 || o.chosen(j)) {
+			found, ok = o, true
 		}
 	}
-	if o := cmp.Or(chosen, eldest); o != nil {
-		return *o, true
-	}
-	return Orphan{}, false
+	return found, ok
 }
 
-// PickExistingNode returns the living node that inherits an orphan in addition to its subnets: a node that was chosen for it, at
-// once; any suitable node that is ready, soon, if an address may migrate; and, by policy Inherit, a suitable node that
-// joined while the orphan was reserved for its own node, or at most as long before: replacements often join before
-// what they replace is deleted. No heir: none may have it now. at is when to ask again; zero: not before something
-// changes.
+// PickExistingNode returns the node that inherits an orphan in addition to its subnets: a node that was chosen for it,
+// then one of the same node pool, then the one with the fewest subnets, then by name. No heir: none may have it now. at
+// is when to ask again; zero: not before something changes.
 func (r Rules) PickExistingNode(o Orphan, heirs []Heir, now time.Time) (heir string, at time.Time) {
-	if len(o.Subnets) == 0 || len(o.Kept) == 0 && o.Heir == "" {
-		return "", time.Time{}
-	}
-	if heir := o.best(heirs, o.chosen); heir != "" {
-		return heir, time.Time{}
-	}
-	if o.Since.IsZero() {
-		return "", time.Time{}
-	}
-	type way struct {
-		hold time.Duration
-		may  func(Heir) bool
-	}
-	suitable := func(h Heir) bool { return h.Ready && suits(h.Constraints, o.Constraints) }
-	var ways []way
-	if r.migrates(o) {
-		ways = append(ways, way{min(r.Hold, migrateHold), suitable})
-	}
-	if r.Policy == Inherit {
-		ways = append(ways, way{r.Hold, func(h Heir) bool { return suitable(h) && !h.Joined.Before(o.Since.Add(-r.Hold)) }})
-	}
-	for _, w := range ways {
-		due := o.Since.Add(w.hold)
-		if now.Before(due) {
-			if at.IsZero() || due.Before(at) {
-				at = due
-			}
-			continue
+	rank := func(h Heir) int {
+		switch {
+		case o.chosen(h):
+			return 0
+		case samePool(h.Constraints, o.Constraints):
+			return 1
 		}
-		if heir := o.best(heirs, w.may); heir != "" {
-			return heir, time.Time{}
+		return 2
+	}
+	var found *Heir
+	for i, h := range heirs {
+		ok, due := r.mayInherit(o, h, now)
+		if ok && (found == nil || cmp.Or(rank(h)-rank(*found), cmp.Compare(h.Subnets, found.Subnets), cmp.Compare(h.Name, found.Name)) < 0) {
+			found = &heirs[i]
 		}
+		if !due.IsZero() && (at.IsZero() || due.Before(at)) {
+			at = due
+		}
+	}
+	if found != nil {
+		return found.Name, time.Time{}
 	}
 	return "", at
 }
@@ -153,27 +158,6 @@ func (r Rules) migrates(o Orphan) bool {
 	return slices.ContainsFunc(o.Kept, func(k plan.ReservedAddress) bool {
 		return k.Node == o.Node && cmp.Or(k.Failover, r.Failover) == v1alpha1.Migrate
 	})
-}
-
-// best returns the node that may have an orphan and comes first: of the same node pool, then the one with the fewest
-// subnets, then by name.
-func (o Orphan) best(heirs []Heir, may func(Heir) bool) string {
-	rank := func(h Heir) int {
-		if samePool(h.Constraints, o.Constraints) {
-			return 0
-		}
-		return 1
-	}
-	var found *Heir
-	for i, h := range heirs {
-		if may(h) && (found == nil || cmp.Or(rank(h)-rank(*found), cmp.Compare(h.Subnets, found.Subnets), cmp.Compare(h.Name, found.Name)) < 0) {
-			found = &heirs[i]
-		}
-	}
-	if found == nil {
-		return ""
-	}
-	return found.Name
 }
 
 // ExpiredReservations returns the addresses of an orphan that policy Free gives up now, or when it will. An address that lives on

@@ -122,6 +122,9 @@ func TestAdopter(t *testing.T) {
 		"a node whose taint the pods may not bear": {subnetplan.Hold, with(lost(time.Hour, follows), inZoneA), []subnetplan.Heir{ready("a", old, taintedOfA)}, "", time.Time{}},
 		"a node of the same node pool":             {subnetplan.Hold, with(lost(time.Hour, follows), inPool), []subnetplan.Heir{ready("a", old, zoneA), ready("b", old, poolOfA)}, "b", time.Time{}},
 	} {
+		for i := range c.heirs {
+			c.heirs[i].Subnets++
+		}
 		heir, when := subnetplan.Rules{Policy: c.policy, Hold: 30 * time.Second}.PickExistingNode(c.orphan, c.heirs, clock)
 		if heir != c.want || !when.Equal(c.at) {
 			t.Errorf("%s: %q, or at %v; want %q, or at %v", name, heir, when, c.want, c.at)

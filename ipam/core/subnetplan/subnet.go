@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -31,7 +30,12 @@ type Subnet struct {
 	OrphanedSince time.Time
 	// Constraints are what the node required of its pods; nil: not recorded.
 	Constraints *v1alpha1.NodeConstraints
+	// Object is the NodeSubnet, to write it; nil: there is none. It must not be changed.
+	Object *v1alpha1.NodeSubnet
 }
+
+// Family returns the family of the subnet.
+func (s Subnet) Family() address.Family { return address.Of(s.CIDR.Addr()) }
 
 // FromNodeSubnet returns the subnet of a NodeSubnet. ok is false if it has no valid CIDR: the API server refuses such
 // an object.
@@ -41,7 +45,7 @@ func FromNodeSubnet(ns *v1alpha1.NodeSubnet) (s Subnet, ok bool) {
 	if err != nil {
 		return Subnet{}, false
 	}
-	s = Subnet{CIDR: cidr, Node: ns.Spec.NodeName, Previous: ns.Spec.PreviousNodeName, Successor: ns.Spec.Successor, Constraints: ns.Status.NodeConstraints}
+	s = Subnet{CIDR: cidr, Node: ns.Spec.NodeName, Previous: ns.Spec.PreviousNodeName, Successor: ns.Spec.Successor, Constraints: ns.Status.NodeConstraints, Object: ns}
 	if ns.Status.OrphanedSince != nil {
 		s.OrphanedSince = ns.Status.OrphanedSince.Time
 	}
@@ -57,6 +61,14 @@ func FromNodeSubnets(list []v1alpha1.NodeSubnet) []Subnet {
 		}
 	}
 	return subnets
+}
+
+// Find returns the subnet with a CIDR. Its Object is nil if there is none.
+func Find(list []Subnet, cidr netip.Prefix) Subnet {
+	if i := slices.IndexFunc(list, func(s Subnet) bool { return s.CIDR == cidr }); i >= 0 {
+		return list[i]
+	}
+	return Subnet{}
 }
 
 // CIDRs returns the CIDRs of subnets, in their order.
@@ -76,7 +88,7 @@ func Clash(claim Subnet, all []Subnet, perFamily bool) (clash Subnet, found bool
 	for _, s := range all {
 		switch {
 		case s.CIDR == claim.CIDR && s.Node == claim.Node:
-		case s.CIDR.Overlaps(claim.CIDR), perFamily && s.Node == claim.Node && address.Of(s.CIDR.Addr()) == address.Of(claim.CIDR.Addr()):
+		case s.CIDR.Overlaps(claim.CIDR), perFamily && s.Node == claim.Node && s.Family() == claim.Family():
 			return s, true
 		}
 	}
@@ -127,9 +139,6 @@ func keepsAway(t corev1.Taint) bool {
 	ofState := strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.HasPrefix(t.Key, "node.cilium.io/") || strings.HasPrefix(t.Key, "node.cloudprovider.kubernetes.io/")
 	return !ofState && t.Effect != corev1.TaintEffectPreferNoSchedule
 }
-
-// SameConstraints reports whether two records of a node's constraints say the same.
-func SameConstraints(a, b *v1alpha1.NodeConstraints) bool { return equality.Semantic.DeepEqual(a, b) }
 
 // suits reports whether a node can take the pods of a node that is gone: it is in the same zone and region, and has no
 // taint that these pods might not tolerate.

@@ -7,15 +7,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -29,11 +36,12 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	queues "fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
-	"fixedip.io/fixedip/ipam/store/subnets"
 )
 
 const (
@@ -47,10 +55,29 @@ const (
 	exhaustedRetry = 30 * time.Second
 )
 
-// Controller runs the reconcilers of the package.
+// successorLabel on a Node names the node that it replaces.
+const successorLabel = "fixedip.io/replaces-node"
+
+// Controller gives nodes their subnets. Assign and Take are safe for concurrent use, also by several processes.
 type Controller struct {
-	*Assigner
+	Pools *ciliumpool.Client
+	// Writer takes back addresses that were about to move to another node.
+	Writer *ciliumpool.Writer
+	// Ledger follows the watches of CiliumNodes and FixedIPs.
+	Ledger *ledger.Ledger
+	// API reads from the API server, Cached from the watches.
+	API    client.Client
+	Cached client.Reader
+	Rules  subnetplan.Rules
+	// FromNode: Kubernetes assigns the subnets, as Node.spec.podCIDRs.
+	FromNode bool
+	// StrictNodes selects the nodes whose pools have no dynamic entries.
+	StrictNodes labels.Selector
+	Kinds       identity.Kinds
+	// Fill returns what a pool needs beside the addresses that are reserved or in use.
+	Fill   func(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error)
 	Events events.EventRecorder
+	Clock  clock.PassiveClock
 	// Resync is how often all orphans are looked at without an event.
 	Resync time.Duration
 	// Synced reports whether the ledger has all CiliumNodes and FixedIPs that existed at the start.
@@ -60,6 +87,14 @@ type Controller struct {
 
 	// started: the subnets that nodes had before this process led are claimed. No new one is claimed before.
 	started atomic.Bool
+	// looked is when all orphans were last looked at, and released when subnets were last given up. They pace the
+	// work and decide nothing.
+	looked, released time.Time
+
+	mu sync.Mutex
+	// recent are the subnets that this process has tried to claim just now, and when: the caches do not show their
+	// NodeSubnets yet.
+	recent map[netip.Prefix]time.Time
 }
 
 // All is the one request of the reconciler that looks at all orphans.
@@ -104,7 +139,7 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, nodes, all 
 		Watches(&v1alpha1.NodeSubnet{}, once).
 		Watches(&v1alpha1.FixedIP{}, once, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(queues.Workers(1)).
-		Complete(&orphanReconciler{Controller: c})
+		Complete(reconcile.Func(c.reconcileOrphans))
 	if err != nil {
 		return fmt.Errorf("set up the controller of orphaned subnets: %w", err)
 	}
@@ -114,9 +149,8 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, nodes, all 
 // nodeChanged passes the changes of Nodes that matter to subnets, and not their heartbeats.
 var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-	a, b := subnetplan.ConstraintsOf(before), subnetplan.ConstraintsOf(after)
 	return nodeutil.IsSchedulable(before) != nodeutil.IsSchedulable(after) || before.Labels[successorLabel] != after.Labels[successorLabel] ||
-		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !subnetplan.SameConstraints(&a, &b)
+		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !equality.Semantic.DeepEqual(subnetplan.ConstraintsOf(before), subnetplan.ConstraintsOf(after))
 }}
 
 // reconcileNode gives a node the subnets that it lacks, and brings the status of its NodeSubnets up to date.
@@ -140,23 +174,19 @@ func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (
 	}
 	given, err := c.Assign(ctx, n, node)
 	switch {
-	case errors.Is(err, ciliumpool.ErrChanged), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, subnets.ErrChanged), errors.Is(err, subnets.ErrTaken):
+	case errors.Is(err, ciliumpool.ErrChanged), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, ErrChanged), errors.Is(err, errTaken):
 		// Another write was faster, which the watch will show, or a move that is under way is in the way, whose end
 		// no event of this node reports.
 		klog.FromContext(ctx).V(2).Info("Subnets not assigned, will be tried again", "err", err)
 		return reconcile.Result{RequeueAfter: changedRetry}, nil
 	case errors.Is(err, errOverlap):
-		c.warn(n, node, "SubnetOverlap", "%v; the node gets its subnets when one of the two NodeSubnets is deleted", err)
+		c.warn(n, node, "SubnetOverlap", "%v; the node gets its subnets when one of the two is changed", err)
 		return reconcile.Result{RequeueAfter: exhaustedRetry}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("assign subnets to node %s: %w", n.Name, err)
 	}
 	if len(given.Subnets) > 0 {
 		c.reportAssigned(ctx, n, node, given)
-	}
-	if given.Overlap.IsValid() {
-		c.warn(n, node, "SubnetOverlap", "Subnet %s of spec.podCIDRs of node %s overlaps a subnet of node %s; nothing in it is handed out until one of the two is changed", given.Overlap, n.Name, given.With)
-		return reconcile.Result{RequeueAfter: exhaustedRetry}, nil
 	}
 	if len(given.Exhausted) > 0 {
 		c.warn(n, node, "SubnetsExhausted", "No %v subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", given.Exhausted, n.Name)
@@ -195,27 +225,39 @@ func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *
 
 // report brings the status of the NodeSubnets up to date whose subnets the node has.
 func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.Node) error {
-	list, err := c.Store.List(ctx)
+	list, err := c.List(ctx)
 	if err != nil {
 		return err
 	}
-	all := subnetplan.FromNodeSubnets(list)
-	for i := range list {
-		ns := &list[i]
-		s, ok := subnetplan.FromNodeSubnet(ns)
-		if !ok || s.Node != n.Name || !slices.Contains(n.Subnets, s.CIDR) {
+	for _, s := range list {
+		if s.Node != n.Name || !slices.Contains(n.Subnets, s.CIDR) {
 			continue
 		}
-		part := s.Previous != "" && !s.OrphanedSince.IsZero() && slices.ContainsFunc(all, func(o subnetplan.Subnet) bool { return o.Node == s.Previous })
-		want := status(ns, node, part, c.Clock.Now())
-		if sameStatus(ns.Status, want) {
+		want := s.Object.Status.DeepCopy()
+		// While another subnet of the node that it was inherited from is still to follow, the status says since when that
+		// node is gone.
+		if s.Previous == "" || !slices.ContainsFunc(list, func(o subnetplan.Subnet) bool { return o.Node == s.Previous }) {
+			want.OrphanedSince, want.GracePeriodEnd = nil, nil
+		}
+		if node != nil {
+			want.NodeConstraints = ptr.To(subnetplan.ConstraintsOf(node))
+		}
+		setAssigned(want, s, metav1.ConditionTrue, v1alpha1.ReasonAssigned, fmt.Sprintf("node %s has the subnet", s.Node), c.Clock.Now())
+		if equality.Semantic.DeepEqual(s.Object.Status, *want) {
 			continue
 		}
-		if err := c.Store.UpdateStatus(ctx, ns, want); err != nil && !errors.Is(err, subnets.ErrChanged) {
+		if err := c.updateStatus(ctx, s, *want); err != nil && !errors.Is(err, ErrChanged) {
 			return err
 		}
 	}
 	return nil
+}
+
+func setAssigned(s *v1alpha1.NodeSubnetStatus, subnet subnetplan.Subnet, status metav1.ConditionStatus, reason, message string, now time.Time) {
+	meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionAssigned, Status: status, Reason: reason, Message: message, ObservedGeneration: subnet.Object.Generation,
+		LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+	})
 }
 
 func (c *Controller) warn(n pool.NodePool, node *corev1.Node, reason, note string, args ...any) {

@@ -1,0 +1,274 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
+)
+
+// Assignment is what a node was given.
+type Assignment struct {
+	// Subnets are those that the CiliumNode has got.
+	Subnets []netip.Prefix
+	// Reserved is how many addresses FixedIPs reserve there.
+	Reserved int
+	Origin   subnetplan.Origin
+	// From is the node that had the subnets before.
+	From string
+	// Exhausted are the families that the cluster pools have no subnet left in.
+	Exhausted []address.Family
+}
+
+func holder(n pool.NodePool, node *corev1.Node) subnetplan.Holder {
+	h := subnetplan.Holder{Node: n.Name, CiliumNodeUID: types.UID(n.UID)}
+	if node != nil {
+		h.NodeUID = node.UID
+	}
+	return h
+}
+
+// Assign gives a node the subnets that it lacks: those that its NodeSubnets name already, an orphan that it inherits,
+// and new ones. node is its Node; nil: there is none yet. ErrChanged of this package or of ciliumpool says that another
+// write was faster and that the next try may succeed. errOverlap: a subnet of the node overlaps one of another node.
+func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (given Assignment, err error) {
+	list, err := c.List(ctx)
+	if err != nil {
+		return given, err
+	}
+	h := holder(n, node)
+	if err := c.claimExisting(ctx, n, h, list); err != nil {
+		return given, err
+	}
+	var claims []subnetplan.Subnet
+	var had bool
+	if c.FromNode {
+		given.Origin = subnetplan.Brought
+		claims, had, err = c.claimBrought(ctx, n, node, h, list)
+	} else {
+		claims, err = c.claimLacking(ctx, n, node, h, list, &given)
+		had = given.Origin != subnetplan.Carved
+	}
+	if err != nil || len(claims) == 0 {
+		return given, err
+	}
+	return c.publish(ctx, n, node, claims, given, had)
+}
+
+// claimLacking returns the claims of a node that are to be published: those that it has, those of an orphan that it
+// inherits, and one for each family that it lacks then. It says in given where they come from.
+func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Holder, list []subnetplan.Subnet, given *Assignment) ([]subnetplan.Subnet, error) {
+	claims, err := c.resume(ctx, n, h, list)
+	if err != nil {
+		return nil, err
+	}
+	orphans, err := c.Orphans(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	given.Origin = subnetplan.Carved
+	if len(claims) > 0 {
+		given.Origin, given.From = subnetplan.Returned, n.Name
+	}
+	if orphan, ok := c.Rules.JoinerInherits(heir(n.Name, len(n.Subnets)+len(claims), node), orphans, c.Clock.Now()); ok {
+		taken, err := c.Take(ctx, orphan, h)
+		if err != nil {
+			return nil, err
+		}
+		if len(taken) > 0 {
+			claims = append(claims, taken...)
+			given.Origin, given.From = subnetplan.Inherited, orphan.Node
+			if len(n.Subnets) > 0 {
+				given.Origin = subnetplan.Adopted
+			}
+		}
+	}
+	lacking := subnetplan.Lacking(c.Rules.Pools, slices.Concat(n.Subnets, subnetplan.CIDRs(claims)))
+	if len(claims) == 0 && len(lacking) == 0 {
+		return nil, nil
+	}
+	claims, given.Exhausted, err = c.claim(ctx, n, h, claims, lacking, list)
+	return claims, err
+}
+
+// resume returns the claims of a node that are to be published. One that was never assigned is the remains of a
+// controller that stopped, or another controller is about to publish it: it is taken over if the node lacks its family,
+// and is deleted otherwise. Its maker can't publish it then, since the CiliumNode has got another subnet.
+func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) (found []subnetplan.Subnet, err error) {
+	var begun []subnetplan.Subnet
+	for _, s := range list {
+		switch {
+		case s.Node != n.Name || slices.Contains(n.Subnets, s.CIDR):
+		case established(s.Object):
+			found = append(found, s)
+		default:
+			begun = append(begun, s)
+		}
+	}
+	for _, s := range begun {
+		switch {
+		case n.HasFamily(s.Family()):
+			if err := c.delete(ctx, s); err != nil {
+				return nil, err
+			}
+		case slices.ContainsFunc(found, func(o subnetplan.Subnet) bool { return o.Family() == s.Family() }):
+			// One of the two is published first, and then the other one is deleted.
+		default:
+			if s, err = c.assign(ctx, s, h); err != nil {
+				return nil, err
+			}
+			found = append(found, s)
+		}
+	}
+	return found, nil
+}
+
+// established reports whether a NodeSubnet is more than a claim in the making: its node has had the subnet or has
+// inherited it, or FixedIPs reserve addresses there.
+func established(ns *v1alpha1.NodeSubnet) bool {
+	return ns.Spec.PreviousNodeName != "" || ns.Spec.CiliumNodeUID == "" || meta.FindStatusCondition(ns.Status.Conditions, v1alpha1.ConditionAssigned) != nil
+}
+
+// heir returns a node as a candidate for orphans.
+func heir(name string, subnets int, node *corev1.Node) subnetplan.Heir {
+	h := subnetplan.Heir{Name: name, Subnets: subnets}
+	if node != nil {
+		h.SuccessorOf, h.Ready, h.Joined = node.Labels[successorLabel], nodeutil.IsSchedulable(node), node.CreationTimestamp.Time
+		h.Constraints = subnetplan.ConstraintsOf(node)
+	}
+	return h
+}
+
+// Orphans returns the orphans among NodeSubnets, as the caches show them.
+func (c *Controller) Orphans(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.Orphan, error) {
+	var lost []netip.Prefix
+	// gone contains whether each node is gone. Key: its name.
+	gone := map[string]bool{"": true}
+	for _, s := range list {
+		if _, known := gone[s.Node]; !known {
+			present, err := c.shown(ctx, s.Node)
+			if err != nil {
+				return nil, err
+			}
+			gone[s.Node] = !present
+		}
+		if gone[s.Node] {
+			lost = append(lost, s.CIDR)
+		}
+	}
+	if len(lost) == 0 {
+		return nil, nil
+	}
+	records, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsIn(lost...))
+	if err != nil {
+		return nil, err
+	}
+	kept := subnetplan.ReservedIn(lost, plan.AllReservedAddresses(records))
+	return subnetplan.Orphans(list, kept, func(node string) bool { return gone[node] }), nil
+}
+
+// shown reports whether the caches show a Node or a CiliumNode of a name.
+func (c *Controller) shown(ctx context.Context, name string) (bool, error) {
+	if _, ok := c.Ledger.Node(name); ok {
+		return true, nil
+	}
+	node, err := index.Node(ctx, c.Cached, name)
+	return node != nil, err
+}
+
+// exists reports whether the API server has a Node or a CiliumNode of a name: then its pods may run.
+func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
+	for _, obj := range []client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}} {
+		if name == "" {
+			break
+		}
+		switch err := c.API.Get(ctx, client.ObjectKey{Name: name}, obj); {
+		case err == nil:
+			return true, nil
+		case !apierrors.IsNotFound(err):
+			return false, fmt.Errorf("check that node %s is gone: %w", name, err)
+		}
+	}
+	return false, nil
+}
+
+// Take makes a node the holder of all subnets of an orphan. It takes none if the node of the orphan exists after all.
+// ErrChanged: another controller was faster with one of them; what was taken stays the heir's.
+func (c *Controller) Take(ctx context.Context, o subnetplan.Orphan, h subnetplan.Holder) (taken []subnetplan.Subnet, err error) {
+	// The NodeSubnets were read before: whatever happens from here on has another version of them.
+	if present, err := c.exists(ctx, o.Node); err != nil || present {
+		return nil, err
+	}
+	for _, s := range o.Subnets {
+		if s, err = c.assign(ctx, s, h); err != nil {
+			return taken, err
+		}
+		taken = append(taken, s)
+	}
+	return taken, nil
+}
+
+// claimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: it was set up before
+// there were NodeSubnets, a person wrote the subnet, or deleted its NodeSubnet.
+func (c *Controller) claimExisting(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) error {
+	for _, cidr := range n.Subnets {
+		s := subnetplan.Find(list, cidr)
+		var err error
+		if s.Object == nil {
+			_, err = c.create(ctx, cidr, h)
+		} else if s.Node != n.Name || s.Object.Spec.CiliumNodeUID != h.CiliumNodeUID {
+			// Two nodes that both exist are reported as overlapping, and nothing in the subnet is given out.
+			free := s.Node == n.Name
+			if !free {
+				free, err = c.lost(ctx, s)
+			}
+			if free {
+				_, err = c.assign(ctx, s, h)
+			}
+		}
+		if err != nil && !errors.Is(err, errTaken) && !errors.Is(err, ErrChanged) {
+			return err
+		}
+	}
+	return nil
+}
+
+// lost reports whether the node of a NodeSubnet can't have the subnet any more: it is gone, or, if Kubernetes assigns
+// the subnets, it has been made again with others.
+func (c *Controller) lost(ctx context.Context, s subnetplan.Subnet) (bool, error) {
+	present, err := c.exists(ctx, s.Node)
+	if err != nil || !present || !c.FromNode {
+		return err == nil && !present, err
+	}
+	spec := s.Object.Spec
+	node, err := index.Node(ctx, c.API, s.Node)
+	if err != nil || node == nil || node.UID == spec.NodeUID || slices.Contains(node.Spec.PodCIDRs, spec.CIDR) {
+		return false, err
+	}
+	n, err := c.Pools.Get(ctx, s.Node)
+	if errors.Is(err, ciliumpool.ErrGone) {
+		return true, nil
+	}
+	return err == nil && types.UID(n.UID) != spec.CiliumNodeUID && !slices.Contains(n.PodCIDRs, spec.CIDR), err
+}

@@ -1,0 +1,295 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/subnetplan"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// releaseInterval is the least time between two releases of orphans. Each lists all FixedIPs and all CiliumNodes, so
+// that those that are due within it are released together.
+const releaseInterval = 30 * time.Second
+
+// reconcileOrphans looks at all subnets without a node in one request: it records since when their nodes are gone, on
+// the NodeSubnets and on the FixedIPs in them, chooses heirs, and gives up what the policy gives up. Nothing is counted
+// in memory, so that the grace period goes on when the controller is replaced.
+func (c *Controller) reconcileOrphans(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	now := c.Clock.Now()
+	if wait := c.looked.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	if !c.Synced() {
+		return reconcile.Result{RequeueAfter: passInterval}, nil
+	}
+	if !c.started.Load() {
+		if err := c.start(ctx); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	c.looked = now
+	s, err := c.snapshot(ctx, now)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	steps := []func(context.Context, *snapshot) error{c.record, c.setConditions, c.inheritOrExpire, c.release}
+	for _, step := range steps {
+		if err := step(ctx, s); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	metrics.Reconciled("subnet", now)
+	return reconcile.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
+}
+
+// start claims the subnets that CiliumNodes have without a NodeSubnet, as the API server has them, and opens the way
+// for nodes that wait for one.
+func (c *Controller) start(ctx context.Context) error {
+	list, err := c.List(ctx)
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = c.each(ctx, &ciliumv2.CiliumNodeList{}, func(obj runtime.Object) {
+		n := ciliumpool.FromCiliumNode(obj.(*ciliumv2.CiliumNode))
+		if failed == nil {
+			failed = c.claimExisting(ctx, n, holder(n, nil), list)
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("claim the subnets that nodes have: %w", err)
+	}
+	c.started.Store(true)
+	for _, n := range c.Ledger.Nodes() {
+		c.AddNodes(n.Name)
+	}
+	return nil
+}
+
+// record creates the NodeSubnets that reserved addresses lack, and writes on those of orphans since when their nodes
+// are gone.
+func (c *Controller) record(ctx context.Context, s *snapshot) error {
+	for _, m := range s.missing {
+		if _, err := c.create(ctx, m.CIDR, subnetplan.Holder{Node: m.Node}); err != nil && !errors.Is(err, errTaken) {
+			return err
+		}
+		s.again()
+		if m.Node != "" {
+			c.AddNodes(m.Node)
+		}
+	}
+	for _, o := range s.orphans {
+		if !o.Since.IsZero() || len(o.Subnets) == 0 {
+			continue
+		}
+		if present, err := c.exists(ctx, o.Node); err != nil || present {
+			return err
+		}
+		for _, sub := range o.Subnets {
+			switch err := c.updateStatus(ctx, sub, orphanStatus(sub, c.Rules.Hold, s.now)); {
+			case err == nil:
+				klog.FromContext(ctx).Info("The node of a subnet is gone", "node", o.Node, "subnet", sub.CIDR, "reserved", len(o.Kept))
+			case !errors.Is(err, ErrChanged):
+				return err
+			}
+			s.again()
+		}
+	}
+	return nil
+}
+
+// orphanStatus returns the status of a NodeSubnet whose node was observed to be gone.
+func orphanStatus(s subnetplan.Subnet, grace time.Duration, now time.Time) v1alpha1.NodeSubnetStatus {
+	want := s.Object.Status.DeepCopy()
+	since := metav1.NewTime(now.Truncate(time.Second))
+	end := metav1.NewTime(since.Add(grace))
+	want.OrphanedSince, want.GracePeriodEnd = &since, &end
+	message := "no node has had the subnet yet; a FixedIP reserves an address in it"
+	if s.Node != "" {
+		message = fmt.Sprintf("node %s is gone; the subnet is reserved for a node of that name until %s, and as long as FixedIPs reserve addresses in it", s.Node, end.UTC().Format(time.RFC3339))
+	}
+	setAssigned(want, s, metav1.ConditionFalse, v1alpha1.ReasonOrphaned, message, now)
+	return *want
+}
+
+// setConditions brings the condition of all FixedIPs up to date that says whether their subnet has a node.
+func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
+	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
+	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
+		record, want := s.records[key], s.available[key]
+		have := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionHomed)
+		if have != nil && have.Status == want.Status && have.Reason == want.Reason {
+			continue
+		}
+		record = record.DeepCopy()
+		// SetStatusCondition keeps the time while the status is the same. Here it counts from the change of the reason.
+		meta.RemoveStatusCondition(&record.Status.Conditions, v1alpha1.ConditionHomed)
+		want.LastTransitionTime, want.ObservedGeneration = metav1.NewTime(s.now), record.Generation
+		meta.SetStatusCondition(&record.Status.Conditions, want)
+		switch err := c.API.Status().Update(ctx, record); {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			s.again()
+		case err != nil:
+			return fmt.Errorf("write condition %s of FixedIP %s: %w", v1alpha1.ConditionHomed, key, err)
+		case want.Status == metav1.ConditionFalse:
+			c.Events.Eventf(record, nil, corev1.EventTypeWarning, want.Reason, "LookForSubnet", "%s", want.Message)
+		}
+	}
+	return nil
+}
+
+// inheritOrExpire makes living nodes the holders of orphans, which they are then given like a node that returns. If none
+// may inherit an orphan, it deletes the FixedIPs whose reservations there have expired by policy Free.
+func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
+	for _, o := range s.orphans {
+		heir, at := c.Rules.PickExistingNode(o, s.heirs, s.now)
+		if heir == "" {
+			s.soon(at)
+			if err := c.releaseExpired(ctx, o, s); err != nil {
+				return err
+			}
+			continue
+		}
+		s.again()
+		n, ok := c.Ledger.Node(heir)
+		if !ok {
+			continue
+		}
+		switch _, err := c.Take(ctx, o, holder(n, s.nodes[heir])); {
+		case err == nil:
+			c.AddNodes(heir)
+		case !errors.Is(err, ErrChanged):
+			return fmt.Errorf("give the subnets of node %s to node %s: %w", o.Node, heir, err)
+		}
+	}
+	return nil
+}
+
+// releaseExpired deletes the FixedIPs of a node that is gone whose reservations have expired by policy Free.
+func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.Orphan, s *snapshot) error {
+	kept, at := c.Rules.ExpiredReservations(o, s.now)
+	s.soon(at)
+	if len(kept) == 0 {
+		return nil
+	}
+	// A deletion can't be undone: the caches don't suffice.
+	if present, err := c.exists(ctx, o.Node); err != nil || present {
+		return err
+	}
+	for _, k := range kept {
+		record := s.records[k.Record]
+		if record.DeletionTimestamp != nil {
+			continue
+		}
+		err := c.API.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
+		switch {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			// The other family of the same FixedIP, or it was written meanwhile.
+		case err != nil:
+			return fmt.Errorf("delete FixedIP %s: %w", k.Record, err)
+		default:
+			c.Events.Eventf(record, nil, corev1.EventTypeNormal, "GivenUp", "DeleteRecord", "Node %s is gone for %v, and --orphaned-subnet-policy is %s: address %v is released, and the pod gets another", o.Node, c.Rules.Hold, subnetplan.Free, record.Spec.IPs)
+		}
+	}
+	return nil
+}
+
+// release deletes the NodeSubnets of orphans that nothing needs any more: no FixedIP reserves an address in them, and
+// no pool has one. The CIDRs are free again.
+func (c *Controller) release(ctx context.Context, s *snapshot) error {
+	var due []subnetplan.Orphan
+	var candidates []netip.Prefix
+	for _, o := range s.orphans {
+		ok, at := c.Rules.Releasable(o, s.now)
+		if cidrs := subnetplan.CIDRs(o.Subnets); ok && !c.Ledger.HasForeignAddresses(cidrs) {
+			due, candidates = append(due, o), append(candidates, cidrs...)
+		}
+		s.soon(at)
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	if next := c.released.Add(releaseInterval); s.now.Before(next) {
+		s.soon(next)
+		return nil
+	}
+	c.released = s.now
+	needed, err := c.needed(ctx, candidates)
+	if err != nil {
+		return err
+	}
+	for _, o := range due {
+		if slices.ContainsFunc(o.Subnets, func(sub subnetplan.Subnet) bool { return needed.OverlapsPrefix(sub.CIDR) }) {
+			continue
+		}
+		if present, err := c.exists(ctx, o.Node); err != nil {
+			return err
+		} else if present {
+			continue
+		}
+		for _, sub := range o.Subnets {
+			// The version is the one that was read before: a node that has come back since has written another.
+			switch err := c.delete(ctx, sub); {
+			case err == nil:
+				klog.FromContext(ctx).Info("Subnet released", "node", o.Node, "subnet", sub.CIDR)
+			case !errors.Is(err, ErrChanged):
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// needed returns the addresses in the subnets that a FixedIP reserves or that a pool has an entry for, and the subnets
+// of CiliumNodes, as the API server has them.
+func (c *Controller) needed(ctx context.Context, in []netip.Prefix) (*netipx.IPSet, error) {
+	kept, err := c.keptLive(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	var needed netipx.IPSetBuilder
+	for _, k := range kept {
+		needed.Add(k.Addr)
+	}
+	inside := address.Union(in)
+	err = c.each(ctx, &ciliumv2.CiliumNodeList{}, func(obj runtime.Object) {
+		n := ciliumpool.FromCiliumNode(obj.(*ciliumv2.CiliumNode))
+		for _, s := range n.Subnets {
+			needed.AddPrefix(s)
+		}
+		for a := range n.Entries {
+			if inside.Contains(a) {
+				needed.Add(a)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return needed.IPSet()
+}
