@@ -6,12 +6,12 @@
 //
 // One pass over a node:
 //
-//	gather      nodepool.State from the ledger and the caches (gather.go, pods.go)
+//	gather      nodepool.State from the ledger and the caches (gather.go)
 //	            + answers of the agent that are overdue (handshake_timeouts.go)
 //	decide      State.Edits and State.Marks, in ipam/core/nodepool
 //	read live   if an edit would be wrong for a pod that the cache does not show yet, the Node and its pods are read
 //	            from the API server, and the edits are decided again
-//	write       one write of edits and marks, confirmed by the live pods, and undone if they disagree (write.go)
+//	write       one write of edits and marks, confirmed by the live pods, and undone if they disagree (Reconciler.write)
 //	requeue     at State.NextCheck; Nodes, pods and the ledger cause all other passes (events.go)
 //
 // The package may not change entries that an identity owns: those belong to the scheduler and to the controllers fixedip,

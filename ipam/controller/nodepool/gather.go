@@ -11,7 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -35,10 +37,13 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 		Now: r.Clock.Now(), Watermark: r.Watermark, CoolDown: r.CoolDown, Capacity: defaultPodCapacity, RestoreWithin: restoreWithin,
 		Held: r.heldOn(ctx, n.Name), Reserved: r.Ledger.Kept,
 		Elsewhere: func(a netip.Addr) bool { return n.Home(a) && r.Ledger.HasEntryElsewhere(a, n.Name) },
-		Needed: func(namespace, name string) bool {
-			needed, err := needsEntry(ctx, r.Cached, r.Kinds, n.Name, namespace, name)
-			return err != nil || needed
-		},
+		Gone:      map[string]bool{},
+	}
+	for _, e := range nodepool.StaleUnreserved(n, func(namespace, name string) bool {
+		needed, err := r.needsEntry(ctx, r.Cached, n.Name, namespace, name)
+		return err != nil || needed
+	}) {
+		s.Gone[e.Owner] = true
 	}
 	node, err := r.nodeOf(ctx, n.Name)
 	if err != nil {
@@ -51,7 +56,7 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 		}
 	}
 	setReadiness(s, node)
-	s.Overdue, s.NextTimeout = r.timeouts.observe(n)
+	s.Overdue, s.NextTimeout = r.observe(n)
 	if len(s.Overdue) > 0 && (node == nil || !nodeutil.IsReady(node)) {
 		// No agent is there to answer a new mark. The time has to be checked: a node that gets ready again does not
 		// always cause an event for its pool.
@@ -122,15 +127,69 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 		}
 		s.Pods = live
 	}
-	s.Gone = map[string]bool{}
-	for _, e := range nodepool.StaleUnreserved(n, s.Needed) {
-		namespace, name, _ := pool.SplitOwnerKey(e.Owner)
-		needed, err := needsEntry(ctx, r.Live, r.Kinds, n.Name, namespace, name)
+	for owner := range s.Gone {
+		namespace, name, _ := pool.SplitOwnerKey(owner)
+		needed, err := r.needsEntry(ctx, r.Live, n.Name, namespace, name)
 		if err != nil {
 			return err
 		}
-		s.Gone[e.Owner] = !needed
+		if needed {
+			delete(s.Gone, owner)
+		}
 	}
 	s.Live = true
 	return nil
+}
+
+// nodeOf returns the Node of a CiliumNode; nil if there is none. It asks the API server if the cache has none: a pool that
+// is filled before its node is known to be strict would have to be emptied again.
+func (r *Reconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
+	if node, err := index.Node(ctx, r.Cached, name); node != nil || err != nil {
+		return node, err
+	}
+	return index.Node(ctx, r.Live, name)
+}
+
+// heldOn returns a function that reports whether a pod on the node has an address by the cache, which is earlier than the
+// report of the agent.
+func (r *Reconciler) heldOn(ctx context.Context, node string) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		pods, err := index.PodsWithIP(ctx, r.Cached, a)
+		return err != nil || slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+	}
+}
+
+// needsEntry reports whether an unreserved pod needs the entry with its name on a node: it is bound to the node, or not
+// bound yet. A pod with an identity gets an entry of its identity, which the other one is in the way of.
+func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, namespace, name string) (bool, error) {
+	pod, err := index.Get[corev1.Pod](ctx, from, client.ObjectKey{Namespace: namespace, Name: name})
+	if err != nil || pod == nil || podutil.IsTerminal(pod) {
+		return false, err
+	}
+	if place := identity.Place(pod); place != "" {
+		return place == node, nil
+	}
+	_, fixed, err := identity.Of(pod, r.Kinds, identity.NoControllers)
+	return err != nil || !fixed, nil
+}
+
+// podAddresses returns the pods among pods that have IPs or need some, except those with a FixedIP: the controller fixedip
+// adds their entries.
+func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
+	var list []nodepool.PodAddresses
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.HostNetwork || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
+			continue
+		}
+		record, err := index.Get[v1alpha1.FixedIP](ctx, r.Cached, client.ObjectKeyFromObject(pod))
+		if err != nil {
+			return nil, err
+		}
+		if record != nil && len(record.Spec.IPs) > 0 {
+			continue
+		}
+		list = append(list, nodepool.PodAddresses{Namespace: pod.Namespace, Name: pod.Name, Addrs: podutil.IPs(pod)})
+	}
+	return list, nil
 }

@@ -6,10 +6,7 @@ package nodepool
 import (
 	"maps"
 	"net/netip"
-	"sync"
 	"time"
-
-	"k8s.io/utils/clock"
 
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -24,20 +21,13 @@ const (
 	maxDoublings = 2
 )
 
-// handshakeTimeouts remembers since when agents owe answers in release handshakes. An agent keeps its answer in a copy of
-// its CiliumNode until it reports it. A write of anything but the spec and the status replaces that copy: the answer is
-// lost, and the agent looks at the handshake again only when something in the spec or the status has changed.
+// memory is what the controller remembers of one node: since when its agent owes answers in release handshakes. An agent
+// keeps its answer in a copy of its CiliumNode until it reports it. A write of anything but the spec and the status
+// replaces that copy: the answer is lost, and the agent looks at the handshake again only when something in the spec or
+// the status has changed.
 //
-// The times are kept in memory only: a replica that takes over waits again from the start.
-type handshakeTimeouts struct {
-	clock clock.PassiveClock
-	mu    sync.Mutex
-	// nodes has an item for each agent that owes an answer, or has not answered since its last timeout. Key: the node.
-	nodes map[string]*pendingReplies
-}
-
-// pendingReplies are the answers that the agent of one node owes.
-type pendingReplies struct {
+// It is kept in memory only: a replica that takes over waits again from the start.
+type memory struct {
 	// uid is that of the CiliumNode: a new CiliumNode has handshakes of its own.
 	uid string
 	// since is when each handshake was first seen in its state, or when its last timeout was reported. It has exactly
@@ -45,6 +35,9 @@ type pendingReplies struct {
 	since map[pendingReply]time.Time
 	// timeouts counts the timeouts in a row without any answer.
 	timeouts int
+	// stripped: the CiliumNode was once written only to remove its managedFields. If another client applies server-side
+	// the fields return, and a second write would not be the last.
+	stripped bool
 }
 
 // pendingReply is a handshake in a state that only the agent can end.
@@ -53,65 +46,67 @@ type pendingReply struct {
 	state pool.Handshake
 }
 
-func newHandshakeTimeouts(c clock.PassiveClock) *handshakeTimeouts {
-	return &handshakeTimeouts{clock: c, nodes: map[string]*pendingReplies{}}
+// remember returns the memory of a node. It requires mu.
+func (r *Reconciler) remember(n pool.NodePool) *memory {
+	m := r.nodes[n.Name]
+	if m == nil || m.uid != n.UID {
+		m = &memory{uid: n.UID, since: map[pendingReply]time.Time{}}
+		r.nodes[n.Name] = m
+	}
+	return m
 }
 
 // observe records the handshakes of a node. overdue are the addresses whose answer is not waited for any longer, and next
 // is when the next answer becomes overdue; zero if none is pending.
-func (t *handshakeTimeouts) observe(n pool.NodePool) (overdue []netip.Addr, next time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := t.clock.Now()
-	node, ok := t.nodes[n.Name]
-	if !ok || node.uid != n.UID {
-		node = &pendingReplies{uid: n.UID, since: map[pendingReply]time.Time{}}
-		t.nodes[n.Name] = node
-	}
-	maps.DeleteFunc(node.since, func(p pendingReply, _ time.Time) bool {
+func (r *Reconciler) observe(n pool.NodePool) (overdue []netip.Addr, next time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now, m := r.Clock.Now(), r.remember(n)
+	maps.DeleteFunc(m.since, func(p pendingReply, _ time.Time) bool {
 		return n.Handshakes[p.addr] != p.state || !n.AwaitsAgent(p.addr)
 	})
 	for a, state := range n.Handshakes {
-		switch _, seen := node.since[pendingReply{a, state}]; {
+		switch _, seen := m.since[pendingReply{a, state}]; {
 		case state == pool.ReadyForRelease || state == pool.DoNotRelease:
 			// The agent has answered.
-			node.timeouts = 0
+			m.timeouts = 0
 		case n.AwaitsAgent(a) && !seen:
-			node.since[pendingReply{a, state}] = now
+			m.since[pendingReply{a, state}] = now
 		}
 	}
-	for p, since := range node.since {
-		due := since.Add(replyTimeout << min(node.timeouts, maxDoublings))
+	for p, since := range m.since {
+		due := since.Add(replyTimeout << min(m.timeouts, maxDoublings))
 		if !now.Before(due) {
 			overdue = append(overdue, p.addr)
 		} else if next.IsZero() || due.Before(next) {
 			next = due
 		}
 	}
-	if len(node.since) == 0 && node.timeouts == 0 {
-		delete(t.nodes, n.Name)
-	}
 	return overdue, next
 }
 
 // restart starts the wait for overdue answers again, with a longer timeout. A handshake that is marked again waits that
 // long, whether or not the change in between was seen.
-func (t *handshakeTimeouts) restart(n pool.NodePool, overdue []netip.Addr) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	node, ok := t.nodes[n.Name]
-	if !ok {
-		return
-	}
-	node.timeouts++
+func (r *Reconciler) restart(n pool.NodePool, overdue []netip.Addr) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.remember(n)
+	m.timeouts++
 	for _, a := range overdue {
-		node.since[pendingReply{a, n.Handshakes[a]}] = t.clock.Now()
+		m.since[pendingReply{a, n.Handshakes[a]}] = r.Clock.Now()
 	}
 }
 
-// forget drops a node that is gone.
-func (t *handshakeTimeouts) forget(node string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.nodes, node)
+// shouldStrip reports whether the CiliumNode has to be written only to remove its managedFields, and remembers that it
+// was.
+func (r *Reconciler) shouldStrip(n pool.NodePool) bool {
+	if !r.StripManagedFields || !n.Tracked {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.remember(n)
+	first := !m.stripped
+	m.stripped = true
+	return first
 }

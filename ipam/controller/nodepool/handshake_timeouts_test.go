@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -190,7 +191,7 @@ func TestHandshakeTimeouts(t *testing.T) {
 		"the controller's turn":         {agreed, agreed, false},
 		"the agent's, but not for long": {agreed, takenOut, false},
 	} {
-		o := newHandshakeTimeouts(clock)
+		o := New(Options{Clock: clock, Ledger: ledger.New()})
 		o.observe(asked)
 		o.observe(c.then)
 		clock.SetTime(clock.Now().Add(replyTimeout))
@@ -198,11 +199,11 @@ func TestHandshakeTimeouts(t *testing.T) {
 			t.Errorf("%s: late are %v, the next at %v", name, late, next)
 		}
 		o.observe(agreed)
-		if o.observe(none); len(o.nodes) > 0 {
+		if o.observe(none); len(o.nodes["n"].since) > 0 || o.nodes["n"].timeouts > 0 {
 			t.Errorf("%s: %v is remembered of nothing", name, o.nodes)
 		}
 		o.observe(asked)
-		if o.forget("n"); len(o.nodes) > 0 {
+		if _, err := o.Reconcile(t.Context(), Request("n")); err != nil || len(o.nodes) > 0 {
 			t.Errorf("%s: %v is remembered of what is gone", name, o.nodes)
 		}
 	}

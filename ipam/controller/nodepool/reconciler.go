@@ -25,10 +25,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodepool"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -43,7 +45,7 @@ type Options struct {
 	Cached client.Reader
 	Live   client.Reader
 	Events events.EventRecorder
-	Clock  clock.Clock
+	Clock  clock.PassiveClock
 	// Kinds are the kinds of workloads whose pods may have fixed addresses.
 	Kinds identity.Kinds
 	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
@@ -61,19 +63,14 @@ type Options struct {
 // Reconciler is the controller pool. A request names a node.
 type Reconciler struct {
 	Options
-	timeouts *handshakeTimeouts
 
 	mu sync.Mutex
-	// stripped are the CiliumNodes that were once written only to remove their managedFields. Key: the node. Value: the
-	// UID of its CiliumNode. If another client applies server-side the fields return, and a second write would not be
-	// the last.
-	stripped map[string]string
+	// nodes is what is remembered of each node. Key: the node.
+	nodes map[string]*memory
 }
 
 // New returns a Reconciler.
-func New(o Options) *Reconciler {
-	return &Reconciler{Options: o, timeouts: newHandshakeTimeouts(o.Clock), stripped: map[string]string{}}
-}
+func New(o Options) *Reconciler { return &Reconciler{Options: o, nodes: map[string]*memory{}} }
 
 // Request returns the request for the pool of a node.
 func Request(node string) reconcile.Request {
@@ -102,9 +99,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	n, ok := r.Ledger.Node(req.Name)
 	if !ok {
 		r.mu.Lock()
-		delete(r.stripped, req.Name)
+		delete(r.nodes, req.Name)
 		r.mu.Unlock()
-		r.timeouts.forget(req.Name)
 		return reconcile.Result{}, nil
 	}
 	if len(n.Malformed) > 0 {
@@ -128,7 +124,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	// Most passes find nothing to do, by the caches alone.
 	edits, marks, strip := s.Edits(n), s.Marks(n), r.shouldStrip(n)
-	if s.NeedsLive(n, edits) {
+	if s.NeedsLive(edits) {
 		if err := r.readLive(ctx, n, s); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -163,13 +159,14 @@ func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.
 	if err != nil {
 		return nil, err
 	}
-	return s.FirstEntries(n), nil
+	edits, _ := s.FirstEntries(n)
+	return edits, nil
 }
 
 // reportOverdue reports that the agent of a node has not answered. It is called before the write that withdraws the marks:
 // even if that write fails, the next one is not tried before another timeout.
 func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue []netip.Addr) {
-	r.timeouts.restart(n, overdue)
+	r.restart(n, overdue)
 	slices.SortFunc(overdue, netip.Addr.Compare)
 	klog.FromContext(ctx).V(2).Info("The agent has not answered in release handshakes", "ips", overdue)
 	r.warn(n, "ReleaseUnanswered", "ReleaseFromPool", "The agent has not answered in the release handshakes of %v; the handshakes are withdrawn, and started again if the pool still has too many entries", overdue)
@@ -177,7 +174,8 @@ func (r *Reconciler) reportOverdue(ctx context.Context, n pool.NodePool, overdue
 
 // reportShortages reports entries that the pool lacks and that its subnets have no room for.
 func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
-	for _, short := range s.Shortages(n) {
+	_, shortages := s.FirstEntries(n)
+	for _, short := range shortages {
 		if s.Strict {
 			r.warn(n, "SubnetFull", "FillPool", "The node is strict, %d addresses are needed for it and its pods, and subnets %v have none left", short.Count, n.PodCIDRs)
 		} else {
@@ -186,19 +184,39 @@ func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	}
 }
 
-// shouldStrip reports whether the CiliumNode has to be written only to remove its managedFields, and remembers that it
-// was.
-func (r *Reconciler) shouldStrip(n pool.NodePool) bool {
-	if !r.StripManagedFields || !n.Tracked {
-		return false
+// write brings the pool up to date. If a pod with the name of a removed unreserved entry was bound to the node during the
+// write, the entry is restored.
+func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, strip bool) error {
+	_, err := r.Writer.Apply(ctx, ciliumpool.Change{
+		WriteRequest: ciliumpool.WriteRequest{
+			Node:               node,
+			Decide:             func(n pool.NodePool) ([]pool.EntryChange, error) { return s.SafeEdits(n), nil },
+			Marks:              s.Marks,
+			StripManagedFields: strip,
+			// The decision relies on the whole pool if pods wait for an address: a scheduler may claim an address
+			// for one of them at the same time.
+			RequireUnchangedSpec: s.Strict || len(s.Waiting) > 0,
+		},
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
+			removed := slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil || !e.From.IsUnreserved() })
+			if len(removed) == 0 {
+				return nil, nil
+			}
+			pods, err := index.LivePodsOnNode(ctx, r.Live, node)
+			if err != nil {
+				return nil, err
+			}
+			return slices.DeleteFunc(removed, func(e pool.EntryChange) bool {
+				return !slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
+					return pool.OwnerKey(pod.Namespace, pod.Name) == e.From.Owner && !podutil.IsTerminal(&pod)
+				})
+			}), nil
+		},
+	})
+	if errors.Is(err, ciliumpool.ErrUndone) {
+		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stripped[n.Name] == n.UID {
-		return false
-	}
-	r.stripped[n.Name] = n.UID
-	return true
+	return err
 }
 
 func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...any) {

@@ -43,12 +43,10 @@ type State struct {
 	// Held reports whether a pod on the node has an address, Reserved whether a FixedIP reserves it, and Elsewhere
 	// whether the pool or the agent of another node still has an address whose home is this node.
 	Held, Reserved, Elsewhere func(netip.Addr) bool
-	// Needed reports whether an unreserved pod needs its entry, by the cache.
-	Needed func(namespace, name string) bool
-	// Live is true if the pods were read from the API server. Gone are then the owners of unreserved entries that are
-	// not needed.
-	Live bool
+	// Gone are the owners of unreserved entries that are not needed.
 	Gone map[string]bool
+	// Live is true if the pods were read from the API server.
+	Live bool
 	// Overdue are the addresses whose handshake the agent should have answered by now, and NextTimeout is when the next
 	// answer becomes overdue; zero if there is none.
 	Overdue     []netip.Addr
@@ -62,20 +60,15 @@ type Shortage struct {
 }
 
 // NeedsLive reports whether any edit requires that the pods are read from the API server first.
-func (s *State) NeedsLive(n pool.NodePool, edits []pool.EntryChange) bool {
-	return slices.ContainsFunc(edits, relyOnPods) || len(StaleUnreserved(n, s.Needed)) > 0
+func (s *State) NeedsLive(edits []pool.EntryChange) bool {
+	return slices.ContainsFunc(edits, relyOnPods) || len(s.Gone) > 0
 }
 
 // relyOnPods reports whether an edit would be wrong if a pod that the cache does not show had the address: it removes or
 // assigns a dynamic entry, or ends a cooldown.
 func relyOnPods(e pool.EntryChange) bool {
-	switch {
-	case e.From == nil:
-		return false
-	case e.From.Kind == pool.Cooldown:
-		return e.To == nil
-	}
-	return e.From.Kind == pool.Dynamic && (e.To == nil || e.To.Kind != pool.NodeOwned)
+	removed := e.To == nil
+	return e.From != nil && (e.From.Kind == pool.Cooldown && removed || e.From.Kind == pool.Dynamic && (removed || e.To.Kind != pool.NodeOwned))
 }
 
 // SafeEdits returns the edits that may be written: all of them only if the pods were read from the API server.
@@ -102,7 +95,8 @@ func (s *State) Edits(n pool.NodePool) []pool.EntryChange {
 		removed := RemoveReleased(n, f, s.watermark(n, f), s.Held, s.Reserved, s.overdue)
 		edits, n = append(edits, removed...), n.With(removed)
 	}
-	return append(edits, s.FirstEntries(n)...)
+	first, _ := s.FirstEntries(n)
+	return append(edits, first...)
 }
 
 // Marks returns the next marks of the release handshakes.
@@ -116,20 +110,9 @@ func (s *State) Marks(n pool.NodePool) []pool.HandshakeChange {
 
 func (s *State) overdue(a netip.Addr) bool { return slices.Contains(s.Overdue, a) }
 
-// FirstEntries returns the edits that add the entries that the pool lacks. A new pool needs no other.
-func (s *State) FirstEntries(n pool.NodePool) []pool.EntryChange {
-	edits, _ := s.fill(n)
-	return edits
-}
-
-// Shortages returns what no edit can add because the subnets are full.
-func (s *State) Shortages(n pool.NodePool) []Shortage {
-	_, short := s.fill(n)
-	return short
-}
-
-// fill returns the edits that add what the pool lacks, and what the subnets have no room for.
-func (s *State) fill(n pool.NodePool) (edits []pool.EntryChange, shortages []Shortage) {
+// FirstEntries returns the edits that add the entries that the pool lacks, and what the subnets have no room for. A new
+// pool needs no other edits.
+func (s *State) FirstEntries(n pool.NodePool) (edits []pool.EntryChange, shortages []Shortage) {
 	if s.Strict {
 		edits, short := Strict(n, s.Pods, s.Reserved)
 		if short > 0 {
