@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -32,7 +33,6 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/conflict"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -48,10 +48,10 @@ const ReasonWrongPodAddress = "WrongPodAddress"
 // reasons are the reasons of events. Key: the kind of the conflict. Each kind has its own, because events of one reason
 // on one object are counted as one, with the text of the first.
 var reasons = map[string]string{
-	conflict.Pods:     "AddressInUseTwice",
-	conflict.FixedIPs: "AddressKeptTwice",
-	conflict.Pools:    "AddressOfferedTwice",
-	conflict.WrongPod: ReasonWrongPodAddress,
+	twoPods:     "AddressInUseTwice",
+	twoFixedIPs: "AddressKeptTwice",
+	twoPools:    "AddressOfferedTwice",
+	wrongPod:    ReasonWrongPodAddress,
 }
 
 // Reconciler is the controller conflict. A request names an IP that more than one pod, FixedIP or pool seems to have:
@@ -122,7 +122,7 @@ func (r *Reconciler) PoolChanged(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for a, c := range r.known {
-		if _, ok := c.reported[conflict.Pools]; ok {
+		if _, ok := c.reported[twoPools]; ok {
 			r.pools.Add(addressRequest(a))
 		}
 	}
@@ -144,7 +144,7 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []string, told bool) []
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "Users of an IP not listed", "address", a)
 			}
-			if err == nil && len(c.Conflicts()) == 0 {
+			if err == nil && len(c.conflicts("")) == 0 {
 				continue
 			}
 		}
@@ -153,15 +153,14 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []string, told bool) []
 	return requests
 }
 
-// users returns the pods and FixedIPs that have an IP. They are objects of the cache: they are only read.
-func (r *Reconciler) users(ctx context.Context, a netip.Addr) (conflict.AddressUsers, error) {
-	u := conflict.AddressUsers{Addr: a}
-	pods, err := index.PodsWithIP(ctx, r.cached, a)
-	if err != nil {
+// users returns the pods, FixedIPs and pools that have an IP. They are objects of the cache: they are only read.
+func (r *Reconciler) users(ctx context.Context, a netip.Addr) (u addressUsers, err error) {
+	u = addressUsers{addr: a, nodes: r.ledger.Offering(a)}
+	if u.pods, err = index.PodsWithIP(ctx, r.cached, a); err != nil {
 		return u, err
 	}
-	u.Pods = slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !podutil.Runs(p) })
-	u.Records, err = index.FixedIPsWithIP(ctx, r.cached, a)
+	u.pods = slices.DeleteFunc(u.pods, func(p *corev1.Pod) bool { return !podutil.Runs(p) })
+	u.records, err = index.FixedIPsWithIP(ctx, r.cached, a)
 	return u, err
 }
 
@@ -171,10 +170,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, reconcile.TerminalError(fmt.Errorf("address %q: %w", req.Name, err))
 	}
-	c, found, err := r.conflicts(ctx, a)
+	c, err := r.users(ctx, a)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	found := c.conflicts("")
 	reported, left := r.note(a, found)
 	if left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
@@ -185,7 +185,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			r.report(c, kind)
 		}
 	}
-	for _, record := range c.Records {
+	for _, record := range c.records {
 		if err := r.setCondition(ctx, record); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -194,15 +194,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	return reconcile.Result{}, nil
-}
-
-func (r *Reconciler) conflicts(ctx context.Context, a netip.Addr) (conflict.AddressUsers, map[string]string, error) {
-	c, err := r.users(ctx, a)
-	if err != nil {
-		return c, nil, err
-	}
-	c.Nodes = r.ledger.Offering(a)
-	return c, c.Conflicts(), nil
 }
 
 // note records what was found about an IP, and returns what was reported of it before. left is how long the conflict
@@ -229,7 +220,7 @@ func (r *Reconciler) note(a netip.Addr, found map[string]string) (reported map[s
 
 // count updates the metric. It requires mu.
 func (r *Reconciler) count() {
-	n := map[string]int{conflict.Pods: 0, conflict.FixedIPs: 0, conflict.Pools: 0, conflict.WrongPod: 0}
+	n := map[string]int{twoPods: 0, twoFixedIPs: 0, twoPools: 0, wrongPod: 0}
 	for _, k := range r.known {
 		for kind := range k.reported {
 			n[kind]++
@@ -241,27 +232,23 @@ func (r *Reconciler) count() {
 }
 
 // report makes an event on each object of a conflict, in words for the users of its namespace.
-func (r *Reconciler) report(c conflict.AddressUsers, kind string) {
+func (r *Reconciler) report(c addressUsers, kind string) {
 	var on []client.Object
-	for _, p := range c.Pods {
+	for _, p := range c.pods {
 		on = append(on, p)
 	}
-	for _, record := range c.Records {
+	for _, record := range c.records {
 		on = append(on, record)
 	}
-	if kind == conflict.Pools {
-		for _, node := range c.Nodes {
+	if kind == twoPools {
+		for _, node := range c.nodes {
 			if n, ok := r.ledger.Node(node); ok {
 				on = append(on, ciliumpool.Reference(n))
 			}
 		}
 	}
 	for _, o := range on {
-		text := c.Conflicts()[kind]
-		if o.GetNamespace() != "" {
-			text = c.ConflictsFor(o.GetNamespace())[kind]
-		}
-		r.events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "Duplicate address: %s", text)
+		r.events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "Duplicate address: %s", c.conflicts(o.GetNamespace())[kind])
 	}
 }
 
@@ -273,25 +260,20 @@ func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP)
 		if err != nil {
 			continue
 		}
-		c, _, err := r.conflicts(ctx, a)
+		c, err := r.users(ctx, a)
 		if err != nil {
 			return err
 		}
-		all = append(all, slices.Collect(maps.Values(c.ConflictsFor(cached.Namespace)))...)
+		all = append(all, slices.Collect(maps.Values(c.conflicts(cached.Namespace)))...)
 	}
-	if _, differs := conflict.Condition(cached, all, r.clock.Now()); !differs {
-		return nil
-	}
-	record, err := index.Get[v1alpha1.FixedIP](ctx, r.live, client.ObjectKeyFromObject(cached))
-	if err != nil || record == nil {
-		return err
-	}
-	condition, differs := conflict.Condition(record, all, r.clock.Now())
+	condition, differs := conditionOf(cached, all, r.clock.Now())
 	if !differs {
 		return nil
 	}
+	record := cached.DeepCopy()
 	meta.SetStatusCondition(&record.Status.Conditions, condition)
-	if err := r.live.Status().Update(ctx, record); err != nil {
+	// Update carries the resourceVersion of the cache: if that is behind, the watch brings the FixedIP again.
+	if err := r.live.Status().Update(ctx, record); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", condition.Type, record.Namespace, record.Name, err)
 	}
 	return nil

@@ -1,11 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package conflict_test
+package conflict
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/core/conflict"
 )
 
 var now = time.Unix(1000, 0)
@@ -45,25 +43,25 @@ func TestConflicts(t *testing.T) {
 		return record(func(r *v1alpha1.FixedIP) { r.Name, r.Spec.PodName = name, name })
 	}
 	for name, c := range map[string]struct {
-		users conflict.AddressUsers
+		users addressUsers
 		want  map[string]string
 	}{
-		"one of each":            {users: conflict.AddressUsers{Pods: []*corev1.Pod{named("mysql-0")}, Records: []*v1alpha1.FixedIP{recordOf("mysql-0")}, Nodes: []string{"node-1"}}},
-		"a record without a pod": {users: conflict.AddressUsers{Records: []*v1alpha1.FixedIP{recordOf("mysql-0")}}},
-		"two pods": {users: conflict.AddressUsers{Pods: []*corev1.Pod{named("b"), named("a")}},
+		"one of each":            {users: addressUsers{pods: []*corev1.Pod{named("mysql-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}, nodes: []string{"node-1"}}},
+		"a record without a pod": {users: addressUsers{records: []*v1alpha1.FixedIP{recordOf("mysql-0")}}},
+		"two pods": {users: addressUsers{pods: []*corev1.Pod{named("b"), named("a")}},
 			want: map[string]string{"pods": "pods db/a on node node-1 and db/b on node node-1 run with the same address 10.0.1.6; delete all but one"}},
-		"two records": {users: conflict.AddressUsers{Records: []*v1alpha1.FixedIP{recordOf("b"), recordOf("a")}},
+		"two records": {users: addressUsers{records: []*v1alpha1.FixedIP{recordOf("b"), recordOf("a")}},
 			want: map[string]string{"fixedips": "FixedIPs db/a and db/b reserve the same address 10.0.1.6; delete all but one"}},
-		"two pools": {users: conflict.AddressUsers{Nodes: []string{"node-2", "node-1"}},
+		"two pools": {users: addressUsers{nodes: []string{"node-2", "node-1"}},
 			want: map[string]string{"pools": "the pools of nodes node-1 and node-2 offer the same address 10.0.1.6; remove the entry from all but one"}},
-		"a stranger": {users: conflict.AddressUsers{Pods: []*corev1.Pod{named("web-0")}, Records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
+		"a stranger": {users: addressUsers{pods: []*corev1.Pod{named("web-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
 			want: map[string]string{"stranger": "pod db/web-0 on node node-1 runs with 10.0.1.6, which is reserved for pod db/mysql-0; delete the pod that it is not reserved for"}},
 	} {
-		c.users.Addr = netip.MustParseAddr("10.0.1.6")
+		c.users.addr = netip.MustParseAddr("10.0.1.6")
 		if c.want == nil {
 			c.want = map[string]string{}
 		}
-		if diff := cmp.Diff(c.want, c.users.Conflicts()); diff != "" {
+		if diff := cmp.Diff(c.want, c.users.conflicts("")); diff != "" {
 			t.Errorf("%s (-want +got): %s", name, diff)
 		}
 	}
@@ -75,7 +73,7 @@ func TestConflictsFor(t *testing.T) {
 	other := record(func(r *v1alpha1.FixedIP) { r.Namespace, r.Name, r.Spec.PodName = "shop", "secret-0", "secret-0" })
 	pod := podOn("node-1", "10.0.1.6")
 	pod.Name = "mysql-0"
-	c := conflict.AddressUsers{Addr: netip.MustParseAddr("10.0.1.6"), Pods: []*corev1.Pod{pod}, Records: []*v1alpha1.FixedIP{mine, other}}
+	c := addressUsers{addr: netip.MustParseAddr("10.0.1.6"), pods: []*corev1.Pod{pod}, records: []*v1alpha1.FixedIP{mine, other}}
 	for namespace, want := range map[string]map[string]string{
 		"db": {
 			"fixedips": "FixedIPs db/mysql-0 and one of another namespace reserve the same address 10.0.1.6; delete all but one",
@@ -86,7 +84,7 @@ func TestConflictsFor(t *testing.T) {
 			"stranger": "one of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete the pod that it is not reserved for",
 		},
 	} {
-		if diff := cmp.Diff(want, c.ConflictsFor(namespace)); diff != "" {
+		if diff := cmp.Diff(want, c.conflicts(namespace)); diff != "" {
 			t.Errorf("%s (-want +got): %s", namespace, diff)
 		}
 	}
@@ -95,7 +93,7 @@ func TestConflictsFor(t *testing.T) {
 func TestCondition(t *testing.T) {
 	shared := func(message string) *v1alpha1.FixedIP {
 		return record(func(r *v1alpha1.FixedIP) {
-			c, _ := conflict.Condition(r, []string{message}, now)
+			c, _ := conditionOf(r, []string{message}, now)
 			r.Status.Conditions = []metav1.Condition{c}
 		})
 	}
@@ -111,12 +109,16 @@ func TestCondition(t *testing.T) {
 		"another":       {record: shared("a"), conflicts: []string{"b"}, want: "True b"},
 		"none any more": {record: shared("a"), want: "False No other pod, FixedIP or pool has its addresses"},
 		"none since then": {record: record(func(r *v1alpha1.FixedIP) {
-			c, _ := conflict.Condition(shared("a"), nil, now)
+			c, _ := conditionOf(shared("a"), nil, now)
 			r.Status.Conditions = []metav1.Condition{c}
 		})},
 	} {
-		got, ok := conflict.Condition(c.record, c.conflicts, now)
-		if text := strings.TrimSpace(string(got.Status) + " " + got.Message); text != c.want || ok != (c.want != "") {
+		got, ok := conditionOf(c.record, c.conflicts, now)
+		text := ""
+		if ok {
+			text = string(got.Status) + " " + got.Message
+		}
+		if text != c.want || ok != (c.want != "") {
 			t.Errorf("%s: %q, %v", name, text, ok)
 		}
 	}
