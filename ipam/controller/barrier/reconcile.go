@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"maps"
 
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -63,14 +61,14 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 	s.mu.Lock()
 	n := s.nodes[now.Name]
 	n.last = got
-	var done []question
+	var done []func()
 	switch got {
 	case agentview.Complete:
 		at := s.clock.Now()
 		evidence.At = at
-		for key, q := range n.asked {
+		for key, notify := range n.asked {
 			n.answers[key] = evidence
-			done = append(done, q)
+			done = append(done, notify)
 		}
 		metrics.BarrierAnswered(at.Sub(n.began))
 		klog.FromContext(ctx).V(2).Info("The agent has answered", "node", now.Name, "questions", len(done), "after", at.Sub(n.began))
@@ -84,8 +82,8 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 	n.barrier = nil
 	clear(n.asked)
 	s.mu.Unlock()
-	for _, q := range done {
-		q.notify()
+	for _, notify := range done {
+		notify()
 	}
 	return true
 }
@@ -132,7 +130,7 @@ func (s *Service) await(now pool.NodePool) reconcile.Result {
 	why := n.why(now.Name)
 	s.mu.Unlock()
 	if report {
-		s.events.Eventf(object(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
+		s.events.Eventf(ciliumpool.Reference(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
 			"The Cilium agent has not answered for %s: %s. Addresses of the node are not given to other pods until it answers or the node is deleted; check the cilium pod of the node", overdue, why)
 	}
 	if left <= 0 {
@@ -147,9 +145,9 @@ func (s *Service) forget(nodeName string) {
 	n := s.nodes[nodeName]
 	delete(s.nodes, nodeName)
 	s.mu.Unlock()
-	for _, questions := range []map[string]question{n.asked, n.waiting} {
-		for _, q := range questions {
-			q.notify()
+	for _, questions := range []map[string]func(){n.asked, n.waiting} {
+		for _, notify := range questions {
+			notify()
 		}
 	}
 }
@@ -169,12 +167,4 @@ func (s *Service) Overdue() (pending, late int) {
 		}
 	}
 	return pending, late
-}
-
-// object is what events about a node are shown on.
-func object(n pool.NodePool) *ciliumv2.CiliumNode {
-	return &ciliumv2.CiliumNode{
-		TypeMeta:   metav1.TypeMeta{APIVersion: ciliumv2.SchemeGroupVersion.String(), Kind: ciliumv2.CNKindDefinition},
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion},
-	}
 }

@@ -11,14 +11,13 @@ import (
 	"time"
 
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -45,10 +44,9 @@ type Service struct {
 	pools  Pools
 	clock  clock.PassiveClock
 	events events.EventRecorder
+	feed   source.Feed
 
 	mu sync.Mutex
-	// queue is nil until the controller starts, which is when this replica leads.
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 	// nodes have the questions about each node. Key: the node. A key exists while there is a question or an answer.
 	nodes map[string]*node
 }
@@ -56,8 +54,9 @@ type Service struct {
 // node is what is asked about one node. It is guarded by the mutex of the Service.
 type node struct {
 	// waiting are the questions for which no probe has been written yet, asked are those that the barrier under way
-	// serves. Key: the question. A question is in one of waiting, asked and answers.
-	waiting, asked map[string]question
+	// serves. Key: the question. Value: what to call when there is an answer. A question is in one of waiting, asked and
+	// answers.
+	waiting, asked map[string]func()
 	answers        map[string]agentview.Evidence
 	// barrier is the one under way; nil: none.
 	barrier *agentview.Barrier
@@ -69,12 +68,6 @@ type node struct {
 	last agentview.Answer
 }
 
-// question is one that has no answer yet.
-type question struct {
-	// notify is called when there is one.
-	notify func()
-}
-
 // New returns a Service without questions.
 func New(pools Pools, recorder events.EventRecorder, c clock.PassiveClock) *Service {
 	return &Service{pools: pools, events: recorder, clock: c, nodes: map[string]*node{}}
@@ -82,14 +75,13 @@ func New(pools Pools, recorder events.EventRecorder, c clock.PassiveClock) *Serv
 
 // Setup adds the controller that writes probes and reads answers to a manager.
 func (s *Service) Setup(mgr manager.Manager, o controller.Options) error {
-	start := source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	start := s.feed.Source(nil, func() (all []reconcile.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.queue = q
 		for name := range s.nodes {
-			s.queue.Add(request(name))
+			all = append(all, request(name))
 		}
-		return nil
+		return all
 	})
 	if err := builder.ControllerManagedBy(mgr).Named("agent-barrier").WatchesRawSource(start).WithOptions(o).Complete(s); err != nil {
 		return fmt.Errorf("set up the controller of agent barriers: %w", err)
@@ -109,21 +101,21 @@ func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, 
 	defer s.mu.Unlock()
 	n := s.nodes[nodeName]
 	if n == nil {
-		n = &node{waiting: map[string]question{}, asked: map[string]question{}, answers: map[string]agentview.Evidence{}}
+		n = &node{waiting: map[string]func(){}, asked: map[string]func(){}, answers: map[string]agentview.Evidence{}}
 		s.nodes[nodeName] = n
 	}
 	if a, ok := n.answers[key]; ok {
 		return a, true
 	}
 	if _, asked := n.asked[key]; asked {
-		n.asked[key] = question{notify}
+		n.asked[key] = notify
 		return agentview.Evidence{}, false
 	}
 	if n.open() == 0 {
 		n.began = s.clock.Now()
 	}
-	n.waiting[key] = question{notify}
-	s.enqueue(nodeName)
+	n.waiting[key] = notify
+	s.feed.Add(request(nodeName))
 	return agentview.Evidence{}, false
 }
 
@@ -142,24 +134,14 @@ func (s *Service) Changed(nodeName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[nodeName]; n != nil && n.open() > 0 {
-		s.enqueue(nodeName)
+		s.feed.Add(request(nodeName))
 	}
-}
-
-// Wait says for people what the questions about a node wait for; empty: there are none.
-func (s *Service) Wait(nodeName string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.nodes[nodeName]
-	if n == nil || n.open() == 0 {
-		return ""
-	}
-	return n.why(nodeName)
 }
 
 // open is the number of questions without an answer.
 func (n *node) open() int { return len(n.waiting) + len(n.asked) }
 
+// why says what the questions wait for.
 func (n *node) why(name string) string {
 	since := n.began.UTC().Format(time.RFC3339)
 	switch {
@@ -171,13 +153,6 @@ func (n *node) why(name string) string {
 		return fmt.Sprintf("waiting since %s for the Cilium agent on node %s, whose CiliumNode has no pool", since, name)
 	}
 	return fmt.Sprintf("waiting since %s for the Cilium agent on node %s to answer", since, name)
-}
-
-// enqueue asks for a Reconcile of the node, if this replica leads. Called under the mutex.
-func (s *Service) enqueue(nodeName string) {
-	if s.queue != nil {
-		s.queue.Add(request(nodeName))
-	}
 }
 
 // drop removes a node without questions and answers. Called under the mutex.

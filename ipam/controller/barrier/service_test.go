@@ -195,7 +195,7 @@ func TestService(t *testing.T) {
 			w.node.Used = nil
 			w.reconcile()
 			w.want("a", false)
-			if why := w.s.Wait("n"); !strings.Contains(why, "restore its endpoints") {
+			if why := w.s.nodes["n"].why("n"); !strings.Contains(why, "restore its endpoints") {
 				w.Errorf("the reason is %q", why)
 			}
 			w.node.Used = used
