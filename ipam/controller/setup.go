@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/barrier"
@@ -94,10 +93,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States,
 		Subnets: func() (orphaned int, claimed []netip.Prefix) { return subnets.Count(ctx) },
 	})
-	// The controller of subnets adds all nodes when it is ready for them.
-	joining := to.joining.Source(p.watched["fixedips"], func() []reconcile.Request { return nil })
-	orphans := to.orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{subnet.All} })
-	if err := subnets.Setup(ctx, mgr, joining, orphans); err != nil {
+	if err := subnets.Setup(ctx, mgr, p.watched["fixedips"]); err != nil {
 		return err
 	}
 	records.PoolsSeen = p.watched["ciliumnodes"]
@@ -163,11 +159,7 @@ func (p *parts) newSubnetController(pools *nodepool.Reconciler, to *feeds) *subn
 		Rules: p.cfg.SubnetRules(), FromNode: p.cfg.SubnetSource == config.FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
 		Fill: pools.FirstEntries, Events: p.events, Resync: p.cfg.SweepInterval,
 		Synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
-		AddNodes: func(nodes ...string) {
-			for _, n := range nodes {
-				to.joining.Add(subnet.NodeRequest(n))
-			}
-		},
+		Nodes:  &to.joining, Orphans: &to.orphans,
 	}
 }
 
@@ -234,10 +226,10 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
 	// The ledger is later than the informer.
 	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.NodeChange) {
-		to.nodes.Add(nodepool.Request(node))
+		to.nodes.Add(source.Named(node))
 		p.agents.Changed(node)
 		if change.Appeared || change.Moved {
-			to.joining.Add(subnet.NodeRequest(node))
+			to.joining.Add(source.Named(node))
 			to.orphans.Add(subnet.All)
 			to.identities.Add(r.OfNode(node)...)
 		}
@@ -261,13 +253,13 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 		to.identities.Add(source.Request(client.ObjectKeyFromObject(record).String())...)
 		to.verified.Add(source.Request(conformance.HolderOf(record))...)
 		for _, node := range freed {
-			to.nodes.Add(nodepool.Request(node))
+			to.nodes.Add(source.Named(node))
 		}
 		// The home node may have a dynamic entry for an address that is reserved now, or need one that is not any more.
 		for _, ip := range record.Spec.IPs {
 			if a, err := address.Parse(ip); err == nil {
 				if home, ok := p.ledger.Home(a); ok {
-					to.nodes.Add(nodepool.Request(home))
+					to.nodes.Add(source.Named(home))
 				}
 			}
 		}

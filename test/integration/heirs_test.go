@@ -65,7 +65,7 @@ func (e *env) adopt(t *testing.T, a *subnet.Controller, living ...string) (given
 	if err != nil {
 		return nil, err
 	}
-	orphans, err := a.Orphans(within(t), list)
+	orphans, err := a.Lost(within(t), list)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,6 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -19,10 +18,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
-
-func request(nodeName string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: nodeName}}
-}
 
 // Reconcile reads the answer of one agent, and asks it if questions wait.
 func (s *Service) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {

@@ -79,7 +79,7 @@ func (s *Service) Setup(mgr manager.Manager, o controller.Options) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for name := range s.nodes {
-			all = append(all, request(name))
+			all = append(all, source.Named(name))
 		}
 		return all
 	})
@@ -115,7 +115,7 @@ func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, 
 		n.began = s.clock.Now()
 	}
 	n.waiting[key] = notify
-	s.feed.Add(request(nodeName))
+	s.feed.Add(source.Named(nodeName))
 	return agentview.Evidence{}, false
 }
 
@@ -134,7 +134,7 @@ func (s *Service) Changed(nodeName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[nodeName]; n != nil && n.open() > 0 {
-		s.feed.Add(request(nodeName))
+		s.feed.Add(source.Named(nodeName))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
@@ -86,7 +87,7 @@ func (w *world) ask(key string) bool {
 
 func (w *world) reconcile() reconcile.Result {
 	w.Helper()
-	result, err := w.s.Reconcile(w.Context(), request("n"))
+	result, err := w.s.Reconcile(w.Context(), source.Named("n"))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -249,7 +250,7 @@ func TestService(t *testing.T) {
 		"a write that fails is made again": func(w *world) {
 			w.want("a", false)
 			w.fail = errors.New("connection reset")
-			if _, err := w.s.Reconcile(w.Context(), request("n")); err == nil {
+			if _, err := w.s.Reconcile(w.Context(), source.Named("n")); err == nil {
 				w.Error("no error")
 			}
 			w.fail = nil

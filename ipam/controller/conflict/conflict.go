@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -81,10 +80,6 @@ func New(l *ledger.Ledger, cached client.Reader, live client.Client, events even
 	return &Reconciler{ledger: l, cached: cached, live: live, events: events, clock: clock, known: map[netip.Addr]*known{}}
 }
 
-func addressRequest(a netip.Addr) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: a.String()}}
-}
-
 // Setup adds the controller to a manager.
 func (r *Reconciler) Setup(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).
@@ -93,7 +88,7 @@ func (r *Reconciler) Setup(mgr manager.Manager) error {
 			var all []reconcile.Request
 			for _, n := range r.ledger.Nodes() {
 				for _, a := range r.ledger.OfferedTwice(n.Name) {
-					all = append(all, addressRequest(a))
+					all = append(all, source.Named(a.String()))
 				}
 			}
 			return all
@@ -117,13 +112,13 @@ func (r *Reconciler) Setup(mgr manager.Manager) error {
 // PoolChanged queues the IPs of a node's pool that another pool offers too, or that were found to be so.
 func (r *Reconciler) PoolChanged(node string) {
 	for _, a := range r.ledger.OfferedTwice(node) {
-		r.pools.Add(addressRequest(a))
+		r.pools.Add(source.Named(a.String()))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for a, c := range r.known {
 		if _, ok := c.reported[twoPools]; ok {
-			r.pools.Add(addressRequest(a))
+			r.pools.Add(source.Named(a.String()))
 		}
 	}
 }
@@ -148,7 +143,7 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []string, told bool) []
 				continue
 			}
 		}
-		requests = append(requests, addressRequest(a))
+		requests = append(requests, source.Named(a.String()))
 	}
 	return requests
 }

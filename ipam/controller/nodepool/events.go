@@ -24,12 +24,12 @@ import (
 // nodeEvents requests the pool of a Node that appears, or whose labels, subnets, readiness or pod capacity change.
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) { q.Add(Request(e.Object.GetName())) },
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) { q.Add(source.Named(e.Object.GetName())) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q source.Queue) {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 			a, b := before.Status.Allocatable[corev1.ResourcePods], after.Status.Allocatable[corev1.ResourcePods]
 			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || nodeutil.IsReady(before) != nodeutil.IsReady(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
-				q.Add(Request(after.Name))
+				q.Add(source.Named(after.Name))
 			}
 		},
 	}
@@ -59,7 +59,7 @@ func (r *Reconciler) podEvents() handler.Funcs {
 
 func (r *Reconciler) podEnded(pod *corev1.Pod, q source.Queue) {
 	if place := identity.Place(pod); place != "" {
-		q.Add(Request(place))
+		q.Add(source.Named(place))
 	}
 	r.otherPools(pod, q)
 }
@@ -69,7 +69,7 @@ func (r *Reconciler) podEnded(pod *corev1.Pod, q source.Queue) {
 func (r *Reconciler) otherPools(pod *corev1.Pod, q source.Queue) {
 	for _, h := range r.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
 		if h.Node != identity.Place(pod) {
-			q.Add(Request(h.Node))
+			q.Add(source.Named(h.Node))
 		}
 	}
 }
@@ -96,6 +96,6 @@ func (r *Reconciler) podChanged(ctx context.Context, pod *corev1.Pod, q source.Q
 	var node corev1.Node
 	err := r.Cached.Get(ctx, client.ObjectKey{Name: place}, &node)
 	if err != nil || podutil.AwaitsIP(pod) || r.coolsDownFrom(place, pod) || r.StrictNodes.Matches(labels.Set(node.Labels)) {
-		q.Add(Request(place))
+		q.Add(source.Named(place))
 	}
 }

@@ -45,7 +45,8 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	}) {
 		s.Gone[e.Owner] = true
 	}
-	node, err := r.nodeOf(ctx, n.Name)
+	// A pool that is filled before its node is known to be strict would have to be emptied again.
+	node, err := index.Node(ctx, r.Cached, n.Name, r.Live)
 	if err != nil {
 		return nil, err
 	}
@@ -139,15 +140,6 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 	}
 	s.Live = true
 	return nil
-}
-
-// nodeOf returns the Node of a CiliumNode; nil if there is none. It asks the API server if the cache has none: a pool that
-// is filled before its node is known to be strict would have to be emptied again.
-func (r *Reconciler) nodeOf(ctx context.Context, name string) (*corev1.Node, error) {
-	if node, err := index.Node(ctx, r.Cached, name); node != nil || err != nil {
-		return node, err
-	}
-	return index.Node(ctx, r.Live, name)
 }
 
 // heldOn returns a function that reports whether a pod on the node has an address by the cache, which is earlier than the

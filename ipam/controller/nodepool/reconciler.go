@@ -15,7 +15,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -72,11 +71,6 @@ type Reconciler struct {
 // New returns a Reconciler.
 func New(o Options) *Reconciler { return &Reconciler{Options: o, nodes: map[string]*memory{}} }
 
-// Request returns the request for the pool of a node.
-func Request(node string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
-}
-
 // Setup adds the controller to a manager. nodes reports the nodes whose pools the ledger has seen change.
 func (r *Reconciler) Setup(mgr manager.Manager, nodes *source.Feed) error {
 	return builder.ControllerManagedBy(mgr).
@@ -84,7 +78,7 @@ func (r *Reconciler) Setup(mgr manager.Manager, nodes *source.Feed) error {
 		WatchesRawSource(nodes.Source(r.RecordsSeen, func() []reconcile.Request {
 			var all []reconcile.Request
 			for _, n := range r.Ledger.Nodes() {
-				all = append(all, Request(n.Name))
+				all = append(all, source.Named(n.Name))
 			}
 			return all
 		})).

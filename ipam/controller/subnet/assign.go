@@ -83,7 +83,7 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 	if err != nil {
 		return nil, err
 	}
-	orphans, err := c.Orphans(ctx, list)
+	orphans, err := c.Lost(ctx, list)
 	if err != nil {
 		return nil, err
 	}
@@ -160,8 +160,8 @@ func heir(name string, subnets int, node *corev1.Node) subnetplan.Heir {
 	return h
 }
 
-// Orphans returns the orphans among NodeSubnets, as the caches show them.
-func (c *Controller) Orphans(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.Orphan, error) {
+// Lost returns the orphans among NodeSubnets, as the caches show them.
+func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.Orphan, error) {
 	var lost []netip.Prefix
 	// gone contains whether each node is gone. Key: its name.
 	gone := map[string]bool{"": true}

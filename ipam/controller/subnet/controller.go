@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -30,11 +30,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	queues "fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -82,8 +81,8 @@ type Controller struct {
 	Resync time.Duration
 	// Synced reports whether the ledger has all CiliumNodes and FixedIPs that existed at the start.
 	Synced func() bool
-	// AddNodes asks for nodes by name.
-	AddNodes func(nodes ...string)
+	// Nodes asks for the subnets of one node, and Orphans for a look at all orphans.
+	Nodes, Orphans *source.Feed
 
 	// started: the subnets that nodes had before this process led are claimed. No new one is claimed before.
 	started atomic.Bool
@@ -98,15 +97,10 @@ type Controller struct {
 }
 
 // All is the one request of the reconciler that looks at all orphans.
-var All = reconcile.Request{NamespacedName: types.NamespacedName{Name: "all"}}
+var All = source.Named("all")
 
-// NodeRequest asks for the subnets of one node.
-func NodeRequest(node string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
-}
-
-// Setup adds the reconcilers to a manager. nodes and all are the sources of the ledger's changes for the two.
-func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, nodes, all source.Source) error {
+// Setup adds the reconcilers to a manager. No node is looked at before seen reports true.
+func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, seen toolscache.InformerSynced) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unavailableIndex, unavailable); err != nil {
 		return fmt.Errorf("index the FixedIPs whose subnet has no node: %w", err)
 	}
@@ -115,16 +109,17 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, nodes, all 
 			if ns.Spec.NodeName == "" {
 				return nil
 			}
-			return []reconcile.Request{NodeRequest(ns.Spec.NodeName)}
+			return []reconcile.Request{source.Named(ns.Spec.NodeName)}
 		}
-		return []reconcile.Request{NodeRequest(o.GetName())}
+		return []reconcile.Request{source.Named(o.GetName())}
 	})
 	err := builder.ControllerManagedBy(mgr).
 		Named("subnet").
-		WatchesRawSource(nodes).
+		// All nodes are added at the start of the other reconciler.
+		WatchesRawSource(c.Nodes.Source(seen, func() []reconcile.Request { return nil })).
 		Watches(&corev1.Node{}, of, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, of).
-		WithOptions(queues.Workers(joinWorkers)).
+		WithOptions(source.Workers(joinWorkers)).
 		Complete(reconcile.Func(c.reconcileNode))
 	if err != nil {
 		return fmt.Errorf("set up the controller of the subnets of nodes: %w", err)
@@ -134,11 +129,11 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, nodes, all 
 	})
 	err = builder.ControllerManagedBy(mgr).
 		Named("orphan").
-		WatchesRawSource(all).
+		WatchesRawSource(c.Orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{All} })).
 		Watches(&corev1.Node{}, once, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, once).
 		Watches(&v1alpha1.FixedIP{}, once, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(queues.Workers(1)).
+		WithOptions(source.Workers(1)).
 		Complete(reconcile.Func(c.reconcileOrphans))
 	if err != nil {
 		return fmt.Errorf("set up the controller of orphaned subnets: %w", err)
@@ -162,10 +157,7 @@ func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (
 	if !ok {
 		return reconcile.Result{}, nil
 	}
-	node, err := index.Node(ctx, c.Cached, n.Name)
-	if err == nil && node == nil {
-		node, err = index.Node(ctx, c.API, n.Name)
-	}
+	node, err := index.Node(ctx, c.Cached, n.Name, c.API)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
@@ -117,7 +118,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 				if which%5 == 0 {
 					_, _ = l.reconcileOrphans(ctx, All)
 				} else {
-					_, _ = l.reconcileNode(ctx, NodeRequest(name))
+					_, _ = l.reconcileNode(ctx, source.Named(name))
 				}
 			}()
 		case how == 8 && !l.busy:

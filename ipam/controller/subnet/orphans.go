@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
@@ -86,7 +87,7 @@ func (c *Controller) start(ctx context.Context) error {
 	}
 	c.started.Store(true)
 	for _, n := range c.Ledger.Nodes() {
-		c.AddNodes(n.Name)
+		c.Nodes.Add(source.Named(n.Name))
 	}
 	return nil
 }
@@ -100,7 +101,7 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 		}
 		s.again()
 		if m.Node != "" {
-			c.AddNodes(m.Node)
+			c.Nodes.Add(source.Named(m.Node))
 		}
 	}
 	for _, o := range s.orphans {
@@ -182,7 +183,7 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 		}
 		switch _, err := c.Take(ctx, o, holder(n, s.nodes[heir])); {
 		case err == nil:
-			c.AddNodes(heir)
+			c.Nodes.Add(source.Named(heir))
 		case !errors.Is(err, ErrChanged):
 			return fmt.Errorf("give the subnets of node %s to node %s: %w", o.Node, heir, err)
 		}

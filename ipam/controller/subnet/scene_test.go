@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -185,7 +186,6 @@ func deleteIf(ctx context.Context, c client.WithWatch, o client.Object, opts ...
 // controller is one process.
 type testController struct {
 	*Controller
-	added []string
 }
 
 // controller returns a process over the API, whose cache is another reader.
@@ -197,9 +197,8 @@ func (s *scene) controller(api client.Client, cached client.Reader, rules subnet
 		Pools: pools, Writer: ciliumpool.NewWriter(s.t.Context(), pools, l.Node), Ledger: l, API: api, Cached: cached,
 		Rules: rules, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: s.clock,
 		Fill:   func(_ context.Context, n pool.NodePool) ([]pool.EntryChange, error) { return fill(n), nil },
-		Events: &events.FakeRecorder{}, Resync: time.Hour, Synced: func() bool { return true },
+		Events: &events.FakeRecorder{}, Resync: time.Hour, Synced: func() bool { return true }, Nodes: &source.Feed{}, Orphans: &source.Feed{},
 	}
-	c.AddNodes = func(nodes ...string) { c.added = append(c.added, nodes...) }
 	return c
 }
 
@@ -251,7 +250,7 @@ func (c *testController) pass(s *scene) {
 			s.t.Fatal(err)
 		}
 		for _, n := range c.Ledger.Nodes() {
-			if _, err := c.reconcileNode(s.t.Context(), NodeRequest(n.Name)); err != nil {
+			if _, err := c.reconcileNode(s.t.Context(), source.Named(n.Name)); err != nil {
 				s.t.Fatal(err)
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
@@ -155,7 +156,7 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 			name := fmt.Sprintf("joins-%d", i)
 			s.create(node(name), ciliumNode(name))
 			c.Ledger.SetNode(s.pool(name))
-			if _, err := c.reconcileNode(t.Context(), NodeRequest(name)); err != nil {
+			if _, err := c.reconcileNode(t.Context(), source.Named(name)); err != nil {
 				t.Fatal(err)
 			}
 			n := s.pool(name)
@@ -191,11 +192,11 @@ func TestJoinsDoNotWaitForEachOther(t *testing.T) {
 	c.watch(s)
 	done := make(chan error)
 	go func() {
-		_, err := c.reconcileNode(t.Context(), NodeRequest("slow"))
+		_, err := c.reconcileNode(t.Context(), source.Named("slow"))
 		done <- err
 	}()
 	<-entered
-	if _, err := c.reconcileNode(t.Context(), NodeRequest("fast")); err != nil {
+	if _, err := c.reconcileNode(t.Context(), source.Named("fast")); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.pool("fast").PodCIDRs; len(got) != 1 {
@@ -222,7 +223,7 @@ func TestResumedJoin(t *testing.T) {
 			}), s.api, rules(subnetplan.Inherit, 28))
 			stopped.started.Store(true)
 			stopped.watch(s)
-			if _, err := stopped.reconcileNode(t.Context(), NodeRequest("node-1")); err == nil {
+			if _, err := stopped.reconcileNode(t.Context(), source.Named("node-1")); err == nil {
 				t.Fatal("the controller was not stopped")
 			}
 			s.create(node("node-2"), ciliumNode("node-2"))
@@ -253,7 +254,7 @@ func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	}), s.api, rules(subnetplan.Inherit, 28))
 	stopped.started.Store(true)
 	stopped.watch(s)
-	if _, err := stopped.reconcileNode(t.Context(), NodeRequest("node-1")); err == nil {
+	if _, err := stopped.reconcileNode(t.Context(), source.Named("node-1")); err == nil {
 		t.Fatal("the controller was not stopped")
 	}
 	both := rules(subnetplan.Inherit, 28)

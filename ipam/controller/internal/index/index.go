@@ -159,9 +159,14 @@ func Get[T any, P Object[T]](ctx context.Context, from client.Reader, key client
 	return &obj, nil
 }
 
-// Node reads a Node from the cache or the API server. It returns nil if there is none.
-func Node(ctx context.Context, from client.Reader, name string) (*corev1.Node, error) {
-	return Get[corev1.Node](ctx, from, client.ObjectKey{Name: name})
+// Node reads a Node from the cache or the API server, and from the next reader if there is none. It returns nil if no
+// reader has it.
+func Node(ctx context.Context, from client.Reader, name string, next ...client.Reader) (*corev1.Node, error) {
+	node, err := Get[corev1.Node](ctx, from, client.ObjectKey{Name: name})
+	if node == nil && err == nil && len(next) > 0 {
+		return Node(ctx, next[0], name, next[1:]...)
+	}
+	return node, err
 }
 
 func block(a netip.Addr) string {

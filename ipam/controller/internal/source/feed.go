@@ -70,6 +70,11 @@ func Request(owner string) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }
 
+// Named returns the request with a name and no namespace, such as for a node.
+func Named(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
 // Identities returns every identity that has a FixedIP, an entry or a marker, each once, for Resync.All.
 func Identities(l *ledger.Ledger) []string {
 	all := l.OwnersAndMoving()
