@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"slices"
 
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -28,7 +27,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/plan"
-	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // errNotKept says why a pod can't keep the IPs that it runs with.
@@ -121,11 +119,10 @@ func (c *Controller) createFixedIP(ctx context.Context, pod *corev1.Pod, id iden
 	if err := stillHas(ctx, c.Live, pod, ips); err != nil {
 		return err
 	}
-	var node ciliumv2.CiliumNode
-	if err := c.Live.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node); err != nil {
-		return fmt.Errorf("read CiliumNode %s: %w", pod.Spec.NodeName, err)
+	n, err := c.Writer.Get(ctx, pod.Spec.NodeName)
+	if err != nil {
+		return err
 	}
-	n := ciliumpool.FromCiliumNode(&node)
 	if other := n.OtherAddressOf(id.Key(), ips); other != nil {
 		// The cache does not show that entry yet. Once it does, package fixedip makes a FixedIP of it.
 		return fmt.Errorf("%w: %w", requeue.ErrSuperseded, other)

@@ -51,7 +51,7 @@ func holder(n pool.NodePool, node *corev1.Node) subnetplan.Holder {
 
 // Assign gives a node the subnets that it lacks: those that its NodeSubnets name already, an orphan that it inherits,
 // and new ones. node is its Node; nil: there is none yet. ErrChanged of this package or of ciliumpool says that another
-// write was faster and that the next try may succeed. errOverlap: a subnet of the node overlaps one of another node.
+// write was faster and that the next try may succeed. A problem has to be resolved by a person.
 func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (given Assignment, err error) {
 	list, err := c.List(ctx)
 	if err != nil {

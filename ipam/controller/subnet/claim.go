@@ -29,8 +29,15 @@ const (
 	recentFor = 10 * time.Second
 )
 
-// errOverlap: a claim of the node overlaps another one.
-var errOverlap = errors.New("its subnet overlaps another NodeSubnet")
+// problem is an error that a person has to resolve. Its reason is that of the event.
+type problem struct{ reason, message string }
+
+func (p *problem) Error() string { return p.message }
+
+// overlap returns the error of a subnet that overlaps a subnet of another node.
+func overlap(s, other subnetplan.Subnet) error {
+	return &problem{"SubnetOverlap", fmt.Sprintf("subnet %s of node %s overlaps subnet %s of node %q; nothing in it is handed out until one of the two is changed", s.CIDR, s.Node, other.CIDR, other.Node)}
+}
 
 // claim binds the NodeSubnets that a node has to its CiliumNode, creates one in each family that it lacks, and then
 // compares them with those of other nodes. exhausted are the families without a free subnet.
@@ -51,7 +58,7 @@ func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Ho
 				return nil, nil, fmt.Errorf("NodeSubnet %s of node %s: %w", s.Object.Name, s.Node, ErrChanged)
 			}
 			if clash, found := subnetplan.Clash(s, known, false); found {
-				return nil, nil, fmt.Errorf("NodeSubnet %s of node %s: %w: %s of node %q", s.Object.Name, s.Node, errOverlap, clash.CIDR, clash.Node)
+				return nil, nil, overlap(s, clash)
 			}
 		}
 		for _, s := range fresh {
@@ -153,10 +160,10 @@ func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *co
 	}
 	brought, err := nodeutil.PodCIDRs(node)
 	if err != nil {
-		return nil, false, err
+		return nil, false, &problem{"MalformedSubnet", err.Error()}
 	}
-	overlaps := func(s, other subnetplan.Subnet) error {
-		return fmt.Errorf("%s of spec.podCIDRs of node %s: %w: %s of node %q", s.CIDR, n.Name, errOverlap, other.CIDR, other.Node)
+	if len(brought) == 0 && len(n.PodCIDRs) == 0 {
+		return nil, false, &problem{"SubnetMissing", fmt.Sprintf("spec.podCIDRs of node %s is empty, which its subnets are to come from; does the kube-controller-manager run with --allocate-node-cidrs?", n.Name)}
 	}
 	for _, cidr := range brought {
 		if slices.Contains(n.Subnets, cidr) {
@@ -174,7 +181,7 @@ func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *co
 				case err != nil:
 					return nil, false, err
 				case !free:
-					return nil, false, overlaps(s, s)
+					return nil, false, overlap(subnetplan.Subnet{CIDR: cidr, Node: n.Name}, s)
 				}
 			}
 		}
@@ -202,7 +209,7 @@ func (c *Controller) claimBrought(ctx context.Context, n pool.NodePool, node *co
 			// Kubernetes decides about ranges: what a node that is gone had of this one is no claim.
 			return nil, false, errors.Join(c.delete(ctx, clash), ErrChanged)
 		}
-		return nil, false, errors.Join(c.delete(ctx, s), overlaps(s, clash))
+		return nil, false, errors.Join(c.delete(ctx, s), overlap(s, clash))
 	}
 	return claims, had, nil
 }

@@ -161,18 +161,16 @@ func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if c.FromNode && c.reportMissing(node, n) {
-		return reconcile.Result{}, nil
-	}
 	given, err := c.Assign(ctx, n, node)
+	var found *problem
 	switch {
 	case errors.Is(err, ciliumpool.ErrChanged), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, ErrChanged), errors.Is(err, errTaken):
 		// Another write was faster, which the watch will show, or a move that is under way is in the way, whose end
 		// no event of this node reports.
 		klog.FromContext(ctx).V(2).Info("Subnets not assigned, will be tried again", "err", err)
 		return reconcile.Result{RequeueAfter: changedRetry}, nil
-	case errors.Is(err, errOverlap):
-		c.warn(n, node, "SubnetOverlap", "%v; the node gets its subnets when one of the two is changed", err)
+	case errors.As(err, &found):
+		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, found.reason, "AssignSubnet", "%v", err)
 		return reconcile.Result{RequeueAfter: exhaustedRetry}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("assign subnets to node %s: %w", n.Name, err)
@@ -181,27 +179,11 @@ func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (
 		c.reportAssigned(ctx, n, node, given)
 	}
 	if len(given.Exhausted) > 0 {
-		c.warn(n, node, "SubnetsExhausted", "No %v subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", given.Exhausted, n.Name)
+		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, "SubnetsExhausted", "AssignSubnet", "No %v subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", given.Exhausted, n.Name)
 		return reconcile.Result{RequeueAfter: exhaustedRetry}, c.report(ctx, n, node)
 	}
 	n.Subnets = slices.Concat(n.Subnets, given.Subnets)
 	return reconcile.Result{}, c.report(ctx, n, node)
-}
-
-// reportMissing reports a Node that has no subnets of its own although they are to come from there.
-func (c *Controller) reportMissing(node *corev1.Node, n pool.NodePool) (missing bool) {
-	if node == nil {
-		return false
-	}
-	switch brought, err := nodeutil.PodCIDRs(node); {
-	case err != nil:
-		c.warn(n, node, "MalformedSubnet", "%v", err)
-		return true
-	case len(brought) == 0 && len(n.PodCIDRs) == 0:
-		c.warn(n, node, "SubnetMissing", "spec.podCIDRs of node %s is empty, which its subnets are to come from; does the kube-controller-manager run with --allocate-node-cidrs?", n.Name)
-		return true
-	}
-	return false
 }
 
 // reportAssigned reports that a node was given subnets.
@@ -250,10 +232,6 @@ func setAssigned(s *v1alpha1.NodeSubnetStatus, subnet subnetplan.Subnet, status 
 		Type: v1alpha1.ConditionAssigned, Status: status, Reason: reason, Message: message, ObservedGeneration: subnet.Object.Generation,
 		LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
 	})
-}
-
-func (c *Controller) warn(n pool.NodePool, node *corev1.Node, reason, note string, args ...any) {
-	c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, reason, "AssignSubnet", note, args...)
 }
 
 // about returns the object that events about a node's subnets are recorded on: the Node, which people describe, or the
