@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nodepool decides what the pool of one node has to have beside the entries of fixed addresses: how many dynamic
-// entries (watermark.go), which of them are taken back from the agent by the release handshake (handshake.go), when a
-// cooldown ends (cooldown.go), and the entries of strict nodes, whose pools have owned entries only (strict.go). State puts them together (state.go).
+// entries and which of them are taken back from the agent by the release handshake (watermark.go), the entries of strict
+// nodes, whose pools have owned entries only (strict.go), and when a cooldown ends (state.go). State puts them together.
 //
 // It is pure: every function answers from its arguments. It may not read a cache, call an API or look at a clock.
 package nodepool
