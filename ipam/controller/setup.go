@@ -228,7 +228,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.NodeChange) {
 		to.nodes.Add(source.Named(node))
 		p.agents.Changed(node)
-		if change.Appeared || change.Moved {
+		if change.Appeared || len(change.Subnets) > 0 {
 			to.joining.Add(source.Named(node))
 			to.orphans.Add(subnet.All)
 			to.identities.Add(r.OfNode(node)...)

@@ -131,7 +131,7 @@ func (c *Controller) createFixedIP(ctx context.Context, pod *corev1.Pod, id iden
 		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", n.Name, other))
 	}
 	for _, a := range ips {
-		if owner, reserved := c.Ledger.KeptFor(a); reserved && owner != id.Key() {
+		if owner, reserved := c.Ledger.ReservedFor(a); reserved && owner != id.Key() {
 			return errNotKept(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
 		}
 	}

@@ -142,7 +142,7 @@ func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(ne
 // the pod awaits an IP.
 func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) error {
 	allowed := func(a netip.Addr) bool {
-		owner, reserved := c.Ledger.KeptFor(a)
+		owner, reserved := c.Ledger.ReservedFor(a)
 		return may(a) && (!reserved || owner == id.Key())
 	}
 	n, ok := c.Ledger.Node(pod.Spec.NodeName)

@@ -35,7 +35,10 @@ const (
 func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.State, error) {
 	s := &nodepool.State{
 		Now: r.Clock.Now(), Watermark: r.Watermark, CoolDown: r.CoolDown, Capacity: defaultPodCapacity, RestoreWithin: restoreWithin,
-		Held: r.heldOn(ctx, n.Name), Reserved: r.Ledger.Kept,
+		Held: r.heldOn(ctx, n.Name), Reserved: func(a netip.Addr) bool {
+			_, reserved := r.Ledger.ReservedFor(a)
+			return reserved
+		},
 		Elsewhere: func(a netip.Addr) bool { return n.Home(a) && r.Ledger.HasEntryElsewhere(a, n.Name) },
 		Gone:      map[string]bool{},
 	}

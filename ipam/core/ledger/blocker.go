@@ -52,15 +52,15 @@ func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocke
 		return b
 	}
 	by, assumed := n.assumed[a]
-	keeper, keeps := l.kept.keeper(a)
+	reservation, reserved := l.reserved.first(a)
 	poolBlocker := n.pool.Blocker(a, owner, takesOver)
 	switch {
 	case assumed:
 		b.Reason, b.Who = pool.ClaimInFlight, l.claims[by].Owner
 	case poolBlocker != nil && poolBlocker.Reason != pool.InUseByPod:
 		return poolBlocker
-	case keeps && keeper.Owner != owner && keeper.Owner != from && !exists:
-		b.Reason, b.Who = pool.ReservedByOtherFixedIP, keeper.Record
+	case reserved && reservation.Owner != owner && reservation.Owner != from && !exists:
+		b.Reason, b.Who = pool.ReservedByOtherFixedIP, reservation.Record
 	case poolBlocker != nil:
 		return poolBlocker
 	case n.pool.IsReleasing(a) && !n.pool.Entries[a].OwnedBy(owner):
@@ -71,20 +71,17 @@ func (l *Ledger) blocker(n *node, a netip.Addr, owner, from string) *pool.Blocke
 	return b
 }
 
-// claimable returns a node that claims can be made on, and an error for the pod's events otherwise.
-func (l *Ledger) claimable(nodeName string) (*node, error) {
+// claimable returns a node that claims can be made on; with carry the addresses need not be the node's own. The error is
+// for the pod's events.
+func (l *Ledger) claimable(nodeName string, carry bool) (*node, error) {
 	n, ok := l.node(nodeName)
-	if !ok {
-		return nil, errNoCiliumNode(nodeName)
-	}
-	if n.overlapsNode != "" {
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("node %s has no CiliumNode yet; check that the Cilium agent runs there", nodeName)
+	case n.overlapsNode != "" && !carry:
 		return nil, fmt.Errorf("the subnets of node %s overlap those of node %s; no address in them is claimed until one of the two is changed", nodeName, n.overlapsNode)
 	}
 	return n, nil
-}
-
-func errNoCiliumNode(nodeName string) error {
-	return fmt.Errorf("node %s has no CiliumNode yet; check that the Cilium agent runs there", nodeName)
 }
 
 // mayMove returns why the addresses of an owner can't have a node as their home or carrier: one of them is at home there
@@ -133,9 +130,9 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 func (l *Ledger) Carries(name, owner string, addrs []netip.Addr) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	n, ok := l.node(name)
-	if !ok {
-		return errNoCiliumNode(name)
+	n, err := l.claimable(name, true)
+	if err != nil {
+		return err
 	}
 	return n.carries(owner, addrs)
 }

@@ -5,6 +5,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -15,94 +16,121 @@ import (
 	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// AssumeFrom decides an address in each family for a pod on a node and keeps it until Forget. What
-// the pools already give to the pod there stays, and so does what its FixedIP keeps for it. In a
-// family in which addresses are asked for it takes one of them, and otherwise any: the highest that
-// is free, or else the one that rests longest. A pod that has a claim keeps it when asked again for
-// the same node; on another node the claim is decided anew.
+// Claim is a set of addresses, at most one of each family, that was decided for a pod.
+type Claim struct {
+	// Owner is the pod as pool entries name it: "namespace/name".
+	Owner string
+	Node  string
+	Addrs []netip.Addr
+	// From is the owner whose entries the claim takes over; empty: none.
+	From string
+}
+
+// ClaimRequest says what Assume decides.
+type ClaimRequest struct {
+	// Claim is the claim as far as it is given. Addrs are claimed as they are: those of a reservation whose entries are
+	// missing, or those of the slot of From, which the caller knows to be stopped.
+	Claim
+	// Families are those in which the pod needs an address. In a family without given address the pod keeps what its
+	// entries on the node or its FixedIP give it, and otherwise gets the highest free address.
+	Families []address.Family
+	// Asked are the addresses that the pod asks for; in a family without any the pod can get every address.
+	Asked request.Addresses
+	// Reassign ignores the FixedIP of the pod, which is to have other addresses.
+	Reassign bool
+	// Carry is for Addrs that move to the node, or stay where they were moved to.
+	Carry bool
+	// Unreserved is for a pod without a fixed address, on a strict node. It gets the lowest free addresses, because fixed
+	// addresses are taken from the top.
+	Unreserved bool
+}
+
+// Assume decides the addresses of a pod on a node, in all families or none, and counts them as taken until Forget. A pod
+// that has a claim on the node already keeps it, unless the request names addresses or is a Reassign.
 //
-// The error is written for people: it is shown in the pod's events.
-func (l *Ledger) AssumeFrom(uid types.UID, owner, nodeName string, families []address.Family, asked request.Addresses) (Claim, error) {
+// The error is shown in the events of the pod.
+func (l *Ledger) Assume(uid types.UID, r ClaimRequest) (Claim, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c, ok := l.claims[uid]; ok && c.Node == nodeName && c.Owner == owner {
+	if c, ok := l.claims[uid]; ok && len(r.Addrs) == 0 && !r.Reassign && c.Node == r.Node && c.Owner == r.Owner {
 		return c, nil
 	}
 	l.forget(uid)
-	return l.assume(uid, Claim{Owner: owner, Node: nodeName}, families, asked, true)
-}
-
-// AssumeAnew decides as AssumeFrom does, whatever a FixedIP keeps for the pod: it is to have other
-// addresses.
-func (l *Ledger) AssumeAnew(uid types.UID, owner, nodeName string, families []address.Family, asked request.Addresses) (Claim, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forget(uid)
-	return l.assume(uid, Claim{Owner: owner, Node: nodeName}, families, asked, false)
-}
-
-// AssumeExact decides the given addresses for a pod: those of a reservation whose entries are not
-// in the pool. In a family that they leave out it decides as AssumeFrom does, so that both are
-// claimed or none.
-func (l *Ledger) AssumeExact(uid types.UID, owner, nodeName string, families []address.Family, addrs []netip.Addr) (Claim, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forget(uid)
-	return l.assume(uid, Claim{Owner: owner, Node: nodeName, Addrs: slices.Clone(addrs)}, families, request.Addresses{}, true)
-}
-
-// assume completes a claim, which may name addresses already, and takes it in. kept: what a FixedIP
-// keeps for the pod comes before anything else.
-func (l *Ledger) assume(uid types.UID, c Claim, families []address.Family, asked request.Addresses, kept bool) (Claim, error) {
-	n, err := l.claimable(c.Node)
+	n, err := l.claimable(r.Node, r.Carry)
 	if err != nil {
 		return Claim{}, err
 	}
-	for _, a := range c.Addrs {
-		if b := l.blocker(n, a, c.Owner, c.From); b != nil {
-			return Claim{}, b
-		}
+	c := r.Claim
+	switch {
+	case r.Carry:
+		c.Addrs, err = slices.Clone(r.Addrs), l.carry(n, r)
+	case r.Unreserved:
+		c.Addrs, err = chooseUnreserved(n.pool, r.Owner, r.Families, nil, n.claimed)
+	default:
+		c.Addrs, err = l.choose(n, r)
 	}
-	held := l.owners.on(c.Owner, c.Node)
-	for _, f := range families {
-		ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
-		if slices.ContainsFunc(c.Addrs, ofFamily) {
-			continue
-		}
-		if i := slices.IndexFunc(held, ofFamily); i >= 0 {
-			c.Addrs = append(c.Addrs, held[i])
-			continue
-		}
-		if a, ok := l.kept.of(c.Owner, f); ok && kept {
-			if b := l.blocker(n, a, c.Owner, c.From); b != nil {
-				return Claim{}, b
-			}
-			c.Addrs = append(c.Addrs, a)
-			continue
-		}
-		a, ok := n.pickFrom(f, asked)
-		switch {
-		case ok:
-			c.Addrs = append(c.Addrs, a)
-		case len(asked.Ranges(f)) > 0:
-			return Claim{}, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", asked, c.Node, pool.JoinSubnets(n.pool.Subnets))
-		default:
-			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, c.Node, pool.JoinSubnets(n.pool.Subnets))
-		}
+	if err != nil {
+		return Claim{}, err
 	}
 	slices.SortFunc(c.Addrs, netip.Addr.Compare)
-	l.take(n, uid, c)
+	l.claims[uid] = c
+	l.claimants.add(c.Owner, uid)
+	n.assume(uid, c.Addrs)
 	return c, nil
 }
 
-// take records a claim that has been decided on a node.
-func (l *Ledger) take(n *node, uid types.UID, c Claim) {
-	l.claims[uid] = c
-	l.claimants[c.Owner] = append(l.claimants[c.Owner], uid)
-	n.assume(uid, c.Addrs)
+// choose returns the addresses of a claim for a fixed address.
+func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
+	chosen := slices.Clone(r.Addrs)
+	for _, a := range chosen {
+		if b := l.blocker(n, a, r.Owner, r.From); b != nil {
+			return nil, b
+		}
+	}
+	held := l.owners.on(r.Owner, r.Node)
+	for _, f := range r.Families {
+		ofFamily := func(a netip.Addr) bool { return address.Of(a) == f }
+		if slices.ContainsFunc(chosen, ofFamily) {
+			continue
+		}
+		if i := slices.IndexFunc(held, ofFamily); i >= 0 {
+			chosen = append(chosen, held[i])
+			continue
+		}
+		if a, ok := l.reserved.of(r.Owner, f); ok && !r.Reassign {
+			if b := l.blocker(n, a, r.Owner, r.From); b != nil {
+				return nil, b
+			}
+			chosen = append(chosen, a)
+			continue
+		}
+		a, ok := n.pick(f, r.Asked)
+		switch {
+		case ok:
+			chosen = append(chosen, a)
+		case len(r.Asked.Ranges(f)) > 0:
+			return nil, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", r.Asked, r.Node, pool.JoinSubnets(n.pool.Subnets))
+		default:
+			return nil, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, r.Node, pool.JoinSubnets(n.pool.Subnets))
+		}
+	}
+	return chosen, nil
 }
 
-// Claimed is the claim in flight of a pod.
+// carry returns why the addresses of a claim can't move to a node.
+func (l *Ledger) carry(n *node, r ClaimRequest) error {
+	if err := n.carries(r.Owner, r.Addrs); err != nil {
+		return fmt.Errorf("node %s can't carry its address: %w", r.Node, err)
+	}
+	for _, a := range r.Addrs {
+		if by, assumed := n.assumed[a]; assumed {
+			return fmt.Errorf("its address %s on node %s is being claimed for %s", a, r.Node, l.claims[by].Owner)
+		}
+	}
+	return nil
+}
+
+// Claimed returns the claim in flight of a pod.
 func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -110,7 +138,7 @@ func (l *Ledger) Claimed(uid types.UID) (Claim, bool) {
 	return c, ok
 }
 
-// ClaimedElsewhere is another node on which another pod of the owner's name has a claim in flight.
+// ClaimedElsewhere returns another node on which another pod of the owner's name has a claim in flight.
 func (l *Ledger) ClaimedElsewhere(uid types.UID, owner, nodeName string) (node string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -122,21 +150,15 @@ func (l *Ledger) ClaimedElsewhere(uid types.UID, owner, nodeName string) (node s
 	return "", false
 }
 
-// IsClaimed tells whether the pools already give all addresses of the claim to its pod.
+// IsClaimed reports whether the pools give all addresses of the claim to its pod already.
 func (l *Ledger) IsClaimed(c Claim) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	held := l.owners.on(c.Owner, c.Node)
-	for _, a := range c.Addrs {
-		if !slices.Contains(held, a) {
-			return false
-		}
-	}
-	return true
+	return len(without(c.Addrs, l.owners.on(c.Owner, c.Node))) == 0
 }
 
-// Forget gives the claim of a pod back, whether or not it was written meanwhile: an entry that
-// stands is found again as what its owner holds. grew tells whether the node has more room for it.
+// Forget drops the claim of a pod, whether or not it was written meanwhile: the ledger has its entry then. grew reports
+// whether the node has more room for it.
 func (l *Ledger) Forget(uid types.UID) (nodeName string, grew bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,23 +171,19 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 		return "", false
 	}
 	delete(l.claims, uid)
-	others := slices.DeleteFunc(l.claimants[c.Owner], func(other types.UID) bool { return other == uid })
-	if len(others) == 0 {
-		delete(l.claimants, c.Owner)
-	} else {
-		l.claimants[c.Owner] = others
-	}
+	l.claimants.remove(c.Owner, uid)
 	n, known := l.node(c.Node)
 	if !known {
 		return c.Node, false
 	}
 	before := n.rooms()
-	n.forget(uid)
-	for _, other := range others {
+	maps.DeleteFunc(n.assumed, func(_ netip.Addr, by types.UID) bool { return by == uid })
+	n.count()
+	for _, other := range l.claimants[c.Owner] {
 		// A pod and the next pod of its name may both have a claim for what the pool gives to the name.
 		if o := l.claims[other]; o.Node == c.Node {
 			n.assume(other, o.Addrs)
 		}
 	}
-	return c.Node, n.grewSince(before)
+	return c.Node, n.freedSince(before) > 0
 }

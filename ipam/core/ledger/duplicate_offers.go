@@ -6,20 +6,18 @@ package ledger
 import (
 	"net/netip"
 	"slices"
-
-	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Offering is the nodes whose pools offer an address, sorted: more than one is a mistake, since each
-// of their agents may give it to a pod.
+// Offering returns the nodes whose pools offer an address, sorted. More than one is a mistake, because each of their
+// agents may give it to a pod.
 func (l *Ledger) Offering(a netip.Addr) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.offering(a)
 }
 
-// OfferedTwice are the addresses of a node's pool that another pool offers too, sorted. It costs
-// nothing worth mentioning for a node whose subnets are its own and that has no address of another's.
+// OfferedTwice returns the addresses of a node's pool that another pool offers too, sorted. It is cheap for a node whose
+// subnets overlap no others.
 func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -29,7 +27,7 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	}
 	var found []netip.Addr
 	twice := func(a netip.Addr) {
-		if e, ok := n.pool.Entries[a]; ok && e.Allocatable() && !slices.Contains(found, a) && len(l.offering(a)) > 1 {
+		if n.allocates(a) && !slices.Contains(found, a) && len(l.offering(a)) > 1 {
 			found = append(found, a)
 		}
 	}
@@ -45,7 +43,7 @@ func (l *Ledger) OfferedTwice(name string) []netip.Addr {
 	return found
 }
 
-// HasForeignAddresses tells whether a pool offers an address in subnets that are not its node's.
+// HasForeignAddresses reports whether a pool offers an address of the subnets that is in no subnet of its node.
 func (l *Ledger) HasForeignAddresses(subnets []netip.Prefix) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -59,54 +57,32 @@ func (l *Ledger) HasForeignAddresses(subnets []netip.Prefix) bool {
 
 func (l *Ledger) offering(a netip.Addr) []string {
 	found := slices.Clone(l.foreign[a])
-	for subnet, names := range l.subnets {
-		if !subnet.Contains(a) {
-			continue
-		}
-		for _, name := range names {
-			if n, ok := l.node(name); ok && !slices.Contains(found, name) {
-				if e, ok := n.pool.Entries[a]; ok && e.Allocatable() {
-					found = append(found, name)
-				}
-			}
+	for _, name := range l.homes(a) {
+		if n, _ := l.node(name); !slices.Contains(found, name) && n.allocates(a) {
+			found = append(found, name)
 		}
 	}
 	slices.Sort(found)
 	return found
 }
 
-// HasEntryElsewhere tells whether the pool of any node but one has something of an address, a mark as well: an entry, or that its
-// agent has given it out.
-func (l *Ledger) HasEntryElsewhere(a netip.Addr, but string) bool {
+// allocates reports whether the agent of the node may give the address to a pod, or may have done so.
+func (n *node) allocates(a netip.Addr) bool {
+	e, ok := n.pool.Entries[a]
+	return ok && e.Allocatable()
+}
+
+// HasEntryElsewhere reports whether the pool of any node except one has an entry for an address, markers included, or
+// its agent reports the address as in use.
+func (l *Ledger) HasEntryElsewhere(a netip.Addr, except string) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	found := false
 	l.nodes.Range(func(name, value any) bool {
 		p := value.(*node).pool
 		_, entry := p.Entries[a]
-		found = name != but && (entry || p.InUse(a))
+		found = name != except && (entry || p.InUse(a))
 		return !found
 	})
 	return found
-}
-
-// moveForeign brings the index of foreign addresses up to date.
-func (l *Ledger) moveForeign(before, after pool.NodePool) {
-	for a, e := range before.Entries {
-		if e.Allocatable() && !before.Home(a) {
-			names := slices.DeleteFunc(l.foreign[a], func(n string) bool { return n == before.Name })
-			if len(names) == 0 {
-				delete(l.foreign, a)
-			} else {
-				l.foreign[a] = names
-			}
-		}
-	}
-	for a, e := range after.Entries {
-		if e.Allocatable() && !after.Home(a) {
-			names := append(l.foreign[a], after.Name)
-			slices.Sort(names)
-			l.foreign[a] = names
-		}
-	}
 }

@@ -328,7 +328,7 @@ func TestModel(t *testing.T) {
 				for _, f := range address.Families {
 					grew = grew || len(m.free(n.Name, f)) > before[f]
 				}
-				if change.Appeared == known || change.Grew != grew {
+				if change.Appeared == known || (change.Freed > 0) != grew {
 					t.Fatalf("change %+v; the node was known: %v, it grew: %v", change, known, grew)
 				}
 			},
@@ -360,7 +360,7 @@ func TestModel(t *testing.T) {
 				if !again {
 					delete(m.claims, id)
 				}
-				claim, err := l.AssumeFrom(id, owner, name, families, asked)
+				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name}, Families: families, Asked: asked})
 				if again {
 					if diff := cmp.Diff(previous, claim, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
 						t.Fatalf("asked again, the claim changed: %v, %s", err, diff)
@@ -377,7 +377,7 @@ func TestModel(t *testing.T) {
 				name, families := rapid.SampledFrom(modelNodes).Draw(t, "node"), drawFamilies(t)
 				addrs := drawRecord(t).Addrs
 				delete(m.claims, id)
-				claim, err := l.AssumeExact(id, owner, name, families, addrs)
+				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name, Addrs: addrs}, Families: families})
 				m.compareClaim(t, claim, err, owner, name, families, addrs, anything)
 				if err == nil {
 					m.claims[id] = claim
@@ -389,7 +389,7 @@ func TestModel(t *testing.T) {
 				families := rapid.SampledFrom([][]address.Family{{address.IPv4}, {address.IPv6}, {address.IPv4, address.IPv6}}).Draw(t, "families")
 				delete(m.claims, id)
 				l.Forget(id)
-				claim, err := l.AssumeUnreserved(id, owner, name, families)
+				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name}, Families: families, Unreserved: true})
 				if err != nil {
 					short := func(f address.Family) bool { return len(m.free(name, f)) == 0 }
 					if _, disputed := l.OverlapsWith(name); !disputed && !slices.ContainsFunc(families, short) {
@@ -441,8 +441,9 @@ func TestModel(t *testing.T) {
 					t.Fatalf("%d claims, want %d", got, len(m.claims))
 				}
 				for _, a := range modelKept {
-					if _, kept := m.keeper(a); l.Kept(a) != kept {
-						t.Fatalf("%s is kept: %v, want %v", a, l.Kept(a), kept)
+					_, want := m.keeper(a)
+					if _, reserved := l.ReservedFor(a); reserved != want {
+						t.Fatalf("%s is reserved: %v, want %v", a, reserved, want)
 					}
 				}
 			},

@@ -59,7 +59,7 @@ func TestAssumePicks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := ledger.New()
 			l.SetNode(c.node)
-			claim, err := l.AssumeFrom("uid", "db/mysql-0", "n", v4, anything)
+			claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "n"}, Families: v4})
 			if c.wantErr != "" {
 				if err == nil || err.Error() != c.wantErr {
 					t.Fatalf("error %v, want %s", err, c.wantErr)
@@ -86,12 +86,12 @@ func TestAssumeExact(t *testing.T) {
 	} {
 		l := ledger.New()
 		l.SetNode(n)
-		claim, err := l.AssumeExact("uid", "db/mysql-0", "n", v4, []netip.Addr{addr(want)})
+		claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "n", Addrs: []netip.Addr{addr(want)}}, Families: v4})
 		if wantErr == "" {
 			if err != nil || !slices.Equal(claim.Addrs, []netip.Addr{addr(want)}) {
 				t.Errorf("%s: %+v, %v", want, claim, err)
 			}
-			if _, err := l.AssumeExact("uid-2", "db/mysql-1", "n", v4, []netip.Addr{addr(want)}); err == nil {
+			if _, err := l.Assume("uid-2", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-1", Node: "n", Addrs: []netip.Addr{addr(want)}}, Families: v4}); err == nil {
 				t.Errorf("%s was given to a second pod", want)
 			}
 		} else if err == nil || err.Error() != wantErr {
@@ -104,11 +104,11 @@ func TestAssumeExact(t *testing.T) {
 func TestClaimLifeCycle(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", nil))
-	claim, err := l.AssumeFrom("uid-1", "db/mysql-0", "n", v4, anything)
+	claim, err := l.Assume("uid-1", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "n"}, Families: v4})
 	if err != nil || l.IsClaimed(claim) || l.Available("n", address.IPv4) != 5 {
 		t.Fatalf("after Assume: %v, stands %v, room %d", err, l.IsClaimed(claim), l.Available("n", address.IPv4))
 	}
-	if other, err := l.AssumeFrom("uid-2", "db/mysql-1", "n", v4, anything); err != nil || other.Addrs[0] == claim.Addrs[0] {
+	if other, err := l.Assume("uid-2", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-1", Node: "n"}, Families: v4}); err != nil || other.Addrs[0] == claim.Addrs[0] {
 		t.Fatalf("two claims share %v (%v)", other.Addrs, err)
 	}
 	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/mysql-0")}))
@@ -131,7 +131,7 @@ func TestClaimedElsewhere(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/mysql-0")}))
 	l.SetNode(node("m", "10.0.2.0/29", nil))
-	if _, err := l.AssumeMoved("uid-1", "db/mysql-0", "m", []netip.Addr{addr("10.0.1.6")}); err != nil {
+	if _, err := l.Assume("uid-1", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "m", Addrs: []netip.Addr{addr("10.0.1.6")}}, Carry: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ uid, owner, node, want string }{
@@ -164,7 +164,7 @@ func TestHomeAndDisputes(t *testing.T) {
 		if other, disputed := l.OverlapsWith(n); !disputed || other == n || l.Available(n, address.IPv4) != 0 {
 			t.Errorf("%s is disputed with %q, room %d", n, other, l.Available(n, address.IPv4))
 		}
-		if _, err := l.AssumeFrom(types.UID(n), "db/"+n, n, v4, anything); err == nil {
+		if _, err := l.Assume(types.UID(n), ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/" + n, Node: n}, Families: v4}); err == nil {
 			t.Errorf("an address of a disputed subnet was given away on %s", n)
 		}
 	}
@@ -212,7 +212,7 @@ func TestConcurrentClaims(t *testing.T) {
 			for l.Available("n", address.IPv4) == 0 {
 				t.Error("no room for 64 of 254")
 			}
-			claim, err := l.AssumeFrom(uid, fmt.Sprintf("db/mysql-%d", i), "n", v4, anything)
+			claim, err := l.Assume(uid, ledger.ClaimRequest{Claim: ledger.Claim{Owner: fmt.Sprintf("db/mysql-%d", i), Node: "n"}, Families: v4})
 			if err != nil {
 				t.Error(err)
 				return

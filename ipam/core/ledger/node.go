@@ -4,46 +4,39 @@
 package ledger
 
 import (
-	"maps"
 	"math"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 
+	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// node is one node in the ledger. All but the atomics is guarded by the ledger's lock.
+// node is one node in the ledger. The ledger's lock guards all but the atomics.
 type node struct {
 	pool pool.NodePool
-	// written is the last version that ObserveWrite took and that the watch has not shown yet; zero: there is none.
+	// written is the newest version from ObserveWrite that the watch has not shown yet; zero: there is none.
 	written pool.NodePool
-	// assumed are the addresses of claims in flight. Key: the address. Value: the UID of the pod
-	// that it was decided for. An address may be here and in the pool at once: the claim has been
-	// seen and its pod is not bound yet.
+	// assumed are the addresses of claims in flight. Value: the UID of the pod that has the claim. An address may be here
+	// and in the pool: the watch shows the claim, and the pod is not bound yet.
 	assumed map[netip.Addr]types.UID
-	// kept is the ledger's.
-	kept *reservationIndex
-	// overlapsNode names another node whose subnets overlap this node's; empty where none does.
+	// reserved is the ledger's.
+	reserved *reservationIndex
+	// overlapsNode is another node whose subnets overlap this node's; empty: there is none.
 	overlapsNode string
 
-	// room4 and room6 are what room answers, size4 and size6 how many addresses the subnets have in
-	// all. They follow every change of the fields above.
-	room4, room6, size4, size6 atomic.Int64
+	// room is how many addresses a claim can choose from, size how many the subnets have: see familyIndex. They follow
+	// every change of the fields above.
+	room, size [2]atomic.Int64
 }
 
-func newNode(k *reservationIndex) *node { return &node{assumed: map[netip.Addr]types.UID{}, kept: k} }
-
-// set replaces the pool. recount says whether what count reads may have changed.
-func (n *node) set(p pool.NodePool, recount bool) {
-	n.pool = p
-	if recount {
-		n.count()
-	}
-}
+// familyIndex returns the index of a family in the arrays of a node.
+func familyIndex(f address.Family) int { return slices.Index(address.Families[:], f) }
 
 func (n *node) assume(uid types.UID, addrs []netip.Addr) {
 	for _, a := range addrs {
@@ -52,48 +45,27 @@ func (n *node) assume(uid types.UID, addrs []netip.Addr) {
 	n.count()
 }
 
-func (n *node) forget(uid types.UID) {
-	maps.DeleteFunc(n.assumed, func(_ netip.Addr, by types.UID) bool { return by == uid })
-	n.count()
+func (n *node) rooms() [2]int64 { return [2]int64{n.room[0].Load(), n.room[1].Load()} }
+
+// freedSince returns how many addresses became free, in the family in which more did.
+func (n *node) freedSince(before [2]int64) int {
+	now := n.rooms()
+	return int(max(0, now[0]-before[0], now[1]-before[1]))
 }
 
-func (n *node) room(f address.Family) int64 {
-	if f == address.IPv4 {
-		return n.room4.Load()
-	}
-	return n.room6.Load()
-}
-
-func (n *node) size(f address.Family) int64 {
-	if f == address.IPv4 {
-		return n.size4.Load()
-	}
-	return n.size6.Load()
-}
-
-func (n *node) rooms() [2]int64 { return [2]int64{n.room4.Load(), n.room6.Load()} }
-
-func (n *node) grewSince(before [2]int64) bool {
-	return n.room4.Load() > before[0] || n.room6.Load() > before[1]
-}
-
-// count works out the room in each family: the addresses of the subnets, less those that are not
-// to be had.
+// count updates room and size. The room is the addresses of the subnets without those that no claim can choose.
 func (n *node) count() {
-	room, size := map[address.Family]int64{}, map[address.Family]int64{}
+	var room, size [2]int64
 	for _, s := range n.pool.Subnets {
-		f := address.Of(s.Addr())
-		if more := address.Size(s); more > math.MaxInt64-size[f] {
-			size[f] = math.MaxInt64
-		} else {
-			size[f] += more
-		}
+		i := familyIndex(address.Of(s.Addr()))
+		size[i] += min(address.Size(s), math.MaxInt64-size[i])
 	}
 	if n.overlapsNode == "" {
-		maps.Copy(room, size)
+		room = size
+		// Each address is counted by the first loop that finds it.
 		taken := func(a netip.Addr) {
 			if n.offers(a) {
-				room[address.Of(a)]--
+				room[familyIndex(address.Of(a))]--
 			}
 		}
 		for a := range n.pool.Entries {
@@ -109,60 +81,68 @@ func (n *node) count() {
 				taken(a)
 			}
 		}
-		for a := range n.assumed {
+		known := func(a netip.Addr) bool {
 			_, entry := n.pool.Entries[a]
-			if !entry && !n.pool.InUse(a) && !n.pool.IsReleasing(a) {
+			return entry || n.pool.InUse(a) || n.pool.IsReleasing(a)
+		}
+		for a := range n.assumed {
+			if !known(a) {
 				taken(a)
 			}
 		}
 		for _, s := range n.pool.Subnets {
-			for a := range n.kept.within(s) {
-				_, entry := n.pool.Entries[a]
-				_, assumed := n.assumed[a]
-				if !entry && !assumed && !n.pool.InUse(a) && !n.pool.IsReleasing(a) {
+			for a := range n.reserved.within(s) {
+				if _, assumed := n.assumed[a]; !assumed && !known(a) {
 					taken(a)
 				}
 			}
 		}
 	}
-	n.room4.Store(max(0, room[address.IPv4]))
-	n.room6.Store(max(0, room[address.IPv6]))
-	n.size4.Store(size[address.IPv4])
-	n.size6.Store(size[address.IPv6])
+	for i := range room {
+		n.room[i].Store(max(0, room[i]))
+		n.size[i].Store(size[i])
+	}
 }
 
-// offers tells whether the address is among those that Size counts.
+// offers reports whether the address is among those that address.Size counts.
 func (n *node) offers(a netip.Addr) bool {
 	return slices.ContainsFunc(n.pool.Subnets, func(s netip.Prefix) bool { return address.Usable(s, a) })
 }
 
-// free tells whether nobody has the address or may have it.
-func (n *node) free(a netip.Addr) bool {
-	_, entry := n.pool.Entries[a]
-	return !entry && n.idle(a)
-}
-
-// idle tells whether nobody uses the address or is about to, no FixedIP keeps it and the agent does
-// not keep it back.
-func (n *node) idle(a netip.Addr) bool {
+// claimed reports whether a claim in flight or a FixedIP has the address.
+func (n *node) claimed(a netip.Addr) bool {
 	_, assumed := n.assumed[a]
-	_, keeps := n.kept.keeper(a)
-	return !assumed && !keeps && !n.pool.InUse(a) && !n.pool.IsReleasing(a)
+	_, reserved := n.reserved.first(a)
+	return assumed || reserved
 }
 
-// pick returns the highest free address of a family. It chooses outside the pool: a dynamic entry may be in use without the
-// agent having reported it.
-func (n *node) pick(f address.Family) (netip.Addr, bool) {
-	if n.room(f) == 0 {
+// pick returns the next free address of a family, from among those that are asked for if there are any: the highest. It
+// chooses outside the pool: a dynamic entry may be in use without the agent having reported it. The walk ends at the first
+// free address, so that it is as long as the node has addresses in use, and not as many as are asked for.
+func (n *node) pick(f address.Family, asked request.Addresses) (netip.Addr, bool) {
+	if n.room[familyIndex(f)].Load() == 0 {
 		return netip.Addr{}, false
 	}
+	var parts []netipx.IPRange
 	for _, s := range n.pool.Subnets {
-		if address.Of(s.Addr()) != f {
-			continue
+		switch {
+		case address.Of(s.Addr()) != f:
+		case len(asked.Ranges(f)) == 0:
+			parts = append(parts, netipx.IPRangeFrom(address.Ends(s)))
+		default:
+			parts = append(parts, asked.Within(s)...)
 		}
-		for a := range address.Down(s) {
-			if n.free(a) {
+	}
+	if len(asked.Ranges(f)) > 0 {
+		slices.SortFunc(parts, func(x, y netipx.IPRange) int { return y.To().Compare(x.To()) })
+	}
+	for _, r := range parts {
+		for a := r.To(); ; a = a.Prev() {
+			if n.pool.Unused(a) && !n.claimed(a) {
 				return a, true
+			}
+			if a == r.From() {
+				break
 			}
 		}
 	}

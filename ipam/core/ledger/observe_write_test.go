@@ -101,13 +101,13 @@ func TestNodeChange(t *testing.T) {
 		room int64
 	}{
 		{"the node appears", func() ledger.NodeChange { return l.SetNode(version("a", "1", 1, nil)) },
-			ledger.NodeChange{Appeared: true, Grew: true, Freed: 14, Moved: true, Subnets: version("", "", 0, nil).Subnets}, 14},
+			ledger.NodeChange{Appeared: true, Freed: 14, Subnets: version("", "", 0, nil).Subnets}, 14},
 		{"a report without news", func() ledger.NodeChange { return l.SetNode(version("a", "2", 1, nil)) },
 			ledger.NodeChange{}, 14},
 		{"an address comes into use", func() ledger.NodeChange { return l.SetNode(used(version("a", "3", 1, nil), other)) },
 			ledger.NodeChange{Status: true, Fixed: true}, 13},
 		{"it goes out of use", func() ledger.NodeChange { return l.SetNode(used(version("a", "4", 1, nil))) },
-			ledger.NodeChange{Status: true, Fixed: true, Grew: true, Freed: 1}, 14},
+			ledger.NodeChange{Status: true, Fixed: true, Freed: 1}, 14},
 		{"our own write", func() ledger.NodeChange { return l.ObserveWrite(version("a", "6", 2, owned)) },
 			ledger.NodeChange{Entries: true, Owners: []string{"db/mysql-0"}, Workloads: []string{"db/StatefulSet/mysql"}}, 13},
 		{"an older event", func() ledger.NodeChange { return l.SetNode(used(version("a", "5", 1, nil), other)) },

@@ -4,6 +4,7 @@
 package ledger
 
 import (
+	"cmp"
 	"iter"
 	"maps"
 	"net/netip"
@@ -12,28 +13,28 @@ import (
 	"time"
 
 	"github.com/google/btree"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// Reservation is what one FixedIP keeps for its pod, whether or not an entry of a pool says so too: it
-// may have been made beforehand or restored from a backup, or its entry was lost.
+// Reservation is what one FixedIP reserves for its pod. A pool need not have an entry for it: the FixedIP may have been
+// created beforehand or restored from a backup, or its entry was lost.
 type Reservation struct {
-	// Record names the FixedIP: "namespace/name".
+	// Record is the FixedIP: "namespace/name".
 	Record string
-	// Since is when the FixedIP was made. Of two that keep one address the older one counts.
+	// Since is when the FixedIP was created. Of two that reserve one address the older one counts.
 	Since time.Time
 	// Owner is the pod, as pool entries name it.
 	Owner string
 	Addrs []netip.Addr
 }
 
-// reservationIndex is the index over what all FixedIPs keep. It is guarded by the ledger's lock.
+// reservationIndex is the index over the reservations of all FixedIPs. The ledger's lock guards it.
 type reservationIndex struct {
-	// records are what each FixedIP keeps. Key: Reservation.Record.
+	// records are the reservations. Key: Reservation.Record.
 	records map[string]Reservation
-	// addrs orders what is kept by address, and where several FixedIPs keep one address by which
-	// counts. Invariant: an item is in it exactly while records has a Reservation with its address.
+	// addrs orders the reserved addresses, and of each address the FixedIPs that reserve it by precedence.
 	addrs *btree.BTreeG[reservedAddress]
 }
 
@@ -43,53 +44,49 @@ type reservedAddress struct {
 	record string
 }
 
-func newKept() *reservationIndex {
+func newReservationIndex() *reservationIndex {
 	return &reservationIndex{
 		records: map[string]Reservation{},
 		addrs: btree.NewG(32, func(x, y reservedAddress) bool {
-			if c := x.addr.Compare(y.addr); c != 0 {
-				return c < 0
-			}
-			if c := x.since.Compare(y.since); c != 0 {
-				return c < 0
-			}
-			return x.record < y.record
+			return cmp.Or(x.addr.Compare(y.addr), x.since.Compare(y.since), strings.Compare(x.record, y.record)) < 0
 		}),
 	}
 }
 
-func (k *reservationIndex) add(r Reservation) {
-	k.records[r.Record] = r
-	for _, a := range r.Addrs {
-		k.addrs.ReplaceOrInsert(reservedAddress{a, r.Since, r.Record})
-	}
-}
-
-// remove takes a record out and returns what it kept.
-func (k *reservationIndex) remove(record string) Reservation {
-	r, ok := k.records[record]
-	if !ok {
-		return Reservation{}
+// replace replaces the reservation of a FixedIP and returns the former one. The zero Reservation is none.
+func (k *reservationIndex) replace(record string, by Reservation) (before Reservation) {
+	before = k.records[record]
+	for _, a := range before.Addrs {
+		k.addrs.Delete(reservedAddress{a, before.Since, record})
 	}
 	delete(k.records, record)
-	for _, a := range r.Addrs {
-		k.addrs.Delete(reservedAddress{a, r.Since, r.Record})
+	if by.Record != "" {
+		k.records[record] = by
 	}
-	return r
+	for _, a := range by.Addrs {
+		k.addrs.ReplaceOrInsert(reservedAddress{a, by.Since, record})
+	}
+	return before
 }
 
-// keeper is the FixedIP that keeps an address: of several the one that counts.
-func (k *reservationIndex) keeper(a netip.Addr) (r Reservation, ok bool) {
-	k.addrs.AscendGreaterOrEqual(reservedAddress{addr: a}, func(found reservedAddress) bool {
-		if found.addr == a {
-			r, ok = k.records[found.record], true
-		}
-		return false
-	})
-	return r, ok
+// in iterates over the reserved addresses of a subnet with their FixedIPs, in order.
+func (k *reservationIndex) in(subnet netip.Prefix) iter.Seq2[netip.Addr, Reservation] {
+	return func(yield func(netip.Addr, Reservation) bool) {
+		k.addrs.AscendGreaterOrEqual(reservedAddress{addr: subnet.Masked().Addr()}, func(found reservedAddress) bool {
+			return subnet.Contains(found.addr) && yield(found.addr, k.records[found.record])
+		})
+	}
 }
 
-// of is the address of a family that the FixedIP of a pod keeps for it: the one that has its name.
+// first returns the reservation of an address: of several the one that counts.
+func (k *reservationIndex) first(a netip.Addr) (r Reservation, ok bool) {
+	for _, r := range k.in(netip.PrefixFrom(a, a.BitLen())) {
+		return r, true
+	}
+	return Reservation{}, false
+}
+
+// of returns the address of a family that the FixedIP with the name of a pod reserves for it.
 func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool) {
 	if r := k.records[owner]; r.Owner == owner {
 		for _, a := range r.Addrs {
@@ -101,41 +98,32 @@ func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool)
 	return netip.Addr{}, false
 }
 
-// within walks the kept addresses of a subnet, each once.
+// within iterates over the reserved addresses of a subnet, each once.
 func (k *reservationIndex) within(subnet netip.Prefix) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		var last netip.Addr
-		k.addrs.AscendGreaterOrEqual(reservedAddress{addr: subnet.Addr()}, func(found reservedAddress) bool {
-			if !subnet.Contains(found.addr) {
-				return false
+		for a := range k.in(subnet) {
+			if a != last && !yield(a) {
+				return
 			}
-			again := found.addr == last
-			last = found.addr
-			return again || yield(found.addr)
-		})
+			last = a
+		}
 	}
 }
 
-// SetRecord takes in what a FixedIP keeps, in place of what was known of it. freed are the homes of
-// addresses that it keeps no more: others may have room there now.
-func (l *Ledger) SetRecord(r Reservation) (freed []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.replace(r.Record, r)
-}
+// SetRecord replaces what is known of a FixedIP. freed are the homes of addresses that it no longer reserves: they may
+// have room for other pods now.
+func (l *Ledger) SetRecord(r Reservation) (freed []string) { return l.replace(r.Record, r) }
 
-// RemoveRecord forgets a FixedIP that is gone. freed is what it is for SetRecord.
+// RemoveRecord forgets a FixedIP that is gone. freed is as for SetRecord.
 func (l *Ledger) RemoveRecord(record string) (freed []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	return l.replace(record, Reservation{})
 }
 
 func (l *Ledger) replace(record string, by Reservation) (freed []string) {
-	before := l.kept.remove(record)
-	if by.Record != "" {
-		l.kept.add(by)
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.reserved.replace(record, by)
 	counted := map[string]bool{}
 	for _, a := range slices.Concat(before.Addrs, by.Addrs) {
 		for _, name := range l.homes(a) {
@@ -152,77 +140,58 @@ func (l *Ledger) replace(record string, by Reservation) (freed []string) {
 	return freed
 }
 
-// Reservations are what all FixedIPs keep, by their names.
+// Reservations returns all reservations, sorted by FixedIP.
 func (l *Ledger) Reservations() []Reservation {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return byRecord(maps.Values(l.kept.records))
+	return byRecord(l.reserved.records)
 }
 
-// ReservationsIn are those that keep an address in any of the subnets.
+// ReservationsIn returns those that have an address in any of the subnets.
 func (l *Ledger) ReservationsIn(subnets ...netip.Prefix) []Reservation {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	found := map[string]Reservation{}
 	for _, s := range subnets {
-		l.kept.addrs.AscendGreaterOrEqual(reservedAddress{addr: s.Masked().Addr()}, func(k reservedAddress) bool {
-			inside := s.Contains(k.addr)
-			if inside {
-				found[k.record] = l.kept.records[k.record]
-			}
-			return inside
-		})
+		for _, r := range l.reserved.in(s) {
+			found[r.Record] = r
+		}
 	}
-	return byRecord(maps.Values(found))
+	return byRecord(found)
 }
 
-// ReservationsWithoutSubnet are those that keep an address which is in no node's subnet.
+// ReservationsWithoutSubnet returns those that have an address in no node's subnet.
 func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	found := map[string]Reservation{}
-	l.kept.addrs.Ascend(func(k reservedAddress) bool {
-		if len(l.around(k.addr)) == 0 {
-			found[k.record] = l.kept.records[k.record]
+	for record, r := range l.reserved.records {
+		if slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return len(l.around(a)) == 0 }) {
+			found[record] = r
 		}
-		return true
-	})
-	return byRecord(maps.Values(found))
+	}
+	return byRecord(found)
 }
 
-// Unrecorded counts the pods that hold an address and that no FixedIP names.
+// Unrecorded returns the number of pods with an Owned entry that no FixedIP names.
 func (l *Ledger) Unrecorded() int {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	recorded := make(map[string]bool, len(l.kept.records))
-	for _, k := range l.kept.records {
-		recorded[k.Owner] = true
+	unrecorded := sets.KeySet(l.owners)
+	for _, r := range l.reserved.records {
+		unrecorded.Delete(r.Owner)
 	}
-	count := 0
-	for owner := range l.owners {
-		if !recorded[owner] {
-			count++
-		}
-	}
-	return count
+	return len(unrecorded)
 }
 
-func byRecord(all iter.Seq[Reservation]) []Reservation {
-	return slices.SortedFunc(all, func(x, y Reservation) int { return strings.Compare(x.Record, y.Record) })
+func byRecord(all map[string]Reservation) []Reservation {
+	return slices.SortedFunc(maps.Values(all), func(x, y Reservation) int { return strings.Compare(x.Record, y.Record) })
 }
 
-// Kept tells whether a FixedIP keeps the address.
-func (l *Ledger) Kept(a netip.Addr) bool {
+// ReservedFor returns the pod that a FixedIP reserves the address for, as pool entries name it.
+func (l *Ledger) ReservedFor(a netip.Addr) (owner string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	_, ok := l.kept.keeper(a)
-	return ok
-}
-
-// KeptFor is the pod that a FixedIP keeps the address for, as pool entries name it.
-func (l *Ledger) KeptFor(a netip.Addr) (owner string, ok bool) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	k, ok := l.kept.keeper(a)
-	return k.Owner, ok
+	r, ok := l.reserved.first(a)
+	return r.Owner, ok
 }

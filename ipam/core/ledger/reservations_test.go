@@ -66,7 +66,7 @@ func TestKept(t *testing.T) {
 			if room := l.Available("n", address.IPv4); room != c.room {
 				t.Errorf("room %d, want %d", room, c.room)
 			}
-			claim, err := l.AssumeFrom("uid", c.owner, "n", both, anything)
+			claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: c.owner, Node: "n"}, Families: both})
 			if got := address.Join(claim.Addrs); got != c.want || err == nil != (c.wantErr == "") || err != nil && err.Error() != c.wantErr {
 				t.Fatalf("claimed %q, %v; want %q, %s", got, err, c.want, c.wantErr)
 			}
@@ -101,7 +101,7 @@ func TestKeptNoMore(t *testing.T) {
 	// The older one counts, whatever the order in which they are seen.
 	l.SetRecord(keeping("db/young", "db/young-0", 9, "10.0.1.6"))
 	l.SetRecord(keeping("db/old", "db/old-0", 8, "10.0.1.6"))
-	if _, err := l.AssumeExact("uid", "db/old-0", "n1", v4, []netip.Addr{addr("10.0.1.6")}); err != nil {
+	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/old-0", Node: "n1", Addrs: []netip.Addr{addr("10.0.1.6")}}, Families: v4}); err != nil {
 		t.Error(err)
 	}
 }

@@ -4,26 +4,20 @@
 package ledger
 
 import (
-	"net/netip"
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
-
-	"k8s.io/apimachinery/pkg/types"
-
-	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/core/request"
 )
 
-// Slot is one place among those of a workload without stable pod names, as the pools have it: the
-// addresses that one holder has on one node.
+// Slot is a slot of a workload as the pools have it: the addresses of one holder on one node.
 type Slot struct {
-	// Owner is the holder, a pod that may be long gone, as pool entries name it.
+	// Owner is the holder as pool entries name it. The pod may be long gone.
 	Owner string
 	NodeAddresses
-	// User is who the agent says uses one of the addresses; empty where nobody does.
+	// User is the pod that uses one of the addresses, as the agent reports it; empty: none.
 	User string
-	// Claimed: a claim in flight has one of the addresses.
+	// Claimed is true if a claim in flight has one of the addresses.
 	Claimed bool
 }
 
@@ -57,50 +51,14 @@ func (l *Ledger) Slots(workload string) []Slot {
 		}
 	}
 	slices.SortFunc(found, func(x, y Slot) int {
-		if c := strings.Compare(x.Node, y.Node); c != 0 {
-			return c
-		}
-		return x.Addrs[0].Compare(y.Addrs[0])
+		return cmp.Or(strings.Compare(x.Node, y.Node), x.Addrs[0].Compare(y.Addrs[0]))
 	})
 	return found
 }
 
-// Workloads are all that pool entries of pods name, sorted.
+// Workloads returns all workloads that entries of pools name, sorted.
 func (l *Ledger) Workloads() []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var all []string
-	for resource := range l.workloads {
-		all = append(all, resource)
-	}
-	slices.Sort(all)
-	return all
-}
-
-// AssumeSlot decides for a pod the addresses of a slot whose holder is gone: those that it has on
-// the node, and in a family that it lacks any, as a first claim would. That the holder is gone is
-// for the caller to know. Of two pods the second is refused: the claim of the first is in the way.
-func (l *Ledger) AssumeSlot(uid types.UID, owner, from, nodeName string, families []address.Family, addrs []netip.Addr) (Claim, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forget(uid)
-	return l.assume(uid, Claim{Owner: owner, Node: nodeName, Addrs: slices.Clone(addrs), From: from}, families, request.Addresses{}, true)
-}
-
-// countWorkload adds to the number of entries that the owner of e has for its workload.
-func (l *Ledger) countWorkload(e pool.Entry, more int) {
-	if e.Workload == "" {
-		return
-	}
-	owners := l.workloads[e.Workload]
-	if owners == nil {
-		owners = map[string]int{}
-		l.workloads[e.Workload] = owners
-	}
-	if owners[e.Owner] += more; owners[e.Owner] == 0 {
-		delete(owners, e.Owner)
-	}
-	if len(owners) == 0 {
-		delete(l.workloads, e.Workload)
-	}
+	return slices.Sorted(maps.Keys(l.workloads))
 }

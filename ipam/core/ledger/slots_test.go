@@ -25,7 +25,7 @@ func TestSlots(t *testing.T) {
 		"10.0.1.6": web("web-x"), "10.0.1.5": web("web-y"), "10.0.1.4": pool.OwnedEntry("db", "shop-x", "Deployment", "shop"), "10.0.1.3": {},
 	}))
 	l.SetNode(node("m", "10.0.2.0/29", map[string]pool.Entry{"10.0.2.6": web("web-x")}))
-	if _, err := l.AssumeSlot("uid", "db/web-z", "db/web-y", "n", v4, []netip.Addr{addr("10.0.1.5")}); err != nil {
+	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/web-z", Node: "n", Addrs: []netip.Addr{addr("10.0.1.5")}, From: "db/web-y"}, Families: v4}); err != nil {
 		t.Fatal(err)
 	}
 	slot := func(pod, node, a string) ledger.Slot {
@@ -81,11 +81,11 @@ func TestAssumeSlot(t *testing.T) {
 				l.SetRecord(k)
 			}
 			if c.other {
-				if _, err := l.AssumeSlot("other", "db/web-z", "db/web-x", "n", v4, []netip.Addr{addr(c.addr)}); err != nil {
+				if _, err := l.Assume("other", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/web-z", Node: "n", Addrs: []netip.Addr{addr(c.addr)}, From: "db/web-x"}, Families: v4}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			claim, err := l.AssumeSlot("uid", "db/web-y", "db/web-x", "n", v4, []netip.Addr{addr(c.addr)})
+			claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/web-y", Node: "n", Addrs: []netip.Addr{addr(c.addr)}, From: "db/web-x"}, Families: v4})
 			if c.wantErr != "" {
 				if err == nil || err.Error() != c.wantErr {
 					t.Fatalf("error %v, want %s", err, c.wantErr)

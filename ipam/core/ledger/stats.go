@@ -3,7 +3,7 @@
 
 package ledger
 
-// Size is how much a ledger holds.
+// Size is the number of objects in a ledger.
 type Size struct {
 	// Nodes have a CiliumNode.
 	Nodes int
@@ -13,8 +13,7 @@ type Size struct {
 	Claims int
 }
 
-// Size counts what is in the ledger now. It looks at every owner: ask it now and then, not in the
-// path of a pod.
+// Size counts the objects in the ledger. It looks at every owner, so do not call it while a pod is scheduled.
 func (l *Ledger) Size() Size {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

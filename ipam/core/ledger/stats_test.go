@@ -26,7 +26,7 @@ func TestSize(t *testing.T) {
 			l.SetNode(node("n1", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": pool.ForOwner("db/a-0")}))
 		}, ledger.Size{Nodes: 2, Entries: 2}},
 		{"a claim in flight", func() {
-			if _, err := l.AssumeFrom("uid", "db/b-0", "n1", v4, anything); err != nil {
+			if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/b-0", Node: "n1"}, Families: v4}); err != nil {
 				t.Fatal(err)
 			}
 		}, ledger.Size{Nodes: 2, Entries: 2, Claims: 1}},

@@ -8,50 +8,41 @@ import (
 	"net/netip"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// AssumeUnreserved decides an address in each family for a pod that keeps none, on a strict node: as
-// Assume does, but from the bottom of the subnets upwards, since the top is for those that stay.
-func (l *Ledger) AssumeUnreserved(uid types.UID, owner, nodeName string, families []address.Family) (Claim, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c, ok := l.claims[uid]; ok && c.Node == nodeName && c.Owner == owner {
-		return c, nil
-	}
-	l.forget(uid)
-	n, err := l.claimable(nodeName)
-	if err != nil {
-		return Claim{}, err
-	}
-	held := l.owners.on(owner, nodeName)
-	c := Claim{Owner: owner, Node: nodeName}
+// chooseUnreserved returns an address in each family for a pod without a fixed address: the one that its entries on the
+// node give it, one of prefer if that is unused, or else the lowest unused one that is not taken.
+func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, prefer []netip.Addr, taken func(netip.Addr) bool) ([]netip.Addr, error) {
+	var chosen []netip.Addr
 	for _, f := range families {
-		if i := slices.IndexFunc(held, func(a netip.Addr) bool { return address.Of(a) == f }); i >= 0 {
-			c.Addrs = append(c.Addrs, held[i])
-			continue
-		}
-		a, ok := n.pool.Lowest(f, func(a netip.Addr) bool { return !n.idle(a) })
+		a, ok := n.HasEntry(owner, f)
 		if !ok {
-			return Claim{}, fmt.Errorf("no free %s address is left in the subnets of node %s (%s), which is strict: its pods get addresses of their own only", f, nodeName, pool.JoinSubnets(n.pool.Subnets))
+			i := slices.IndexFunc(prefer, func(a netip.Addr) bool { return address.Of(a) == f && n.Unused(a) })
+			if ok = i >= 0; ok {
+				a = prefer[i]
+			}
 		}
-		c.Addrs = append(c.Addrs, a)
+		if !ok {
+			a, ok = n.Lowest(f, taken)
+		}
+		if !ok {
+			return nil, fmt.Errorf("no free %s address is left in the subnets of node %s (%s), which is strict: each of its pods needs an entry: %w", f, n.Name, pool.JoinSubnets(n.Subnets), pool.ErrTaken)
+		}
+		chosen = append(chosen, a)
 	}
-	l.take(n, uid, c)
-	return c, nil
+	return chosen, nil
 }
 
-// RechooseUnreserved chooses the addresses of a claim anew where others have taken them, from a pool that is
-// newer than what the ledger has seen. What is decided or kept for other pods is left to them. It
-// makes the edits and the claim that they fulfil.
-func (l *Ledger) RechooseUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]pool.EntryChange, Claim, error) {
+// ClaimUnreserved returns the edits that write the claim of a pod without a fixed address into a pool that may be newer
+// than the ledger. An address that another pod has taken meanwhile is replaced by one that is neither claimed nor reserved
+// for another pod.
+func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]pool.EntryChange, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	others := func(a netip.Addr) bool {
-		if _, kept := l.kept.keeper(a); kept {
+		if _, reserved := l.reserved.first(a); reserved {
 			return true
 		}
 		known, ok := l.node(n.Name)
@@ -61,22 +52,16 @@ func (l *Ledger) RechooseUnreserved(n pool.NodePool, c Claim, entry pool.Entry) 
 		by, assumed := known.assumed[a]
 		return assumed && l.claims[by].Owner != c.Owner
 	}
-	var edits []pool.EntryChange
-	chosen := Claim{Owner: c.Owner, Node: c.Node}
+	var families []address.Family
 	for _, a := range c.Addrs {
-		f := address.Of(a)
-		if held, ok := n.HasEntry(c.Owner, f); ok {
-			chosen.Addrs = append(chosen.Addrs, held)
-			continue
-		}
-		if !n.Unused(a) {
-			var ok bool
-			if a, ok = n.Lowest(f, others); !ok {
-				return nil, c, fmt.Errorf("no free %s address is left in the subnets of node %s (%s): %w", f, n.Name, pool.JoinSubnets(n.Subnets), pool.ErrTaken)
-			}
-		}
-		chosen.Addrs = append(chosen.Addrs, a)
-		edits = append(edits, n.Set(a, entry))
+		families = append(families, address.Of(a))
 	}
-	return edits, chosen, nil
+	chosen, err := chooseUnreserved(n, c.Owner, families, c.Addrs, others)
+	var edits []pool.EntryChange
+	for _, a := range chosen {
+		if !n.Entries[a].OwnedBy(c.Owner) {
+			edits = append(edits, n.Set(a, entry))
+		}
+	}
+	return edits, err
 }

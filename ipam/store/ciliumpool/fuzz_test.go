@@ -24,7 +24,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/core/request"
 )
 
 // Whatever people, agents and other controllers have written into a CiliumNode: it is read without losing an
@@ -257,7 +256,7 @@ func (w around) schedule(t *testing.T) {
 	l.SetNode(w.n)
 	for _, f := range address.Families {
 		uid := types.UID("pod-" + f.String())
-		claim, err := l.AssumeFrom(uid, "db/newcomer", w.n.Name, []address.Family{f}, request.Addresses{})
+		claim, err := l.Assume(uid, ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/newcomer", Node: w.n.Name}, Families: []address.Family{f}})
 		has := len(w.n.With(nil).Release("db/newcomer", nil, fuzzNow)) > 0
 		if room := l.Available(w.n.Name, f); err != nil {
 			if room > 0 && !has {

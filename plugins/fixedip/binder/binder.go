@@ -217,19 +217,23 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	var err error
 	wake := b.wakeOnRoom(p)
 	l, r := b.Cache.Ledger, p.reservation
+	claim := ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: node}, Families: b.families}
 	switch {
 	case p.searching:
-		_, err = b.assumeSlot(p, pod, node)
+		// assumeSlot makes a request for each slot.
 	case p.moves(node):
 		wake = requeue.WakeOn{Owner: owner}
-		_, err = l.AssumeMoved(pod.UID, owner, node, r.addrs)
+		claim.Addrs, claim.Carry = r.addrs, true
 	case r.projected && r.node == node:
 		wake = requeue.WakeOn{Owner: owner}
-		_, err = l.AssumeExact(pod.UID, owner, node, b.families, r.addrs)
-	case p.failover == v1alpha1.Reassign && r.node != node:
-		_, err = l.AssumeAnew(pod.UID, owner, node, b.families, p.requested.Addresses)
+		claim.Addrs = r.addrs
 	default:
-		_, err = l.AssumeFrom(pod.UID, owner, node, b.families, p.requested.Addresses)
+		claim.Asked, claim.Reassign = p.requested.Addresses, p.failover == v1alpha1.Reassign && r.node != node
+	}
+	if p.searching {
+		err = b.assumeSlot(p, pod, node)
+	} else {
+		_, err = l.Assume(pod.UID, claim)
 	}
 	if err != nil {
 		wake.Nodes = append(wake.Nodes, node)

@@ -39,7 +39,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
-	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
@@ -222,7 +221,7 @@ func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	claim, err := a.binder.Cache.Ledger.AssumeMoved(types.UID(a.name), movedOwner, node, r.addrs)
+	claim, err := a.binder.Cache.Ledger.Assume(types.UID(a.name), ledger.ClaimRequest{Claim: ledger.Claim{Owner: movedOwner, Node: node, Addrs: r.addrs}, Carry: true})
 	if err != nil {
 		return err
 	}
@@ -492,7 +491,7 @@ func TestStandingClaimThatWasReplaced(t *testing.T) {
 	}
 	s.nodes["home"].Spec.IPAM.Pool["10.0.1.20"] = ciliumpool.EncodeEntry(movedID.Entry())
 	s.nodes["home"].Generation, s.nodes["home"].ResourceVersion = 2, "2"
-	claim, err := a.binder.Cache.Ledger.AssumeFrom("pod-1", movedOwner, "home", []address.Family{address.IPv4, address.IPv6}, request.Addresses{})
+	claim, err := a.binder.Cache.Ledger.Assume("pod-1", ledger.ClaimRequest{Claim: ledger.Claim{Owner: movedOwner, Node: "home"}, Families: []address.Family{address.IPv4, address.IPv6}})
 	if err != nil || !a.binder.Cache.Ledger.IsClaimed(claim) {
 		t.Fatalf("the claim %v does not stand: %v", claim, err)
 	}

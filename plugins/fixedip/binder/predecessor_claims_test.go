@@ -35,7 +35,7 @@ func TestPredecessorClaim(t *testing.T) {
 	b.Cache.Subscribe(func(e requeue.Event) { told = append(told, e.Owners...) })
 	former, next := namedPod("mysql-0"), namedPod("mysql-0")
 	former.UID, next.UID = "former", "next"
-	if _, err := l.AssumeMoved(former.UID, owner, "other", []netip.Addr{mine}); err != nil {
+	if _, err := l.Assume(former.UID, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: "other", Addrs: []netip.Addr{mine}}, Carry: true}); err != nil {
 		t.Fatal(err)
 	}
 	if at, ok := b.predecessorClaim(next.UID, owner, "home"); !ok || at != "other" {

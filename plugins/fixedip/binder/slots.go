@@ -203,17 +203,18 @@ func (p *Plan) fitsSlot(node string) error {
 }
 
 // assumeSlot decides for one of the slots on the node, in the ledger.
-func (b *Binder) assumeSlot(p *Plan, pod *corev1.Pod, node string) (claim ledger.Claim, err error) {
-	err = errors.New("none of them is free")
+func (b *Binder) assumeSlot(p *Plan, pod *corev1.Pod, node string) error {
+	err := errors.New("none of them is free")
 	for _, f := range p.slots {
 		if f.node != node {
 			continue
 		}
-		if claim, err = b.Cache.Ledger.AssumeSlot(pod.UID, p.id.Key(), f.from, node, b.families, f.addrs); err == nil {
-			return claim, nil
+		claim := ledger.Claim{Owner: p.id.Key(), Node: node, Addrs: f.addrs, From: f.from}
+		if _, err = b.Cache.Ledger.Assume(pod.UID, ledger.ClaimRequest{Claim: claim, Families: b.families}); err == nil {
+			return nil
 		}
 	}
-	return ledger.Claim{}, err
+	return err
 }
 
 // explainSlots says why none of the nodes with a free slot can take the pod.

@@ -97,7 +97,7 @@ func TestFreeSlots(t *testing.T) {
 			}
 			b.Cache.Ledger.SetNode(n)
 			if c.claimed {
-				if _, err := b.Cache.Ledger.AssumeSlot("uid", "db/web-z", "db/web-x", "n", nil, []netip.Addr{netip.MustParseAddr(addr)}); err != nil {
+				if _, err := b.Cache.Ledger.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/web-z", Node: "n", Addrs: []netip.Addr{netip.MustParseAddr(addr)}, From: "db/web-x"}}); err != nil {
 					t.Fatal(err)
 				}
 			}

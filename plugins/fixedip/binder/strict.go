@@ -87,7 +87,8 @@ func (b *Binder) assumeUnreserved(pod *corev1.Pod, name string) error {
 		return nil
 	}
 	owner := pool.OwnerKey(pod.Namespace, pod.Name)
-	if _, err := b.Cache.Ledger.AssumeUnreserved(pod.UID, owner, name, b.families); err != nil {
+	claim := ledger.Claim{Owner: owner, Node: name}
+	if _, err := b.Cache.Ledger.Assume(pod.UID, ledger.ClaimRequest{Claim: claim, Families: b.families, Unreserved: true}); err != nil {
 		return &Refusal{Reason: err.Error(), WakeOn: requeue.WakeOn{Owner: owner, Nodes: []string{name}, Room: &requeue.Room{Strict: true}}}
 	}
 	return nil
@@ -118,9 +119,8 @@ func (b *Binder) claimUnreserved(ctx context.Context, c ledger.Claim, entry pool
 	}
 	return b.Cache.Pools.Write(ctx, cache.WriteRequest{
 		Node: c.Node,
-		Decide: func(n pool.NodePool) (edits []pool.EntryChange, err error) {
-			edits, _, err = b.Cache.Ledger.RechooseUnreserved(n, c, entry)
-			return edits, err
+		Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			return b.Cache.Ledger.ClaimUnreserved(n, c, entry)
 		},
 		// The controller may have claimed an address for the pod.
 		RequireUnchangedSpec: true,

@@ -153,7 +153,7 @@ func (c *Cache) Notify(e requeue.Event) {
 // PoolChanged makes an event of a change of a node's pool, unless no pod can depend on it: most versions of a
 // CiliumNode only report which dynamic addresses are in use.
 func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
-	if !change.Appeared && !change.Moved && !change.Entries && !change.Fixed && change.Freed == 0 {
+	if !change.Appeared && len(change.Subnets) == 0 && !change.Entries && !change.Fixed && change.Freed == 0 {
 		return
 	}
 	slots := slices.Concat(change.Workloads, change.Reported)
