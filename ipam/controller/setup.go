@@ -205,13 +205,11 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 	watched["statefulsets"] = func() bool { return owners.Synced(identity.StatefulSets) }
 	l := ledger.New()
 	pools := ciliumpool.New(live)
-	if cfg.StripManagedFields {
-		pools.StripManagedFields()
-	}
+	pools.StripManagedFields = cfg.StripManagedFields
 	real := clock.RealClock{}
 	writer := ciliumpool.NewWriter(ctx, pools, l.Node)
-	writer.Observe(metrics.PoolWrites{})
-	writer.LimitRate(ciliumpool.NewRateLimiter(real, cfg.WritesPerMinute))
+	writer.OnPatch = metrics.PoolWrite
+	writer.RateLimit = ciliumpool.NewRateLimiter(real, cfg.WritesPerMinute)
 	recorder := mgr.GetEventRecorder("fixedip-controller")
 	return &parts{
 		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer,

@@ -92,7 +92,7 @@ func (e *env) racingPatches(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range errs {
 			wg.Go(func() {
-				_, errs[i] = pools.Edit(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("mysql-%d", i)))})
+				_, errs[i] = pools.Edit(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("mysql-%d", i)))}, false)
 			})
 		}
 		wg.Wait()
@@ -216,7 +216,7 @@ func (e *env) listedMeanwhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err = pools.Edit(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("used-%d-200", i)))}); err != nil {
+		if n, err = pools.Edit(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("used-%d-200", i)))}, false); err != nil {
 			t.Fatal(err)
 		}
 		if c.meanwhile != nil {
@@ -224,7 +224,7 @@ func (e *env) listedMeanwhile(t *testing.T) {
 		}
 		edit := n.Set(a, owned(fmt.Sprintf("next-%d", i)))
 		edit.Unlisted = true
-		_, err = pools.Edit(within(t), n, []pool.EntryChange{edit})
+		_, err = pools.Edit(within(t), n, []pool.EntryChange{edit}, false)
 		if c.lost != errors.Is(err, ciliumpool.ErrChanged) || !c.lost && err != nil {
 			t.Errorf("%s: %v, and it should be lost: %v", c.what, err, c.lost)
 		}
@@ -303,7 +303,7 @@ func (e *env) replacedNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.ciliumNode(t, "replaced", "10.5.0.0/24")
-	_, err := ciliumpool.New(e.api).Edit(within(t), old, []pool.EntryChange{old.Set(netip.MustParseAddr("10.5.0.9"), owned("mysql-0"))})
+	_, err := ciliumpool.New(e.api).Edit(within(t), old, []pool.EntryChange{old.Set(netip.MustParseAddr("10.5.0.9"), owned("mysql-0"))}, false)
 	if !errors.Is(err, ciliumpool.ErrChanged) {
 		t.Fatalf("a write for the CiliumNode that was: %v, want ErrChanged", err)
 	}

@@ -101,14 +101,12 @@ func Reconciled(controller string, at time.Time) {
 	lastReconcile.WithLabelValues(controller).Set(float64(at.Unix()))
 }
 
-// PoolWrites is a ciliumpool.Observer that counts the patches of the pool writer.
-type PoolWrites struct{}
-
-// Wrote counts a patch that was applied.
-func (PoolWrites) Wrote(requests int) {
+// PoolWrite counts a patch of the pool writer: it was applied, or refused because of a conflict.
+func PoolWrite(requests int, conflict bool) {
+	if conflict {
+		poolWrites.WithLabelValues("conflict").Inc()
+		return
+	}
 	poolWrites.WithLabelValues("applied").Inc()
 	poolWriteRequests.Observe(float64(requests))
 }
-
-// Conflicted counts a patch that was refused.
-func (PoolWrites) Conflicted() { poolWrites.WithLabelValues("conflict").Inc() }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -106,7 +107,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	// mysql-4 is at home on another node, and its pod has not reported its address yet.
 	home := ciliumNode("node-3")
 	home.Spec.IPAM.PodCIDRs = []string{"10.0.9.0/28"}
-	home.Spec.IPAM.Pool = ciliumpool.EncodeEntries(map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.9.9"): pool.MovedEntry("node-1", "db/mysql-4")})
+	home.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.9.9": ciliumpool.EncodeEntry(pool.MovedEntry("node-1", "db/mysql-4"))}
 	s.create(home, s.record("mysql-4", "node-1", "10.0.9.9"))
 	s.delete(ciliumNode("node-1"))
 	c.pass(s)

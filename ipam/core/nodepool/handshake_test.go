@@ -47,38 +47,38 @@ func TestAskAndTakeOut(t *testing.T) {
 		out  []string
 	}{
 		"the excess from the top, down to half of it": {
-			node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Free: 1, Excess: 2, Max: 9}, want: []string{"10.0.1.4:1", "10.0.1.5:1", "10.0.1.6:1"}},
+			node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Free: 1, Excess: 2, Max: 9}, want: []string{"10.0.1.4:marked-for-release", "10.0.1.5:marked-for-release", "10.0.1.6:marked-for-release"}},
 		"an excess that is allowed":               {node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Free: 3, Excess: 2, Max: 9}},
-		"what is above the maximum":               {node: node(six, "10.0.1.1", "10.0.1.6"), mark: nodepool.Watermark{Free: 4, Excess: 2, Max: 4}, want: []string{"10.0.1.4:1", "10.0.1.5:1"}},
-		"never what a pod has":                    {node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Max: 9}, held: "10.0.1.4", want: []string{"10.0.1.2:1", "10.0.1.3:1", "10.0.1.5:1", "10.0.1.6:1"}},
+		"what is above the maximum":               {node: node(six, "10.0.1.1", "10.0.1.6"), mark: nodepool.Watermark{Free: 4, Excess: 2, Max: 4}, want: []string{"10.0.1.4:marked-for-release", "10.0.1.5:marked-for-release"}},
+		"never what a pod has":                    {node: node(six, "10.0.1.1"), mark: nodepool.Watermark{Max: 9}, held: "10.0.1.4", want: []string{"10.0.1.2:marked-for-release", "10.0.1.3:marked-for-release", "10.0.1.5:marked-for-release", "10.0.1.6:marked-for-release"}},
 		"nothing of an agent that never reported": {node: node(six), mark: nodepool.Watermark{}},
-		"what a FixedIP keeps, needed or not":     {node: node(two, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", want: []string{"10.0.1.1:1"}},
+		"what a FixedIP keeps, needed or not":     {node: node(two, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", want: []string{"10.0.1.1:marked-for-release"}},
 		"agreed to lose what a FixedIP keeps":     {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", out: []string{"10.0.1.1"}},
 		"asked already":                           {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}},
 		"agreed":                                  {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, out: []string{"10.0.1.2"}},
-		"agreed, and a pod has it":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, held: "10.0.1.2", want: []string{"10.0.1.2:0"}},
-		"agreed, and needed by now":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.1"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"agreed, and owned by now":                {node: leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": owned}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"asked, and needed by now":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease, "10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.1:0"}},
-		"taken out":                               {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:3"}},
+		"agreed, and a pod has it":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, held: "10.0.1.2", want: []string{"10.0.1.2:"}},
+		"agreed, and needed by now":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.1"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.2:"}},
+		"agreed, and owned by now":                {node: leaving(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": owned}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:"}},
+		"asked, and needed by now":                {node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease, "10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, want: []string{"10.0.1.1:"}},
+		"taken out":                               {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:released"}},
 		"the agent has the last word":             {node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}},
-		"refused":                                 {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.DoNotRelease}, "10.0.1.2"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:0"}},
-		"asked for what is not there":             {node: leaving(two, map[string]pool.Handshake{"10.0.1.6": pool.MarkedForRelease}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.6:0"}},
-		"put back by hand after it was taken out": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.2:0"}},
+		"refused":                                 {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.DoNotRelease}, "10.0.1.2"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:"}},
+		"asked for what is not there":             {node: leaving(two, map[string]pool.Handshake{"10.0.1.6": pool.MarkedForRelease}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.6:"}},
+		"put back by hand after it was taken out": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.2:"}},
 		"a state of somebody else's":              {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}},
-		"asked, and never answered":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 0, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
+		"asked, and never answered":               {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 0, Max: 9}, late: true, want: []string{"10.0.1.2:"}},
 		"one of two asked, as the other is needed, and never answered": {
-			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease, "10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, want: []string{"10.0.1.1:0", "10.0.1.2:0"}},
+			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease, "10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, want: []string{"10.0.1.1:", "10.0.1.2:"}},
 		"what a FixedIP keeps, asked and never answered": {
-			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", late: true, want: []string{"10.0.1.1:0"}},
+			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 2, Excess: 2, Max: 9}, kept: "10.0.1.1", late: true, want: []string{"10.0.1.1:"}},
 		"taken out, and never answered": {
-			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:0"}},
+			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:"}},
 		// Then it is the controller's turn, however long ago.
 		"agreed long ago": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, out: []string{"10.0.1.2"}},
 		"agreed long ago, and the entry is gone": {
-			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:3"}},
+			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:released"}},
 		"somebody else's state, for long": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true},
-		"a strict node has none":          {node: node(two, "10.0.1.1"), mark: nodepool.NoDynamic, want: []string{"10.0.1.2:1"}},
+		"a strict node has none":          {node: node(two, "10.0.1.1"), mark: nodepool.NoDynamic, want: []string{"10.0.1.2:marked-for-release"}},
 	} {
 		held := func(a netip.Addr) bool { return c.held != "" && a == addr(c.held) }
 		kept := func(a netip.Addr) bool { return c.kept != "" && a == addr(c.kept) }
@@ -89,9 +89,9 @@ func TestAskAndTakeOut(t *testing.T) {
 		var marks []string
 		for _, m := range nodepool.ReleaseExcess(c.node, address.IPv4, c.mark, held, kept, unanswered) {
 			if m.From != c.node.Handshakes[m.Addr] {
-				t.Errorf("%s: %s is marked from %d, and is %d", name, m.Addr, m.From, c.node.Handshakes[m.Addr])
+				t.Errorf("%s: %s is marked from %q, and is %q", name, m.Addr, m.From, c.node.Handshakes[m.Addr])
 			}
-			marks = append(marks, fmt.Sprintf("%s:%d", m.Addr, m.To))
+			marks = append(marks, fmt.Sprintf("%s:%s", m.Addr, m.To))
 		}
 		edits := nodepool.RemoveReleased(c.node, address.IPv4, c.mark, held, kept, unanswered)
 		for _, e := range edits {

@@ -11,23 +11,23 @@ import (
 // Handshake is the state of the release of an entry between the controller and the agent: one key of
 // status.ipam.release-ips. The agent may have given a free entry to a pod without having reported it yet; the handshake is
 // the only way to learn that it has not and will not (Cilium fact 8).
-type Handshake uint8
+type Handshake string
 
-// The states, in the order in which an address goes through them. The agent may answer
+// The states as Cilium spells them, in the order in which an address goes through them. The agent may answer
 // MarkedForRelease with DoNotRelease instead. Both ways end with the key removed.
 const (
 	// NoHandshake means that there is no key.
-	NoHandshake Handshake = iota
+	NoHandshake Handshake = ""
 	// MarkedForRelease means that the controller asks. The agent gives the address to no pod until it has answered.
-	MarkedForRelease
+	MarkedForRelease Handshake = "marked-for-release"
 	// ReadyForRelease means that the agent has not allocated the address and does not, as long as the key exists.
-	ReadyForRelease
+	ReadyForRelease Handshake = "ready-for-release"
 	// Released means that the controller says that it removed the entry. The agent removes the key.
-	Released
+	Released Handshake = "released"
 	// DoNotRelease means that the agent has allocated the address.
-	DoNotRelease
-	// OtherState is a state that fixedip does not know. It is not changed.
-	OtherState
+	DoNotRelease Handshake = "do-not-release"
+	// OtherState stands for every state that fixedip does not know. It is not changed.
+	OtherState Handshake = "other"
 )
 
 // HandshakeChange changes the handshake of one address, provided that it still has the state that the writer saw.

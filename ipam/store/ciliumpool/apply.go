@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -35,7 +37,7 @@ type Change struct {
 }
 
 // Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly what was written and
-// not confirmed. The undo does not wait for the rate limit. Apply returns the edits that stand. Its error matches
+// not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. Its error matches
 // ErrUndone if any edit was undone.
 //
 // A process that dies between the write and the confirmation leaves a cooldown entry that names the previous
@@ -91,13 +93,10 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange,
 // confirm calls Confirm until it has a verdict.
 func (w *Writer) confirm(ctx context.Context, c Change, made []pool.EntryChange) (undo []pool.EntryChange, err error) {
 	retry := w.retry
-	for try := range confirmTries {
-		if try > 0 && !pause(w.ctx, retry.Step()) {
-			break
-		}
-		if undo, err = c.Confirm(ctx, made); err == nil || len(undo) > 0 {
-			break
-		}
-	}
+	retry.Steps = confirmTries
+	_ = wait.ExponentialBackoffWithContext(ctx, retry, func(ctx context.Context) (done bool, _ error) {
+		undo, err = c.Confirm(ctx, made)
+		return err == nil || len(undo) > 0, nil
+	})
 	return undo, err
 }

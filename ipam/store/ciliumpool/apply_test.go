@@ -63,7 +63,7 @@ func TestApply(t *testing.T) {
 		"another writer was there since": {decide: release, confirm: func(api *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			n, err := New(api).Get(context.Background(), "n")
 			if err == nil {
-				_, err = New(api).Edit(context.Background(), n, []pool.EntryChange{n.Set(first, pool.ForOwner("db/other-0"))})
+				_, err = New(api).Edit(context.Background(), n, []pool.EntryChange{n.Set(first, pool.ForOwner("db/other-0"))}, false)
 			}
 			return written, err
 		}, want: map[netip.Addr]pool.Entry{first: pool.ForOwner("db/other-0"), second: {}}, err: ErrUndone, patches: 2},
@@ -95,7 +95,7 @@ func TestApply(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
 				pace := NewRateLimiter(clock.RealClock{}, 2)
-				w.LimitRate(pace)
+				w.RateLimit = pace
 				calls := 0
 				began := time.Now()
 				stand, err := w.Apply(ctx, Change{WriteRequest: WriteRequest{Node: "n", Decide: c.decide}, Confirm: func(_ context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {

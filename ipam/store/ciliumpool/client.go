@@ -5,6 +5,7 @@ package ciliumpool
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -37,16 +39,14 @@ type API interface {
 // Client reads and writes the pools of nodes at the API server.
 type Client struct {
 	api API
-	// untrack makes every write remove managedFields.
-	untrack bool
+	// StripManagedFields makes every write remove the managedFields of its CiliumNode. They are as large as the rest and of
+	// use only to server-side apply; the API server does not write them again until a client applies. Set it before the
+	// first write.
+	StripManagedFields bool
 }
 
 // New returns a Client over a client that does not read from a cache.
 func New(api API) *Client { return &Client{api: api} }
-
-// StripManagedFields makes every write remove the managedFields of its CiliumNode. They are as large as the rest and of use only to
-// server-side apply; the API server does not write them again until a client applies. Call it before the first write.
-func (p *Client) StripManagedFields() { p.untrack = true }
 
 // Get reads the pool of a node from the API server. It returns ErrGone if there is none.
 func (p *Client) Get(ctx context.Context, name string) (pool.NodePool, error) {
@@ -66,14 +66,14 @@ func classifyAPIError(err error) error {
 	if !errors.As(err, &status) {
 		return err
 	}
-	switch code := status.Status().Code; code {
+	code := status.Status().Code
+	switch code {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
 		// A token may just have run out.
 		return err
-	default:
-		if code < 400 || code >= 500 {
-			return err
-		}
+	}
+	if code < 400 || code >= 500 {
+		return err
 	}
 	return fmt.Errorf("%w: %w", ErrRefused, err)
 }
@@ -85,16 +85,11 @@ func isPatchTestFailure(err error) bool {
 	return apierrors.IsInvalid(err) && errors.As(err, &status) && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
 }
 
-// Edit applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write. After
-// ErrChanged, ErrGone and ErrRefused nothing was written; after any other error the write may have happened.
-func (p *Client) Edit(ctx context.Context, n pool.NodePool, edits []pool.EntryChange) (pool.NodePool, error) {
-	return p.patch(ctx, n, nil, edits, false)
-}
-
-// EditWhole is Edit for edits that rely on the whole pool being what n says: it returns ErrChanged if anything in the spec of
-// the CiliumNode was written since.
-func (p *Client) EditWhole(ctx context.Context, n pool.NodePool, edits []pool.EntryChange) (pool.NodePool, error) {
-	return p.patch(ctx, n, nil, edits, true)
+// Edit applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write. With
+// whole it returns ErrChanged if anything in the spec of the CiliumNode was written since n. After ErrChanged, ErrGone and
+// ErrRefused nothing was written; after any other error the write may have happened.
+func (p *Client) Edit(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, whole bool) (pool.NodePool, error) {
+	return p.patch(ctx, n, encode(n, nil, edits, whole, p.StripManagedFields && n.Tracked), false)
 }
 
 // Publish adds subnets to a node, together with the first entries in them: every reader that sees the subnets sees what is
@@ -104,24 +99,22 @@ func (p *Client) Publish(ctx context.Context, n pool.NodePool, subnets []netip.P
 	for _, s := range subnets {
 		podCIDRs = append(podCIDRs, s.String())
 	}
-	return p.patch(ctx, n, podCIDRs, edits, false)
+	return p.patch(ctx, n, encode(n, podCIDRs, edits, false, p.StripManagedFields && n.Tracked), false)
 }
 
-func (p *Client) patch(ctx context.Context, n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole bool) (pool.NodePool, error) {
-	data, err := encode(n, podCIDRs, edits, whole, p.untrack && n.Tracked)
+// patch applies a patch of n, or of its status, and returns the pool after it.
+func (p *Client) patch(ctx context.Context, n pool.NodePool, ops []operation, status bool) (pool.NodePool, error) {
+	data, err := json.Marshal(ops)
 	if err != nil {
-		return pool.NodePool{}, err
+		return pool.NodePool{}, fmt.Errorf("encode the patch of CiliumNode %s: %w", n.Name, err)
 	}
-	return p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
-		return p.api.Patch(ctx, obj, patch)
-	})
-}
-
-// send applies a patch of n and returns the pool after it.
-func (p *Client) send(ctx context.Context, n pool.NodePool, data []byte, apply func(context.Context, client.Object, client.Patch) error) (pool.NodePool, error) {
-	var cn ciliumv2.CiliumNode
-	cn.Name = n.Name
-	switch err := apply(ctx, &cn, client.RawPatch(types.JSONPatchType, data)); {
+	cn := ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+	if patch := client.RawPatch(types.JSONPatchType, data); status {
+		err = p.api.Status().Patch(ctx, &cn, patch)
+	} else {
+		err = p.api.Patch(ctx, &cn, patch)
+	}
+	switch {
 	case err == nil:
 		return FromCiliumNode(&cn), nil
 	case apierrors.IsNotFound(err):

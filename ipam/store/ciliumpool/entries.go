@@ -4,7 +4,6 @@
 package ciliumpool
 
 import (
-	"net/netip"
 	"strings"
 	"time"
 
@@ -52,15 +51,6 @@ func DecodeEntry(raw ipamtypes.AllocationIP) (e pool.Entry, canonical bool) {
 		}
 	}
 	return e, EncodeEntry(e).Resource == raw.Resource
-}
-
-// EncodeEntries returns entries as a CiliumNode spells them.
-func EncodeEntries(entries map[netip.Addr]pool.Entry) ipamtypes.AllocationMap {
-	spelled := ipamtypes.AllocationMap{}
-	for a, e := range entries {
-		spelled[a.String()] = EncodeEntry(e)
-	}
-	return spelled
 }
 
 // decodePurpose reads the resource of an owned entry: "namespace/Kind/name" or bare-pod, and ";since=TIME".

@@ -101,7 +101,7 @@ func TestEditAgreed(t *testing.T) {
 		api := newAPI(t, now)
 		edit, _ := seen.Drop(addr("10.0.1.1"))
 		edit.ReadyForRelease = true
-		_, err := New(api).Edit(t.Context(), seen, []pool.EntryChange{edit})
+		_, err := New(api).Edit(t.Context(), seen, []pool.EntryChange{edit}, false)
 		if !errors.Is(err, want) || (want == nil) != (err == nil) {
 			t.Errorf("%q: error %v, want %v", status, err, want)
 		}
@@ -141,7 +141,7 @@ func TestEditUnlisted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			edit := FromCiliumNode(c.seen).Set(addr("10.0.1.1"), mysql0)
 			edit.Unlisted = true
-			if _, err := New(newAPI(t, c.now)).Edit(t.Context(), FromCiliumNode(c.seen), []pool.EntryChange{edit}); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+			if _, err := New(newAPI(t, c.now)).Edit(t.Context(), FromCiliumNode(c.seen), []pool.EntryChange{edit}, false); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
 		})
@@ -203,7 +203,7 @@ func TestUntrack(t *testing.T) {
 		api := newAPI(t, tracked())
 		pools := New(api)
 		if c.untrack {
-			pools.StripManagedFields()
+			pools.StripManagedFields = true
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		w := NewWriter(ctx, pools, func(string) (pool.NodePool, bool) { return FromCiliumNode(tracked()), true })
@@ -225,7 +225,7 @@ func TestPace(t *testing.T) {
 		api := newAPI(t, ciliumNode())
 		ctx, cancel := context.WithCancel(t.Context())
 		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
-		w.LimitRate(NewRateLimiter(clock.RealClock{}, 6))
+		w.RateLimit = NewRateLimiter(clock.RealClock{}, 6)
 		began := time.Now()
 		var at []time.Duration
 		api.fail = func(int) (error, bool) { at = append(at, time.Since(began)); return nil, false }

@@ -4,8 +4,6 @@
 package ciliumpool
 
 import (
-	"encoding/json"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -16,11 +14,13 @@ import (
 )
 
 const (
-	poolPath     = "/spec/ipam/pool"
-	podCIDRsPath = "/spec/ipam/podCIDRs"
-	usedPath     = "/status/ipam/used"
-	versionPath  = "/metadata/resourceVersion"
-	trackingPath = "/metadata/managedFields"
+	uidPath        = "/metadata/uid"
+	releaseIPsPath = "/status/ipam/release-ips"
+	poolPath       = "/spec/ipam/pool"
+	podCIDRsPath   = "/spec/ipam/podCIDRs"
+	usedPath       = "/status/ipam/used"
+	versionPath    = "/metadata/resourceVersion"
+	trackingPath   = "/metadata/managedFields"
 )
 
 // operation is one step of a JSON patch (RFC 6902).
@@ -33,10 +33,10 @@ type operation struct {
 // encode returns the patch for the edits. It applies only to the CiliumNode that n was read from, if its subnets are
 // unchanged and every edited entry is what the edit requires; with whole, only if the whole spec is unchanged. podCIDRs, if
 // not nil, are published in the same patch, and with untrack it removes managedFields.
-func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole, untrack bool) ([]byte, error) {
+func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole, untrack bool) []operation {
 	ops := []operation{
-		{"test", "/metadata/uid", n.UID},
-		{"test", podCIDRsPath, nullable(n.PodCIDRs)},
+		{"test", uidPath, n.UID},
+		{"test", podCIDRsPath, nullable(n.PodCIDRs, n.PodCIDRs == nil)},
 	}
 	if whole {
 		ops = append(ops, operation{"test", "/metadata/generation", n.Generation})
@@ -70,7 +70,7 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole,
 		edited[e.Addr] = true
 		ops = append(ops, expect(path, e.From, resource)...)
 		if e.ReadyForRelease {
-			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), spelling[pool.ReadyForRelease]})
+			ops = append(ops, operation{"test", releaseIPsPath + "/" + e.Addr.String(), pool.ReadyForRelease})
 		}
 		if e.Unlisted && n.HasUsed {
 			ops = append(ops, operation{"test", usedPath + "/" + e.Addr.String(), nil})
@@ -82,11 +82,7 @@ func encode(n pool.NodePool, podCIDRs []string, edits []pool.EntryChange, whole,
 			ops = append(ops, operation{"remove", path, nil})
 		}
 	}
-	data, err := json.Marshal(ops)
-	if err != nil {
-		return nil, fmt.Errorf("encode the patch of CiliumNode %s: %w", n.Name, err)
-	}
-	return data, nil
+	return ops
 }
 
 // expect returns the operations that test that an entry is unchanged. The fields of an entry with an owner are tested one by
@@ -106,10 +102,10 @@ func expect(path string, e *pool.Entry, resource string) []operation {
 	return ops
 }
 
-// nullable returns the value that a test has to require for a list: null if it is missing.
-func nullable(list []string) any {
-	if list == nil {
+// nullable returns the value that a test has to require of a field: null if it is missing.
+func nullable(value any, missing bool) any {
+	if missing {
 		return nil
 	}
-	return list
+	return value
 }

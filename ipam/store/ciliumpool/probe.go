@@ -5,14 +5,11 @@ package ciliumpool
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
 
-	ipamoption "github.com/cilium/cilium/pkg/ipam/option"
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -24,17 +21,23 @@ const probeOwner = "fixedip.io/agent-barrier"
 // agent answers by removing it (see package agentview). Probes of earlier questions that n still lists are removed by
 // the same patch. The agent must have reported before (n.HasUsed).
 //
-// ErrChanged, ErrGone and ErrRefused mean that nothing was written; after any other error the probe may stand.
+// The patch has two keys. The one in release-ips, an address that is released and not in the pool, makes the agent write
+// its status (Cilium fact 24). The one in used disappears with that write, since the agent builds used from its allocators,
+// and also if a change of the node's labels has made the agent forget what it was about to do about the first key.
+//
+// ErrChanged, ErrGone and ErrRefused mean that nothing was written; after any other error the probe may exist.
 func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
-	data, err := encodeProbe(n, probe)
-	if err != nil {
-		return pool.NodePool{}, err
+	ops := statusOperations(n)
+	for _, old := range n.Probes {
+		path := usedPath + "/" + old.String()
+		ops = append(ops, operation{"test", path + "/owner", probeOwner}, operation{"remove", path, nil})
 	}
-	after, err := p.send(ctx, n, data, func(ctx context.Context, obj client.Object, patch client.Patch) error {
-		return p.api.Status().Patch(ctx, obj, patch)
-	})
+	ops = append(ops,
+		operation{"add", releaseIPsPath + "/" + probe.String(), pool.Released},
+		operation{"add", usedPath + "/" + probe.String(), ipamtypes.AllocationIP{Owner: probeOwner}})
+	after, err := p.patch(ctx, n, ops, true)
 	if err == nil && !slices.Contains(after.Probes, probe) {
-		// A probe that does not stand would look like one that is answered.
+		// A probe that was not stored would look like one that is answered.
 		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for a webhook or policy that changes the status of CiliumNodes", n.Name, probe)
 	}
 	return after, err
@@ -44,7 +47,7 @@ func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (po
 func (w *Writer) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	w.spend(n.Name)
+	w.RateLimit.Spend(n.Name)
 	after, err := w.pools.Ask(ctx, n, probe)
 	w.observe(1, err)
 	return after, err
@@ -55,29 +58,4 @@ func (w *Writer) Get(ctx context.Context, node string) (pool.NodePool, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return w.pools.Get(ctx, node)
-}
-
-// encodeProbe makes the patch for a probe. It has two keys. The one in release-ips, an address that is released and
-// not in the pool, makes the agent write its status (Cilium fact 24). The one in used disappears with that write, since
-// the agent builds used from its allocators, and also if a change of the node's labels has made the agent forget what
-// it was about to do about the first key.
-func encodeProbe(n pool.NodePool, probe netip.Addr) ([]byte, error) {
-	ops := []operation{{"test", "/metadata/uid", n.UID}}
-	if !n.HasHandshakes {
-		ops = append(ops,
-			operation{"test", releaseIPsPath, nil},
-			operation{"add", releaseIPsPath, map[string]ipamtypes.IPReleaseStatus{}})
-	}
-	for _, old := range n.Probes {
-		path := usedPath + "/" + old.String()
-		ops = append(ops, operation{"test", path + "/owner", probeOwner}, operation{"remove", path, nil})
-	}
-	ops = append(ops,
-		operation{"add", releaseIPsPath + "/" + probe.String(), ipamoption.IPAMReleased},
-		operation{"add", usedPath + "/" + probe.String(), ipamtypes.AllocationIP{Owner: probeOwner}})
-	data, err := json.Marshal(ops)
-	if err != nil {
-		return nil, fmt.Errorf("encode the probe for CiliumNode %s: %w", n.Name, err)
-	}
-	return data, nil
 }

@@ -16,7 +16,7 @@ import (
 // allows may be made at once and the other half is spread, so that no minute ever has more than it allows. Requests that
 // wait are written together.
 //
-// Urgent requests do not wait, but count.
+// Urgent requests do not wait, but count. A nil RateLimiter limits nothing.
 type RateLimiter struct {
 	clock     clock.Clock
 	perMinute int
@@ -33,6 +33,9 @@ func NewRateLimiter(c clock.Clock, perMinute int) *RateLimiter {
 
 // Wait returns how long the next write for the node has to wait.
 func (p *RateLimiter) Wait(node string) time.Duration {
+	if p == nil {
+		return 0
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, ok := p.nodes[node]
@@ -51,6 +54,9 @@ func (p *RateLimiter) Wait(node string) time.Duration {
 
 // Spend counts one write.
 func (p *RateLimiter) Spend(node string) {
+	if p == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l, ok := p.nodes[node]
@@ -63,17 +69,9 @@ func (p *RateLimiter) Spend(node string) {
 	l.ReserveN(p.clock.Now(), 1)
 }
 
-// LimitRate sets the rate limit of the writes. Call it before the first Write.
-func (w *Writer) LimitRate(p *RateLimiter) { w.pace = p }
-
 // Delay returns how long a request for the node would wait because of the rate limit. A controller can requeue instead of
 // blocking a worker.
-func (w *Writer) Delay(node string) time.Duration {
-	if w.pace == nil {
-		return 0
-	}
-	return w.pace.Wait(node)
-}
+func (w *Writer) Delay(node string) time.Duration { return w.RateLimit.Wait(node) }
 
 // dwell returns when the next write for the node may be made: after its delay, when an urgent request arrives, or when the
 // context ends. waited reports whether it blocked.
@@ -87,7 +85,7 @@ func (w *Writer) dwell(node string) (waited bool) {
 			return waited
 		}
 		waited = true
-		t := w.pace.clock.NewTimer(d)
+		t := w.RateLimit.clock.NewTimer(d)
 		select {
 		case <-t.C():
 		case <-urgent:
@@ -97,11 +95,5 @@ func (w *Writer) dwell(node string) (waited bool) {
 			t.Stop()
 			return waited
 		}
-	}
-}
-
-func (w *Writer) spend(node string) {
-	if w.pace != nil {
-		w.pace.Spend(node)
 	}
 }

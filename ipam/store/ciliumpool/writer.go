@@ -47,18 +47,22 @@ type WriteRequest struct {
 // one patch of a node is in flight: the API server retries conflicting patches itself, so that a burst of them makes each
 // one slow, and every agent receives every write. A request that can't be fulfilled does not fail the others of its patch.
 type Writer struct {
+	// RateLimit limits the rate of writes to each node; nil: there is no limit. Set this and the next two before the first
+	// Write.
+	RateLimit *RateLimiter
+	// OnPatch is called after each patch that was applied, and each that was refused because something that it relied on
+	// had changed (conflict), with the number of requests that it fulfils. It must not block.
+	OnPatch func(requests int, conflict bool)
+	// OnPool is called with the pool as the API server returned it for each patch and each read, before the requests of
+	// that patch are answered: for Ledger.ObserveWrite. A read shows a write whose answer was lost.
+	OnPool func(pool.NodePool)
+
 	ctx   context.Context
 	pools *Client
 	// known returns the pool of a node from the cache: it saves a read.
 	known func(node string) (pool.NodePool, bool)
 	// retry is the pause between tries.
 	retry wait.Backoff
-	// observer counts every patch; nil: there is none.
-	observer Observer
-	// pace limits the rate of writes to each node; nil: there is no limit.
-	pace *RateLimiter
-	// onWrite is called with the answer of every patch and read; nil: it is not.
-	onWrite func(pool.NodePool)
 
 	mu sync.Mutex
 	// queues have the requests that wait for the patch of their node. Key: the node. A key exists exactly while a goroutine
@@ -94,24 +98,25 @@ type queued struct {
 // NewWriter returns a Writer that works until ctx ends.
 func NewWriter(ctx context.Context, pools *Client, known func(node string) (pool.NodePool, bool)) *Writer {
 	return &Writer{
-		ctx:    ctx,
-		pools:  pools,
-		known:  known,
-		retry:  wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: writeTries},
-		queues: map[string]*queue{},
-
+		ctx:     ctx,
+		pools:   pools,
+		known:   known,
+		retry:   wait.Backoff{Duration: 50 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: writeTries},
+		queues:  map[string]*queue{},
 		written: map[string]pool.NodePool{},
 	}
 }
 
-// OnWrite sets a function that is called with the pool as the API server returned it for each patch and each read,
-// before the requests of that patch are answered: for Ledger.ObserveWrite. A read shows a write whose answer was lost.
-// Call OnWrite before the first Write.
-func (w *Writer) OnWrite(f func(n pool.NodePool)) { w.onWrite = f }
-
 func (w *Writer) wrote(n pool.NodePool) {
-	if w.onWrite != nil {
-		w.onWrite(n)
+	if w.OnPool != nil {
+		w.OnPool(n)
+	}
+}
+
+// observe calls OnPatch. A patch that may or may not have been applied is not counted.
+func (w *Writer) observe(requests int, err error) {
+	if conflict := errors.Is(err, ErrChanged); w.OnPatch != nil && (err == nil || conflict) {
+		w.OnPatch(requests, conflict)
 	}
 }
 
@@ -243,12 +248,9 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 	}
 	open, edits := decide(n, batch)
 	if len(edits) > 0 || slices.ContainsFunc(open, func(q *queued) bool { return q.StripManagedFields && n.Tracked }) {
-		edit := w.pools.Edit
-		if slices.ContainsFunc(open, func(q *queued) bool { return q.RequireUnchangedSpec }) {
-			edit = w.pools.EditWhole
-		}
-		w.spend(node)
-		after, err := edit(ctx, n, edits)
+		whole := slices.ContainsFunc(open, func(q *queued) bool { return q.RequireUnchangedSpec })
+		w.RateLimit.Spend(node)
+		after, err := w.pools.Edit(ctx, n, edits, whole)
 		w.observe(len(open), err)
 		if err != nil {
 			return open, after, err
@@ -256,29 +258,22 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 		w.wrote(after)
 		n = after
 	}
-	marks := markAll(n, open)
+	var marks []pool.HandshakeChange
+	for _, q := range open {
+		if q.Marks != nil {
+			// Each is decided from the node with those of the others applied.
+			marks = append(marks, q.Marks(n.WithHandshakes(marks))...)
+		}
+	}
 	if len(marks) == 0 {
 		return open, n, nil
 	}
-	w.spend(node)
+	w.RateLimit.Spend(node)
 	after, err := w.pools.ChangeHandshakes(ctx, n, marks)
 	if err == nil {
 		w.wrote(after)
 	}
 	return open, after, err
-}
-
-// markAll returns the marks of all requests, each decided from the node with those of the others applied.
-func markAll(n pool.NodePool, open []*queued) (marks []pool.HandshakeChange) {
-	for _, q := range open {
-		if q.Marks == nil {
-			continue
-		}
-		wanted := q.Marks(n)
-		n = n.WithHandshakes(wanted)
-		marks = append(marks, wanted...)
-	}
-	return marks
 }
 
 // decide calls Decide of each request in turn, with the edits of those before it applied, and answers those that are
@@ -305,10 +300,8 @@ func answer(batch []*queued, err error) {
 
 // pause waits for d or the end of ctx, and reports whether it was d.
 func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-ctx.Done():
 		return false

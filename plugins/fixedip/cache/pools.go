@@ -18,13 +18,11 @@ type Pools struct {
 	writer *ciliumpool.Writer
 }
 
-var _ ciliumpool.Observer = metrics.PoolWrites{}
-
 // NewPools returns Pools that work until ctx ends, and keep the ledger of a Cache up to date.
 func NewPools(ctx context.Context, api *ciliumpool.Client, c *Cache) *Pools {
 	p := &Pools{api: api, writer: ciliumpool.NewWriter(ctx, api, c.Ledger.Node)}
-	p.writer.Observe(metrics.PoolWrites{})
-	p.writer.OnWrite(func(n pool.NodePool) { c.PoolChanged(n.Name, c.Ledger.ObserveWrite(n)) })
+	p.writer.OnPatch = metrics.PoolWrite
+	p.writer.OnPool = func(n pool.NodePool) { c.PoolChanged(n.Name, c.Ledger.ObserveWrite(n)) }
 	return p
 }
 

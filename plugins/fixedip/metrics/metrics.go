@@ -141,11 +141,11 @@ func Cycle(narrowed bool) {
 // Woken counts a pod that was put back into the scheduling queue.
 func Woken(c Cause) { wakeups.WithLabelValues(string(c)).Inc() }
 
-// PoolWrites is a ciliumpool.Observer that counts the patches of the pool writer.
-type PoolWrites struct{}
-
-// Wrote counts a patch that was applied.
-func (PoolWrites) Wrote(requests int) { batchSize.Observe(float64(requests)) }
-
-// Conflicted counts a patch that was refused.
-func (PoolWrites) Conflicted() { conflicts.Inc() }
+// PoolWrite counts a patch of the pool writer: it was applied, or refused because of a conflict.
+func PoolWrite(requests int, conflict bool) {
+	if conflict {
+		conflicts.Inc()
+		return
+	}
+	batchSize.Observe(float64(requests))
+}

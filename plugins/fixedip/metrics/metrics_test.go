@@ -40,9 +40,9 @@ func TestMetrics(t *testing.T) {
 	Cycle(true)
 	Cycle(true)
 	Cycle(false)
-	PoolWrites{}.Wrote(1)
-	PoolWrites{}.Wrote(7)
-	PoolWrites{}.Conflicted()
+	PoolWrite(1, false)
+	PoolWrite(7, false)
+	PoolWrite(1, true)
 
 	want := `
 # HELP fixedip_cache_entries [ALPHA] Pool entries, of all nodes, that name a pod as their owner.

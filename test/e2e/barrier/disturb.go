@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -168,5 +169,9 @@ func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 		pause(ctx, a.some())
 	}
 	impossible = time.Now()
-	return impossible, errors.Join(err, a.patchSpec(ctx, map[string]any{"pool": ciliumpool.EncodeEntries(n.Entries)}))
+	entries := ipamtypes.AllocationMap{}
+	for addr, e := range n.Entries {
+		entries[addr.String()] = ciliumpool.EncodeEntry(e)
+	}
+	return impossible, errors.Join(err, a.patchSpec(ctx, map[string]any{"pool": entries}))
 }

@@ -142,7 +142,7 @@ func (a *attempt) edit(ctx context.Context, change func(pool.NodePool, netip.Add
 		for _, addr := range a.withheld {
 			edits = append(edits, change(n, addr))
 		}
-		if _, err = a.pools.Edit(ctx, n, edits); !errors.Is(err, ciliumpool.ErrChanged) {
+		if _, err = a.pools.Edit(ctx, n, edits, false); !errors.Is(err, ciliumpool.ErrChanged) {
 			return err
 		}
 	}

@@ -211,7 +211,7 @@ func edit(t *testing.T, pools *ciliumpool.Client, a netip.Addr, to pool.Entry) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err = pools.Edit(t.Context(), n, []pool.EntryChange{n.Set(a, to)}); err == nil {
+		if _, err = pools.Edit(t.Context(), n, []pool.EntryChange{n.Set(a, to)}, false); err == nil {
 			return
 		} else if !errors.Is(err, ciliumpool.ErrChanged) {
 			t.Fatal(err)

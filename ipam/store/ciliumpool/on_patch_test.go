@@ -19,23 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// told is an Observer that writes down what it was told.
-type told struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (o *told) Wrote(requests int) { o.add(fmt.Sprintf("wrote %d", requests)) }
-func (o *told) Conflicted()        { o.add("conflicted") }
-
-func (o *told) add(line string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.lines = append(o.lines, line)
-}
-
-// Each patch whose end is known is told of once, with what it carried.
-func TestObserver(t *testing.T) {
+// OnPatch is called once for each patch whose end is known, with the number of its requests.
+func TestOnPatch(t *testing.T) {
 	dynamic := ipamtypes.AllocationMap{"10.0.1.1": {}}
 	for name, c := range map[string]struct {
 		// pool is what the API server has; the writer believes that it is dynamic.
@@ -71,8 +56,17 @@ func TestObserver(t *testing.T) {
 				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) {
 					return FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.Pool = dynamic })), true
 				})
-				observer := &told{}
-				w.Observe(observer)
+				var mu sync.Mutex
+				var lines []string
+				w.OnPatch = func(requests int, conflict bool) {
+					mu.Lock()
+					defer mu.Unlock()
+					if conflict {
+						lines = append(lines, "conflicted")
+					} else {
+						lines = append(lines, fmt.Sprintf("wrote %d", requests))
+					}
+				}
 				var requests sync.WaitGroup
 				for i := range c.pods {
 					requests.Go(func() {
@@ -88,8 +82,8 @@ func TestObserver(t *testing.T) {
 				requests.Wait()
 				cancel()
 				w.Wait()
-				if !slices.Equal(observer.lines, c.want) {
-					t.Errorf("told %q, want %q", observer.lines, c.want)
+				if !slices.Equal(lines, c.want) {
+					t.Errorf("reported %q, want %q", lines, c.want)
 				}
 			})
 		})
