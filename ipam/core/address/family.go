@@ -76,6 +76,17 @@ func Parse(s string) (netip.Addr, error) {
 	return a, nil
 }
 
+// ParseAll parses addresses in canonical form. Other texts are left out.
+func ParseAll(texts []string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, s := range texts {
+		if a, err := Parse(s); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
 // Join returns addresses as text for messages, such as "10.240.1.10, fd00:240::1:a".
 func Join(addrs []netip.Addr) string {
 	return strings.Join(Strings(addrs), ", ")

@@ -13,6 +13,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/watch"
 )
 
 func TestPhases(t *testing.T) {
@@ -47,8 +48,8 @@ func TestPhases(t *testing.T) {
 			t.Errorf("%s (-want +got): %s", step.name, diff)
 		}
 	}
-	// As an informer tells of a deletion that it did not see.
-	p.gone(toolscache.DeletedFinalStateUnknown{Obj: in(v1alpha1.PhaseInUse)})
+	// An informer reports a deletion that it missed in this form.
+	watch.Handler(p.change).OnDelete(toolscache.DeletedFinalStateUnknown{Obj: in(v1alpha1.PhaseInUse)})
 	if got := p.Counts()[v1alpha1.PhaseInUse]; got != 0 {
 		t.Errorf("%d are in use after the last was missed, want 0", got)
 	}

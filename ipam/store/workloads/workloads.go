@@ -23,6 +23,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/store/watch"
 )
 
 // ErrUnknown means that the workloads of a kind have not been listed yet, or that the kind is not configured.
@@ -44,15 +45,13 @@ type Store struct {
 	mu sync.RWMutex
 	// watches contains the started watches, which are never removed. Key: the kind.
 	watches map[schema.GroupKind]watched
-	// told are called for each change; before or after is nil if there was or is no workload.
-	told []func(before, after *identity.Workload)
+	// handlers are called for each change; before or after is nil if there was or is no workload.
+	handlers []func(before, after *identity.Workload)
 }
 
 type watched struct {
-	// resource is empty if the informer is run by another component.
-	resource schema.GroupVersionResource
-	indexer  toolscache.Indexer
-	synced   toolscache.InformerSynced
+	indexer toolscache.Indexer
+	synced  toolscache.InformerSynced
 }
 
 // New returns a Store of the given kinds. The client reads workloads; the mapper maps kinds to resources, and may
@@ -63,11 +62,20 @@ func New(client dynamic.Interface, mapper meta.RESTMapper, kinds ...schema.Group
 
 // AddHandler registers a function that is called for each change of a workload, after the Store has it. Call it before
 // Start and UseInformer.
-func (s *Store) AddHandler(f func(before, after *identity.Workload)) { s.told = append(s.told, f) }
+func (s *Store) AddHandler(f func(before, after *identity.Workload)) {
+	s.handlers = append(s.handlers, f)
+}
 
 // UseInformer makes the Store use an informer that another component runs for a kind. Call it before Start.
 func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndexInformer) error {
-	return s.follow(gk, schema.GroupVersionResource{}, informer)
+	registration, err := informer.AddEventHandler(watch.Handler(s.notify))
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", gk, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches[gk] = watched{indexer: informer.GetIndexer(), synced: registration.HasSynced}
+	return nil
 }
 
 // Start watches workloads until ctx ends. It is a runnable of a manager, on every replica.
@@ -75,9 +83,9 @@ func (s *Store) Start(ctx context.Context) error {
 	var watches sync.WaitGroup
 	for _, gk := range s.kinds {
 		s.mu.RLock()
-		_, lent := s.watches[gk]
+		_, used := s.watches[gk]
 		s.mu.RUnlock()
-		if !lent {
+		if !used {
 			watches.Go(func() { s.watch(ctx, gk) })
 		}
 	}
@@ -106,7 +114,7 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	}
 	informer := dynamicinformer.NewFilteredDynamicInformer(s.client, mapping.Resource, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer()
 	err = informer.SetTransform(func(obj any) (any, error) { return decode(obj) })
-	if err = errors.Join(err, s.follow(gk, mapping.Resource, informer)); err != nil {
+	if err = errors.Join(err, s.UseInformer(gk, informer)); err != nil {
 		// Both fail only if the informer runs already.
 		utilruntime.HandleErrorWithContext(ctx, err, "Workloads cannot be watched", "kind", gk)
 		return
@@ -115,63 +123,43 @@ func (s *Store) watch(ctx context.Context, gk schema.GroupKind) {
 	informer.RunWithContext(ctx)
 }
 
-// follow uses the objects of an informer as the workloads of a kind.
-func (s *Store) follow(gk schema.GroupKind, resource schema.GroupVersionResource, informer toolscache.SharedIndexInformer) error {
-	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { s.tell(nil, obj) },
-		UpdateFunc: s.tell,
-		DeleteFunc: func(obj any) {
-			if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
-			s.tell(obj, nil)
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watch %s: %w", gk, err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.watches[gk] = watched{resource: resource, indexer: informer.GetIndexer(), synced: registration.HasSynced}
-	return nil
-}
-
-func (s *Store) tell(before, after any) {
-	var b, a *identity.Workload
-	if o, err := decode(before); before != nil && err == nil {
-		b = &o.workload
-	}
-	if o, err := decode(after); after != nil && err == nil {
-		a = &o.workload
-	}
+func (s *Store) notify(before, after any) {
+	b, a := workloadOf(before), workloadOf(after)
 	if b != nil && a != nil && reflect.DeepEqual(*b, *a) {
 		return
 	}
-	for _, f := range s.told {
+	for _, f := range s.handlers {
 		f(b, a)
 	}
 }
 
+// workloadOf returns the workload of an object of an informer; nil if there is none.
+func workloadOf(obj any) *identity.Workload {
+	if o, err := decode(obj); err == nil {
+		return &o.workload
+	}
+	return nil
+}
+
 // find returns a workload. An object that has been seen counts before all have been listed, so that event handlers
 // find it.
-func (s *Store) find(gk schema.GroupKind, namespace, name string) (*seen, watched, error) {
+func (s *Store) find(gk schema.GroupKind, namespace, name string) (*seen, error) {
 	s.mu.RLock()
 	w, ok := s.watches[gk]
 	s.mu.RUnlock()
 	if !ok {
-		return nil, w, fmt.Errorf("%s %s/%s: %w", gk, namespace, name, ErrUnknown)
+		return nil, fmt.Errorf("%s %s/%s: %w", gk, namespace, name, ErrUnknown)
 	}
 	obj, exists, err := w.indexer.GetByKey(namespace + "/" + name)
 	switch {
 	case err != nil:
-		return nil, w, err
+		return nil, err
 	case exists:
-		o, err := decode(obj)
-		return o, w, err
+		return decode(obj)
 	case !w.synced():
-		return nil, w, fmt.Errorf("%s %s/%s: %w", gk, namespace, name, ErrUnknown)
+		return nil, fmt.Errorf("%s %s/%s: %w", gk, namespace, name, ErrUnknown)
 	}
-	return nil, w, nil
+	return nil, nil
 }
 
 // Synced reports whether all workloads of a kind that existed at the start have been seen.
@@ -184,7 +172,7 @@ func (s *Store) Synced(gk schema.GroupKind) bool {
 
 // Get returns a workload from its informer, or nil if there is none. It returns ErrUnknown if that is not known.
 func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-	o, _, err := s.find(gk, namespace, name)
+	o, err := s.find(gk, namespace, name)
 	if err != nil || o == nil {
 		return nil, err
 	}
@@ -194,19 +182,14 @@ func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Work
 // Live returns a workload as the API server has it, or nil if the API server says that this object does not exist.
 // It returns ErrUnknown if the kind is not watched yet, or if the API server does not serve the resource.
 func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-	_, w, err := s.find(gk, namespace, name)
-	if err != nil {
+	if _, err := s.find(gk, namespace, name); err != nil {
 		return nil, err
 	}
-	resource := w.resource
-	if resource.Empty() {
-		mapping, err := s.mapper.RESTMapping(gk)
-		if err != nil {
-			return nil, fmt.Errorf("find the resource of %s: %w", gk, err)
-		}
-		resource = mapping.Resource
+	mapping, err := s.mapper.RESTMapping(gk)
+	if err != nil {
+		return nil, fmt.Errorf("find the resource of %s: %w", gk, err)
 	}
-	obj, err := s.client.Resource(resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	obj, err := s.client.Resource(mapping.Resource).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) && apierrors.IsNotFound(err):
 		// The API server has no such resource: the version is no longer served, or the CRD was deleted.
@@ -221,7 +204,7 @@ func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name s
 
 // Controller returns the controller of a controller of pods; it is an identity.Controllers.
 func (s *Store) Controller(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
-	o, _, err := s.find(schema.FromAPIVersionAndKind(of.APIVersion, of.Kind).GroupKind(), namespace, of.Name)
+	o, err := s.find(schema.FromAPIVersionAndKind(of.APIVersion, of.Kind).GroupKind(), namespace, of.Name)
 	if err != nil || o == nil || o.UID != of.UID {
 		return nil, false
 	}
