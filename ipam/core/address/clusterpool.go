@@ -32,18 +32,6 @@ func (p ClusterPool) Validate() error {
 	return nil
 }
 
-// Overlap returns two CIDRs that overlap, if there are any.
-func Overlap(cidrs []netip.Prefix) (a, b netip.Prefix, found bool) {
-	for i, a := range cidrs {
-		for _, b := range cidrs[i+1:] {
-			if a.Overlaps(b) {
-				return a, b, true
-			}
-		}
-	}
-	return netip.Prefix{}, netip.Prefix{}, false
-}
-
 // Union returns the set of all addresses of the prefixes, which may overlap and be of both families. A lookup in the set
 // is a binary search.
 func Union(prefixes []netip.Prefix) *netipx.IPSet {

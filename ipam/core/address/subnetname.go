@@ -4,14 +4,13 @@
 package address
 
 import (
-	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
 )
 
 // SubnetName returns the name of the API object of a subnet: its four bytes or eight groups and its prefix length,
-// separated by dashes. No two subnets share a name, and none has two.
+// separated by dashes. No two subnets share a name.
 func SubnetName(p netip.Prefix) string {
 	p = p.Masked()
 	var parts []string
@@ -26,21 +25,4 @@ func SubnetName(p netip.Prefix) string {
 		}
 	}
 	return strings.Join(append(parts, strconv.Itoa(p.Bits())), "-")
-}
-
-// ParseSubnetName returns the subnet of a name that SubnetName returned, and an error for every other name.
-func ParseSubnetName(name string) (netip.Prefix, error) {
-	parts := strings.Split(name, "-")
-	text := ""
-	switch len(parts) {
-	case 5:
-		text = strings.Join(parts[:4], ".") + "/" + parts[4]
-	case 9:
-		text = strings.Join(parts[:8], ":") + "/" + parts[8]
-	}
-	p, err := netip.ParsePrefix(text)
-	if err != nil || SubnetName(p) != name {
-		return netip.Prefix{}, fmt.Errorf("%q is not the name of a subnet, such as 10-240-1-0-24 or fd00-240-0-0-0-0-0-0-64", name)
-	}
-	return p, nil
 }

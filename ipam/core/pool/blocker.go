@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -74,50 +75,36 @@ func (b *Blocker) Is(target error) bool { return target == ErrTaken }
 
 // Error says what is wrong, on which object.
 func (b *Blocker) Error() string {
-	ip := fmt.Sprintf("IP %s", b.Addr)
-	on := fmt.Sprintf("IP %s on node %s", b.Addr, b.Node)
-	switch b.Reason {
-	case SubnetNotFound:
-		if b.Node == "" {
-			return ip + " is in no node's subnet"
-		}
-		return fmt.Sprintf("%s is not in the subnets of node %s (%s)", ip, b.Node, JoinSubnets(b.Subnets))
-	case SubnetOverlap:
-		return fmt.Sprintf("%s is in the subnets of two nodes, %s and %s", ip, b.Node, b.Who)
-	case SubnetEdge:
-		return fmt.Sprintf("%s is the first or last address of a subnet of node %s, which no pod can have", ip, b.Node)
-	case DynamicEntry:
-		return on + " is a dynamic entry, which any pod may be using"
-	case OwnedByPod:
-		return fmt.Sprintf("%s belongs to %s", on, b.pod())
-	case OnOtherNode:
-		return fmt.Sprintf("%s belongs to %s and has moved to another node", on, b.pod())
-	case Moving:
-		return fmt.Sprintf("%s has left for node %s, whose pool does not have it yet", on, b.Who)
-	case ReservedByNode:
-		return fmt.Sprintf("%s is reserved for %q", on, b.Who)
-	case CoolingDown:
-		if b.Since == 0 {
-			return on + " is cooling down after its release"
-		}
-		return fmt.Sprintf("%s is cooling down after its release at %s", on, time.Unix(b.Since, 0).UTC().Format(time.RFC3339))
-	case InUseByPod:
-		return fmt.Sprintf("%s is still in use by %s", on, b.pod())
-	case Releasing:
-		return on + " is being taken out of the pool"
-	case ClaimInFlight:
-		return fmt.Sprintf("%s is being claimed for %s", on, b.pod())
-	case ReservedByOtherFixedIP:
-		if RedactOwner(b.Who, b.Asks) != b.Who {
-			return ip + " is reserved by a FixedIP of another namespace"
-		}
-		return fmt.Sprintf("%s is reserved by FixedIP %s", ip, b.Who)
-	case AddressesOnDifferentNodes:
-		return fmt.Sprintf("%s is in a subnet of node %s, and another address of the same FixedIP in one of node %s: no pod can have both", ip, b.Node, b.Who)
-	case OtherAddressAllocated:
-		return fmt.Sprintf("pod %s already has IP %s on node %s, and can't have IP %s there as well", b.Asks, b.Who, b.Node, b.Addr)
+	text := problems[b.Reason]
+	switch {
+	case b.Reason == SubnetNotFound && b.Node == "":
+		text = "{ip} is in no node's subnet"
+	case b.Reason == CoolingDown && b.Since != 0:
+		text += " at " + time.Unix(b.Since, 0).UTC().Format(time.RFC3339)
+	case b.Reason == ReservedByOtherFixedIP && RedactOwner(b.Who, b.Asks) != b.Who:
+		text = "{ip} is reserved by a FixedIP of another namespace"
 	}
-	return fmt.Sprintf("%s is not available: %s", on, b.Reason)
+	return strings.NewReplacer("{ip}", "IP "+b.Addr.String(), "{node}", b.Node, "{subnets}", JoinSubnets(b.Subnets),
+		"{who}", b.Who, "{quoted}", strconv.Quote(b.Who), "{pod}", b.pod(), "{asker}", b.Asks).Replace(text)
+}
+
+// problems says what is wrong, by Reason.
+var problems = map[Reason]string{
+	SubnetNotFound:            "{ip} is not in the subnets of node {node} ({subnets})",
+	SubnetOverlap:             "{ip} is in the subnets of two nodes, {node} and {who}",
+	SubnetEdge:                "{ip} is the first or last address of a subnet of node {node}, which no pod can have",
+	DynamicEntry:              "{ip} on node {node} is a dynamic entry, which any pod may be using",
+	OwnedByPod:                "{ip} on node {node} belongs to {pod}",
+	OnOtherNode:               "{ip} on node {node} belongs to {pod} and has moved to another node",
+	Moving:                    "{ip} on node {node} has left for node {who}, whose pool does not have it yet",
+	ReservedByNode:            "{ip} on node {node} is reserved for {quoted}",
+	CoolingDown:               "{ip} on node {node} is cooling down after its release",
+	InUseByPod:                "{ip} on node {node} is still in use by {pod}",
+	Releasing:                 "{ip} on node {node} is being taken out of the pool",
+	ClaimInFlight:             "{ip} on node {node} is being claimed for {pod}",
+	ReservedByOtherFixedIP:    "{ip} is reserved by FixedIP {who}",
+	AddressesOnDifferentNodes: "{ip} is in a subnet of node {node}, and another address of the same FixedIP in one of node {who}: no pod can have both",
+	OtherAddressAllocated:     "pod {asker} already has IP {who} on node {node}, and can't have {ip} there as well",
 }
 
 // help says what happens next and what helps, by Reason.
@@ -199,11 +186,7 @@ func (e Entry) Blocker(n string, a netip.Addr, owner string) *Blocker {
 // Blocker returns why the pod owner can't have an address in this pool; nil if it can, or has it already. replaces says
 // which entries the caller may replace; nil: none.
 func (n NodePool) Blocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
-	e, exists := n.Entries[a]
-	if exists && e.OwnedBy(owner) {
-		return nil
-	}
-	if !n.Home(a) {
+	if !n.Home(a) && !n.Entries[a].OwnedBy(owner) {
 		return &Blocker{Addr: a, Node: n.Name, Reason: SubnetNotFound, Asks: owner, Subnets: n.Subnets}
 	}
 	return n.entryBlocker(a, owner, replaces)
@@ -212,7 +195,7 @@ func (n NodePool) Blocker(a netip.Addr, owner string, replaces func(Entry) bool)
 // entryBlocker is Blocker without regard to the subnets of the node.
 func (n NodePool) entryBlocker(a netip.Addr, owner string, replaces func(Entry) bool) *Blocker {
 	e, exists := n.Entries[a]
-	if exists && e.OwnedBy(owner) {
+	if e.OwnedBy(owner) {
 		return nil
 	}
 	if exists && (replaces == nil || !replaces(e)) {

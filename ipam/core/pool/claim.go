@@ -5,6 +5,7 @@ package pool
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -68,9 +69,7 @@ func (n NodePool) Acknowledge(owner string, addrs []netip.Addr) []EntryChange {
 // With returns the node as it is after the edits, with a map of its own.
 func (n NodePool) With(edits []EntryChange) NodePool {
 	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))
-	for a, e := range n.Entries {
-		entries[a] = e
-	}
+	maps.Copy(entries, n.Entries)
 	for _, e := range edits {
 		if e.To == nil {
 			delete(entries, e.Addr)

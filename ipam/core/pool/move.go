@@ -115,35 +115,23 @@ func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range m.Addrs {
 		now, exists := n.Entries[a]
+		// A pod that had the address here may still run, even if the address cools down: the writer that released it did
+		// not check.
+		had := now.OwnedBy(m.Owner) || now.CoolsDownFrom(m.Owner)
+		if err := m.inUse(n, a); had && err != nil {
+			return nil, err
+		}
 		switch {
-		case now.CoolsDownFrom(m.Owner):
-			// The pod had it here and may still run: the writer that released it did not check.
-			if err := m.inUse(n, a); err != nil {
-				return nil, err
-			}
-			continue
 		case now.Kind == Cooldown:
 			continue
-		case now.OwnedBy(m.Owner):
-			if err := m.inUse(n, a); err != nil {
-				return nil, err
-			}
-			edits = append(edits, m.taken(n.Set(a, CooldownEntry("", at))))
-			continue
-		case exists && now != MoveTargetEntry(m.Owner):
+		case exists && !had && now != MoveTargetEntry(m.Owner):
 			return nil, now.Blocker(n.Name, a, m.Owner)
 		}
-		// The address never was the pod's here, so that the pod can't run with it.
-		edits = append(edits, n.Set(a, CooldownEntry("", at)))
+		edit := n.Set(a, CooldownEntry("", at))
+		edit.Unlisted = had && !m.Down
+		edits = append(edits, edit)
 	}
 	return edits, nil
-}
-
-// taken requires for an edit that takes an address from the pod that had it on From that the agent does not report it
-// before the write, unless the node is down: then the report is an old one.
-func (m Move) taken(e EntryChange) EntryChange {
-	e.Unlisted = !m.Down
-	return e
 }
 
 // CommitAtHome returns the edits at the home. It decides the move. If From is not the home, write them only
@@ -178,7 +166,8 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
-			edit = m.taken(edit)
+			// The agent must not report the address before the write either, unless the node is down: then the report is old.
+			edit.Unlisted = !m.Down
 		}
 		edits = append(edits, edit)
 	}
@@ -227,23 +216,6 @@ func (n NodePool) Carries(owner string, addrs []netip.Addr) *Blocker {
 		}
 	}
 	return nil
-}
-
-// Rollback returns the edits that undo a CommitAtHome or a VacateSource: entries that still are what the edits made them become what they
-// were.
-func (n NodePool) Rollback(made []EntryChange) []EntryChange {
-	var undo []EntryChange
-	for _, e := range made {
-		now, exists := n.Entries[e.Addr]
-		switch {
-		case !exists || e.To == nil || now != *e.To:
-		case e.From == nil:
-			undo = append(undo, EntryChange{Addr: e.Addr, From: &now})
-		default:
-			undo = append(undo, n.Set(e.Addr, *e.From))
-		}
-	}
-	return undo
 }
 
 // FenceTarget returns the edits that put Cooldown entries on a node that an owner's addresses were moved to, whether or not they

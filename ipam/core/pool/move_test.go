@@ -110,7 +110,7 @@ func TestMoveSteps(t *testing.T) {
 			if again, err := c.step(c.move, after); err != nil || len(again) > 0 {
 				t.Errorf("made again: %v, %v", again, err)
 			}
-			if undone := after.With(after.Rollback(edits)); !maps.Equal(undone.Entries, n.With(nil).Entries) {
+			if undone := after.With(after.Undo(edits)); !maps.Equal(undone.Entries, n.With(nil).Entries) {
 				t.Errorf("taken back: %v, want %v", undone.Entries, c.entries)
 			}
 		})

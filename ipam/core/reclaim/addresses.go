@@ -12,6 +12,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
 // boundTo returns the node that a pod is bound to; empty: none, or there is no pod.
@@ -43,7 +44,7 @@ func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok 
 	for _, f := range address.Families {
 		family := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return address.Of(a) != f })
 		if len(family) > 1 {
-			family = slices.DeleteFunc(family, func(a netip.Addr) bool { return !runsWith(pod, a) })
+			family = slices.DeleteFunc(family, func(a netip.Addr) bool { return !podutil.RunsWith(pod, a) })
 			if len(family) != 1 {
 				return nil, false
 			}
@@ -54,15 +55,7 @@ func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok 
 }
 
 // recorded returns the addresses that a FixedIP names.
-func recorded(r *v1alpha1.FixedIP) []netip.Addr {
-	var addrs []netip.Addr
-	for _, ip := range r.Spec.IPs {
-		if a, err := address.Parse(ip); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
-}
+func recorded(r *v1alpha1.FixedIP) []netip.Addr { return address.ParseAll(r.Spec.IPs) }
 
 // containsAll reports whether every one of the given texts is among the addresses.
 func containsAll(addrs []netip.Addr, ips []string) bool {
@@ -72,13 +65,5 @@ func containsAll(addrs []netip.Addr, ips []string) bool {
 // RunsWithout reports whether the pod has reported IPs and none of addrs is among them. A pod without reported IPs may
 // come to have any that its node's pool has for it.
 func RunsWithout(pod *corev1.Pod, addrs []netip.Addr) bool {
-	return pod != nil && len(pod.Status.PodIPs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return runsWith(pod, a) })
-}
-
-func runsWith(pod *corev1.Pod, a netip.Addr) bool {
-	return slices.Contains(pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
-}
-
-func sameSpec(a, b v1alpha1.FixedIPSpec) bool {
-	return slices.Equal(a.IPs, b.IPs) && a.NodeName == b.NodeName && a.Owner == b.Owner && a.PodName == b.PodName && a.Slot == b.Slot && a.Reclaim == b.Reclaim && a.Failover == b.Failover
+	return pod != nil && len(pod.Status.PodIPs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return podutil.RunsWith(pod, a) })
 }

@@ -12,6 +12,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -84,7 +85,7 @@ func ownerOf(s State) string { return pool.OwnerKey(s.Record.Namespace, s.Record
 
 // RunsOn reports whether a pod runs on a node with an address and is not being deleted.
 func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
-	return pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && boundTo(pod) == node && runsWith(pod, a)
+	return pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && boundTo(pod) == node && podutil.RunsWith(pod, a)
 }
 
 // AllocateEntries returns the edits that give a pod its recorded addresses in the pool of their home: all of them, or

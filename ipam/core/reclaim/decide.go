@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -117,7 +118,7 @@ var unrecorded = []rule{
 }
 
 var active = []rule{
-	{"spec", when(func(v *view) bool { return !sameSpec(v.spec, v.Record.Spec) || unmarked(v.Record) }, func(v *view) Action {
+	{"spec", when(func(v *view) bool { return !equality.Semantic.DeepEqual(v.spec, v.Record.Spec) || unmarked(v.Record) }, func(v *view) Action {
 		return Action{Type: UpdateRecord, Spec: v.spec}
 	})},
 	{"expired", func(v *view) (Action, bool) {
@@ -341,15 +342,4 @@ func earliest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// Rules returns the names of all rules, in order.
-func Rules() []string {
-	var names []string
-	for _, rules := range [][]rule{unrecorded, active, deleting, questions} {
-		for _, r := range rules {
-			names = append(names, r.name)
-		}
-	}
-	return names
 }

@@ -32,8 +32,8 @@ func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alph
 		if entry.IsBarePod() {
 			return alone, true
 		}
-		if i := strings.LastIndex(podName, "-"); i > 0 && numbers(podName, podName[:i]) {
-			return statefulSet(podName[:i]), true
+		if name, ok := identity.StatefulSetOf(podName); ok {
+			return statefulSet(name), true
 		}
 		return v1alpha1.OwnerReference{}, false
 	}

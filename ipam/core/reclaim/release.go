@@ -11,6 +11,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
 )
 
 // release returns the next action that removes the identity's entries from every node except keepNode, which may be
@@ -120,7 +121,7 @@ func (v *view) replaced() bool {
 	}
 	for _, ip := range v.Record.Spec.IPs {
 		a, err := address.Parse(ip)
-		if err != nil || slices.Contains(v.held.Addrs, a) || runsWith(v.Pod, a) ||
+		if err != nil || slices.Contains(v.held.Addrs, a) || podutil.RunsWith(v.Pod, a) ||
 			!slices.ContainsFunc(v.held.Addrs, func(other netip.Addr) bool { return address.Of(other) == address.Of(a) }) {
 			return false
 		}

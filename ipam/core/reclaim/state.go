@@ -93,48 +93,44 @@ type ReleaseBlocker struct {
 }
 
 // ActionType is a kind of action.
-type ActionType int
+type ActionType string
 
 // The actions. Each is at most one write.
 const (
-	// Nothing means that wait until the state changes.
-	Nothing ActionType = iota
+	// Nothing means to wait until the state changes.
+	Nothing ActionType = ""
 	// CreateRecord creates the FixedIP of a claim.
-	CreateRecord
+	CreateRecord ActionType = "CreateRecord"
 	// UpdateRecord updates the spec of the FixedIP, and adds the finalizer and the UID annotation.
-	UpdateRecord
+	UpdateRecord ActionType = "UpdateRecord"
 	// UpdateStatus updates the status of the FixedIP.
-	UpdateStatus
+	UpdateStatus ActionType = "UpdateStatus"
 	// Allocate writes the entries of recorded addresses.
-	Allocate
+	Allocate ActionType = "Allocate"
 	// DeleteRecord deletes the FixedIP. Decide from a live state before.
-	DeleteRecord
+	DeleteRecord ActionType = "DeleteRecord"
 	// ReplaceRecord deletes the FixedIP of a pod that got other addresses on another node (Reassign), so that one of
 	// these addresses is created: the addresses of a FixedIP never change. Decide from a live state before.
-	ReplaceRecord
+	ReplaceRecord ActionType = "ReplaceRecord"
 	// ReleaseEntries takes addresses from the identity, move targets too. Decide from a live state before, and confirm
 	// after.
-	ReleaseEntries
+	ReleaseEntries ActionType = "ReleaseEntries"
 	// MarkLeaving marks at home that addresses are about to leave the node that they were moved to.
-	MarkLeaving
+	MarkLeaving ActionType = "MarkLeaving"
 	// FenceTarget marks addresses as released on the node that they were moved to, whether or not they have arrived.
-	FenceTarget
+	FenceTarget ActionType = "FenceTarget"
 	// ReleaseHome puts addresses that are fenced elsewhere into their cooldown at home. Decide from a live state before.
-	ReleaseHome
+	ReleaseHome ActionType = "ReleaseHome"
 	// FinishRecord removes the finalizer: no pool has an entry of the identity any more.
-	FinishRecord
+	FinishRecord ActionType = "FinishRecord"
 	// Acknowledge notes in the entries that the agent knows the owner of the addresses. This and the next two have to
 	// be proved first: see NeedsEvidence.
-	Acknowledge
+	Acknowledge ActionType = "Acknowledge"
 	// Vacate reports that the former pod of a slot has stopped.
-	Vacate
+	Vacate ActionType = "Vacate"
 	// AllowMove reports that the pod may take the addresses to another node.
-	AllowMove
+	AllowMove ActionType = "AllowMove"
 )
-
-func (t ActionType) String() string {
-	return [...]string{"Nothing", "CreateRecord", "UpdateRecord", "UpdateStatus", "Allocate", "DeleteRecord", "ReplaceRecord", "ReleaseEntries", "Depart", "Fence", "ReleaseHome", "FinishRecord", "Acknowledge", "Vacate", "AllowMove"}[t]
-}
 
 // Destroys reports whether the action takes something from the identity, so that it has to be decided from a live
 // state. FinishRecord does not: a FixedIP that is being deleted stays so, and its addresses are released already.

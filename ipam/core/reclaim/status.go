@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,8 +32,7 @@ func (v *view) report(want v1alpha1.FixedIPStatus) Action {
 	if v.Pod != nil && v.node == "" && have.MovableFor == v.Pod.UID {
 		want.MovableFor = have.MovableFor
 	}
-	if have.Phase == want.Phase && have.PodUID == want.PodUID && have.ExpiresAt.Equal(want.ExpiresAt) &&
-		have.VacatedBy == want.VacatedBy && have.MovableFor == want.MovableFor && sameConditions(have.Conditions, want.Conditions) {
+	if equality.Semantic.DeepEqual(have, want) {
 		return Action{}
 	}
 	return Action{Type: UpdateStatus, Status: want}
@@ -42,7 +42,7 @@ func (v *view) report(want v1alpha1.FixedIPStatus) Action {
 func (v *view) afterGap(a Action) Action {
 	due := v.Idle.Add(Gap)
 	if v.Idle.IsZero() || !v.Now.Before(due) || a.Type != UpdateStatus || v.Record.Status.Phase != v1alpha1.PhaseInUse ||
-		!sameConditions(v.Record.Status.Conditions, a.Status.Conditions) {
+		!equality.Semantic.DeepEqual(v.Record.Status.Conditions, a.Status.Conditions) {
 		return a
 	}
 	return Action{At: due}
@@ -50,10 +50,7 @@ func (v *view) afterGap(a Action) Action {
 
 // conditions returns the conditions of the FixedIP as they should be. Those of other controllers stay as they are.
 func (v *view) conditions() []metav1.Condition {
-	var want []metav1.Condition
-	for _, c := range v.Record.Status.Conditions {
-		want = append(want, *c.DeepCopy())
-	}
+	want := slices.Clone(v.Record.Status.Conditions)
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(&want, metav1.Condition{
 			Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: v.Record.Generation,
@@ -108,10 +105,4 @@ func (v *view) ready(conditions []metav1.Condition) (status metav1.ConditionStat
 		}
 	}
 	return metav1.ConditionTrue, "Allocated", "The addresses are reserved for the pod, and no problem is known"
-}
-
-func sameConditions(a, b []metav1.Condition) bool {
-	return slices.EqualFunc(a, b, func(x, y metav1.Condition) bool {
-		return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.Message == y.Message && x.ObservedGeneration == y.ObservedGeneration
-	})
 }

@@ -108,7 +108,7 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 	case err != nil:
 		return fmt.Errorf("read pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	case now.Spec.NodeName == from:
-		if err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Rollback(made), nil }); err != nil {
+		if err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) { return n.Undo(made), nil }); err != nil {
 			return fmt.Errorf("give pod %s/%s, which was bound to node %s meanwhile, its address back: %w", pod.Namespace, pod.Name, from, err)
 		}
 		return fmt.Errorf("pod %s/%s was bound to node %s meanwhile, and has its address back: %w", pod.Namespace, pod.Name, from, pool.ErrTaken)
