@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/peaks"
 	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/targetloadpacking"
 
-	_ "fixedip.io/fixedip/plugins/apis/config/scheme" // FixedIPArgs, likewise
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	schedoptions "k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/utils/ptr"
 	theirs "sigs.k8s.io/scheduler-plugins/apis/config"
 
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -97,7 +98,7 @@ profiles:
 		}
 	}
 	want := map[string]any{
-		"FixedIP": &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait", StrictNodes: "fixedip.io/strict=true",
+		"FixedIP": &ours.FixedIPArgs{IPFamilies: []string{"IPv6"}, ClaimTimeout: &metav1.Duration{Duration: 10 * time.Second}, ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200), Failover: "Wait", StrictNodes: ptr.To("fixedip.io/strict=true"),
 			Workloads: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot, Enabled: identity.ByAnnotation}}},
 		"Coscheduling": &theirs.CoschedulingArgs{PermitWaitingTimeSeconds: 7, PodGroupRejectPercentage: 10},
 	}

@@ -120,8 +120,8 @@ func newProfiles(ctx context.Context, h framework.Handle, args *config.FixedIPAr
 func (s *profiles) sameArgs(args *config.FixedIPArgs) error {
 	var differ []string
 	for name, same := range map[string]bool{
-		"claimQPS":   args.ClaimQPS == s.args.ClaimQPS,
-		"claimBurst": args.ClaimBurst == s.args.ClaimBurst,
+		"claimQPS":   *args.ClaimQPS == *s.args.ClaimQPS,
+		"claimBurst": *args.ClaimBurst == *s.args.ClaimBurst,
 		"workloads":  slices.Equal(identity.NewKinds(args.Workloads...).All(), identity.NewKinds(s.args.Workloads...).All()),
 	} {
 		if !same {

@@ -9,6 +9,7 @@ import (
 
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/plugins/apis/config"
@@ -54,7 +55,7 @@ func TestOrderIsChecked(t *testing.T) {
 // Finding S11. What the profiles share is the same in each, or the scheduler does not start.
 func TestProfilesShareArguments(t *testing.T) {
 	args := func(change ...func(*config.FixedIPArgs)) *config.FixedIPArgs {
-		a := &config.FixedIPArgs{ClaimQPS: 100, ClaimBurst: 200, Failover: "Wait"}
+		a := &config.FixedIPArgs{ClaimQPS: ptr.To[float32](100), ClaimBurst: ptr.To[int32](200), Failover: "Wait"}
 		for _, c := range change {
 			c(a)
 		}
@@ -67,9 +68,9 @@ func TestProfilesShareArguments(t *testing.T) {
 	}{
 		"the same":         {second: args()},
 		"another failover": {second: args(func(a *config.FixedIPArgs) { a.Failover = "Reassign" })},
-		"another claimQPS": {second: args(func(a *config.FixedIPArgs) { a.ClaimQPS = 1 }), want: "FixedIPArgs of two profiles differ in [claimQPS], which the profiles share; write the same values in each"},
+		"another claimQPS": {second: args(func(a *config.FixedIPArgs) { *a.ClaimQPS = 1 }), want: "FixedIPArgs of two profiles differ in [claimQPS], which the profiles share; write the same values in each"},
 		"other workloads, another claimBurst": {second: args(func(a *config.FixedIPArgs) {
-			a.ClaimBurst = 1
+			*a.ClaimBurst = 1
 			a.Workloads = []identity.Kind{{Kind: "Flock"}}
 		}), want: "FixedIPArgs of two profiles differ in [claimBurst workloads], which the profiles share; write the same values in each"},
 	} {

@@ -34,6 +34,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -209,10 +210,10 @@ func (p *player) profile(r row) schedulerconfig.KubeSchedulerProfile {
 	}
 	prof.PluginConfig = append(prof.PluginConfig, schedulerconfig.PluginConfig{Name: fixedip.Name, Args: &config.FixedIPArgs{
 		IPFamilies:   r.families,
-		ClaimTimeout: metav1.Duration{Duration: r.claimTimeout},
-		ClaimQPS:     100,
-		ClaimBurst:   200,
-		StrictNodes:  "fixedip.io/strict=true",
+		ClaimTimeout: &metav1.Duration{Duration: r.claimTimeout},
+		ClaimQPS:     ptr.To[float32](100),
+		ClaimBurst:   ptr.To[int32](200),
+		StrictNodes:  ptr.To("fixedip.io/strict=true"),
 		Failover:     cmp.Or(r.failover, "Wait"),
 
 		AllowAddressMigration: r.movable,

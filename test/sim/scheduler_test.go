@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip"
@@ -85,12 +86,12 @@ func (w *world) startScheduler() *scheduler {
 	}
 	args := &config.FixedIPArgs{
 		IPFamilies:            w.setup.ipFamilies(),
-		ClaimTimeout:          metav1.Duration{Duration: 10 * time.Second},
-		ClaimQPS:              100,
-		ClaimBurst:            200,
+		ClaimTimeout:          &metav1.Duration{Duration: 10 * time.Second},
+		ClaimQPS:              ptr.To[float32](100),
+		ClaimBurst:            ptr.To[int32](200),
 		Failover:              "Wait",
 		AllowAddressMigration: true,
-		StrictNodes:           w.setup.strictArgument(),
+		StrictNodes:           ptr.To(w.setup.strictArgument()),
 		Workloads:             w.setup.workloads(),
 	}
 	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)

@@ -38,9 +38,10 @@ const (
 // Kind is a kind of workload whose pods may have fixed addresses.
 type Kind struct {
 	// APIGroup of the kind; empty for the core group. The version is chosen by the API server.
-	APIGroup, Kind string
-	Identity       Form
-	Enabled        Enabling
+	APIGroup string   `json:"apiGroup,omitempty"`
+	Kind     string   `json:"kind"`
+	Identity Form     `json:"identity"`
+	Enabled  Enabling `json:"enabled,omitempty"`
 }
 
 // GroupKind returns the group and kind.

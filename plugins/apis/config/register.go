@@ -4,18 +4,58 @@
 package config
 
 import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	schedconfigv1 "k8s.io/kube-scheduler/config/v1"
 	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+	schedscheme "k8s.io/kubernetes/pkg/scheduler/apis/config/scheme"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// SchemeGroupVersion is the internal version of the scheduler's configuration group.
-var SchemeGroupVersion = schema.GroupVersion{Group: schedconfig.GroupName, Version: runtime.APIVersionInternal}
+func init() {
+	// The scheme that reads the file already exists. The one that converts plugin arguments is built from the builder
+	// when it is first used.
+	schedconfigv1.SchemeBuilder.Register(addToScheme)
+	utilruntime.Must(addToScheme(schedscheme.Scheme))
+}
 
-var schemeBuilder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-	s.AddKnownTypes(SchemeGroupVersion, &FixedIPArgs{})
+// addToScheme registers FixedIPArgs and its defaults. One Go type is the version of the file and the internal version,
+// so that there is no conversion.
+func addToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(schedconfig.SchemeGroupVersion, &FixedIPArgs{})
+	s.AddKnownTypes(schedconfigv1.SchemeGroupVersion, &FixedIPArgs{})
+	s.AddTypeDefaultingFunc(&FixedIPArgs{}, func(obj any) { setDefaults(obj.(*FixedIPArgs)) })
 	return nil
-})
+}
 
-// AddToScheme registers the internal types.
-var AddToScheme = schemeBuilder.AddToScheme
+// setDefaults sets the defaults of absent fields.
+func setDefaults(args *FixedIPArgs) {
+	setDefault(&args.ClaimTimeout, metav1.Duration{Duration: 10 * time.Second})
+	setDefault(&args.ClaimQPS, 100)
+	setDefault(&args.ClaimBurst, 200)
+	setDefault(&args.StrictNodes, "fixedip.io/strict=true")
+	if args.IPFamilies == nil {
+		args.IPFamilies = []string{address.IPv4.String()}
+	}
+	if args.Failover == "" {
+		args.Failover = string(v1alpha1.Wait)
+	}
+	for i := range args.Workloads {
+		if args.Workloads[i].Enabled == "" {
+			args.Workloads[i].Enabled = identity.ByAnnotation
+		}
+	}
+}
+
+func setDefault[T any](field **T, value T) {
+	if *field == nil {
+		*field = ptr.To(value)
+	}
+}

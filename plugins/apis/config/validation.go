@@ -6,7 +6,9 @@ package config
 import (
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -32,14 +34,14 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 		}
 		seen[f] = true
 	}
-	if d := args.ClaimTimeout.Duration; d <= 0 || d > maxClaimTimeout {
+	if d := ptr.Deref(args.ClaimTimeout, metav1.Duration{}).Duration; d <= 0 || d > maxClaimTimeout {
 		errs = append(errs, field.Invalid(path.Child("claimTimeout"), d.String(), "must be more than 0s and at most "+maxClaimTimeout.String()))
 	}
-	if args.ClaimQPS <= 0 {
-		errs = append(errs, field.Invalid(path.Child("claimQPS"), args.ClaimQPS, "must be more than 0"))
+	if qps := ptr.Deref(args.ClaimQPS, 0); qps <= 0 {
+		errs = append(errs, field.Invalid(path.Child("claimQPS"), qps, "must be more than 0"))
 	}
-	if args.ClaimBurst < 1 {
-		errs = append(errs, field.Invalid(path.Child("claimBurst"), args.ClaimBurst, "must be at least 1"))
+	if burst := ptr.Deref(args.ClaimBurst, 0); burst < 1 {
+		errs = append(errs, field.Invalid(path.Child("claimBurst"), burst, "must be at least 1"))
 	}
 	switch policy, err := identity.ParseFailover(args.Failover); {
 	case err != nil:
@@ -47,9 +49,9 @@ func ValidateFixedIPArgs(path *field.Path, args *FixedIPArgs) field.ErrorList {
 	case policy == v1alpha1.Migrate && !args.AllowAddressMigration:
 		errs = append(errs, field.Invalid(path.Child("failover"), args.Failover, "addresses cannot migrate while allowAddressMigration is false; set it to true if the routing of the cluster carries single addresses"))
 	}
-	if args.StrictNodes != "" {
-		if _, err := identity.ParseLabels(args.StrictNodes); err != nil {
-			errs = append(errs, field.Invalid(path.Child("strictNodes"), args.StrictNodes, err.Error()))
+	if strict := ptr.Deref(args.StrictNodes, ""); strict != "" {
+		if _, err := identity.ParseLabels(strict); err != nil {
+			errs = append(errs, field.Invalid(path.Child("strictNodes"), strict, err.Error()))
 		}
 	}
 	return append(errs, identity.ValidateKinds(path.Child("workloads"), args.Workloads)...)

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 )
 
 func TestValidateFailover(t *testing.T) {
@@ -24,7 +25,7 @@ func TestValidateFailover(t *testing.T) {
 		"migrates without being able": {failover: "Migrate", want: `args.failover: Invalid value: "Migrate": addresses cannot migrate while allowAddressMigration is false`},
 		"no such word":                {failover: "Move", movable: true, want: `args.failover: Unsupported value: "Move": supported values: "Wait", "Migrate", "Reassign"`},
 	} {
-		args := &FixedIPArgs{IPFamilies: []string{"IPv4"}, ClaimTimeout: metav1.Duration{Duration: time.Second}, ClaimQPS: 1, ClaimBurst: 1, Failover: c.failover, AllowAddressMigration: c.movable}
+		args := &FixedIPArgs{IPFamilies: []string{"IPv4"}, ClaimTimeout: &metav1.Duration{Duration: time.Second}, ClaimQPS: ptr.To[float32](1), ClaimBurst: ptr.To[int32](1), Failover: c.failover, AllowAddressMigration: c.movable}
 		got := ""
 		if err := ValidateFixedIPArgs(field.NewPath("args"), args).ToAggregate(); err != nil {
 			got = err.Error()

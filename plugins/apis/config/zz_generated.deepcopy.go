@@ -9,6 +9,7 @@ package config
 
 import (
 	"fixedip.io/fixedip/ipam/core/identity"
+	"k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -21,7 +22,26 @@ func (in *FixedIPArgs) DeepCopyInto(out *FixedIPArgs) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
-	out.ClaimTimeout = in.ClaimTimeout
+	if in.ClaimTimeout != nil {
+		in, out := &in.ClaimTimeout, &out.ClaimTimeout
+		*out = new(v1.Duration)
+		**out = **in
+	}
+	if in.ClaimQPS != nil {
+		in, out := &in.ClaimQPS, &out.ClaimQPS
+		*out = new(float32)
+		**out = **in
+	}
+	if in.ClaimBurst != nil {
+		in, out := &in.ClaimBurst, &out.ClaimBurst
+		*out = new(int32)
+		**out = **in
+	}
+	if in.StrictNodes != nil {
+		in, out := &in.StrictNodes, &out.StrictNodes
+		*out = new(string)
+		**out = **in
+	}
 	if in.Workloads != nil {
 		in, out := &in.Workloads, &out.Workloads
 		*out = make([]identity.Kind, len(*in))

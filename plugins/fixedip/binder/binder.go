@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -72,8 +73,8 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot Snapshot, f informer
 		b.families = append(b.families, family)
 	}
 	b.strict.selector = labels.Nothing()
-	if args.StrictNodes != "" {
-		selector, err := identity.ParseLabels(args.StrictNodes)
+	if strict := ptr.Deref(args.StrictNodes, ""); strict != "" {
+		selector, err := identity.ParseLabels(strict)
 		if err != nil {
 			return nil, fmt.Errorf("strictNodes: %w", err)
 		}

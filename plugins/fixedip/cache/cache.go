@@ -62,7 +62,7 @@ func Start(ctx context.Context, base *restclient.Config, args *config.FixedIPArg
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration uses protobuf, which custom resources do not support.
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, ""
-	cfg.QPS, cfg.Burst = args.ClaimQPS, int(args.ClaimBurst)
+	cfg.QPS, cfg.Burst = *args.ClaimQPS, int(*args.ClaimBurst)
 	cfg.RateLimiter = nil
 	restclient.AddUserAgent(cfg, "fixedip-scheduler")
 	registered, err := scheme.New()

@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package scheme
+package config
 
 import (
 	"fmt"
@@ -17,8 +17,6 @@ import (
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/plugins/apis/config"
-	configv1 "fixedip.io/fixedip/plugins/apis/config/v1"
 )
 
 // The plugin's arguments, as they stand in the scheduler's file: they are read with their defaults, every field
@@ -39,7 +37,7 @@ func FuzzFixedIPArgs(f *testing.F) {
 			}
 			return
 		}
-		if errs := config.ValidateFixedIPArgs(field.NewPath("args"), args); len(errs) > 0 {
+		if errs := ValidateFixedIPArgs(field.NewPath("args"), args); len(errs) > 0 {
 			for _, e := range errs {
 				if !strings.HasPrefix(e.Field, "args.") || e.Detail == "" && e.Type != field.ErrorTypeDuplicate || strings.Contains(e.Error(), "\n") {
 					t.Errorf("%q is refused with %v", text, e)
@@ -52,13 +50,13 @@ func FuzzFixedIPArgs(f *testing.F) {
 				t.Error(err)
 			}
 		}
-		if args.StrictNodes != "" {
-			if s, err := identity.ParseLabels(args.StrictNodes); err != nil || s.Empty() || s.Matches(labels.Set{}) && !strings.ContainsAny(args.StrictNodes, "!n") {
-				t.Errorf("strict nodes are %q: %v", args.StrictNodes, err)
+		if *args.StrictNodes != "" {
+			if s, err := identity.ParseLabels(*args.StrictNodes); err != nil || s.Empty() || s.Matches(labels.Set{}) && !strings.ContainsAny(*args.StrictNodes, "!n") {
+				t.Errorf("strict nodes are %q: %v", *args.StrictNodes, err)
 			}
 		}
-		if !(args.ClaimQPS > 0) || args.ClaimBurst < 1 || args.ClaimTimeout.Duration <= 0 {
-			t.Errorf("claims are made with %v requests a second, %d at once, in %v", args.ClaimQPS, args.ClaimBurst, args.ClaimTimeout.Duration)
+		if !(*args.ClaimQPS > 0) || *args.ClaimBurst < 1 || args.ClaimTimeout.Duration <= 0 {
+			t.Errorf("claims are made with %v requests a second, %d at once, in %v", *args.ClaimQPS, *args.ClaimBurst, args.ClaimTimeout.Duration)
 		}
 		identity.NewKinds(args.Workloads...)
 		again, err := rewritten(t, args)
@@ -72,7 +70,7 @@ func FuzzFixedIPArgs(f *testing.F) {
 }
 
 // read reads arguments as kube-scheduler does: within its own configuration.
-func read(text []byte) (*config.FixedIPArgs, error) {
+func read(text []byte) (*FixedIPArgs, error) {
 	args, err := yaml.YAMLToJSON(text)
 	if err != nil {
 		return nil, err
@@ -83,7 +81,7 @@ func read(text []byte) (*config.FixedIPArgs, error) {
 		return nil, err
 	}
 	for _, p := range obj.(*schedconfig.KubeSchedulerConfiguration).Profiles[0].PluginConfig {
-		if args, ok := p.Args.(*config.FixedIPArgs); ok {
+		if args, ok := p.Args.(*FixedIPArgs); ok {
 			return args, nil
 		}
 	}
@@ -91,13 +89,9 @@ func read(text []byte) (*config.FixedIPArgs, error) {
 }
 
 // rewritten is what arguments are once they were written down as people write them.
-func rewritten(t *testing.T, args *config.FixedIPArgs) (*config.FixedIPArgs, error) {
+func rewritten(t *testing.T, args *FixedIPArgs) (*FixedIPArgs, error) {
 	t.Helper()
-	var people configv1.FixedIPArgs
-	if err := schedscheme.Scheme.Convert(args, &people, nil); err != nil {
-		t.Fatal(err)
-	}
-	text, err := yaml.Marshal(&people)
+	text, err := yaml.Marshal(args)
 	if err != nil {
 		t.Fatal(err)
 	}
