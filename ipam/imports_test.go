@@ -43,7 +43,7 @@ var rules = []struct {
 	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller"}, []string{"k8s.io/kubernetes"}},
 	{"plugins/fixedip/requeue", []string{"ipam/core", "plugins/fixedip/metrics"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"plugins/fixedip/cache", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "plugins"}, []string{"k8s.io/kubernetes"}},
-	{"plugins/fixedip/binder", []string{"ipam/api", "ipam/core", "ipam/store/workloads", "plugins"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
+	{"plugins/fixedip/binder", []string{"ipam/api", "ipam/core", "ipam/store/ciliumpool", "ipam/store/workloads", "plugins"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"plugins", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store", "plugins"}, nil},
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
 	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/scheme", "ipam/store/dryrun"}, nil},

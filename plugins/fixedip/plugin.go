@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"slices"
 	"sync"
 
@@ -16,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -47,7 +48,7 @@ var (
 // Plugin is the plugin of one profile.
 type Plugin struct {
 	handle framework.Handle
-	binder binder.Interface
+	binder *binder.Binder
 	queue  *requeue.Queue
 }
 
@@ -68,7 +69,7 @@ func Factory() frameworkruntime.PluginFactory { return FactoryOver(ctrlcache.New
 func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory {
 	var mu sync.Mutex
 	var first *profiles
-	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
+	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (_ framework.Plugin, err error) {
 		args, ok := obj.(*config.FixedIPArgs)
 		if !ok {
 			return nil, fmt.Errorf("arguments are of type %T, want FixedIPArgs", obj)
@@ -80,11 +81,9 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory
 		mu.Lock()
 		defer mu.Unlock()
 		if first == nil {
-			made, err := newProfiles(ctx, h, args, newCache)
-			if err != nil {
+			if first, err = newProfiles(ctx, h, args, newCache); err != nil {
 				return nil, err
 			}
-			first = made
 		}
 		if err := first.sameArgs(args); err != nil {
 			return nil, err
@@ -136,11 +135,18 @@ func (s *profiles) sameArgs(args *config.FixedIPArgs) error {
 }
 
 func newPlugin(ctx context.Context, shared *profiles, args *config.FixedIPArgs, h framework.Handle) (*Plugin, error) {
-	b, err := binder.New(shared.Shared, args, snapshot{h}, h.SharedInformerFactory())
+	snapshot := func(node string) fwk.NodeInfo {
+		info, err := h.SnapshotSharedLister().NodeInfos().Get(node)
+		if err != nil {
+			return nil
+		}
+		return info
+	}
+	b, err := binder.New(shared.Shared, args, snapshot, h.SharedInformerFactory())
 	if err != nil {
 		return nil, err
 	}
-	q, err := requeue.New(ctx, h.SharedInformerFactory().Core().V1().Pods().Informer(), b.Domain(), func(pods map[string]*corev1.Pod) {
+	q, err := requeue.New(ctx, h.SharedInformerFactory().Core().V1().Pods().Informer(), b, func(pods map[string]*corev1.Pod) {
 		h.Activate(klog.FromContext(ctx), pods)
 	})
 	if err != nil {
@@ -148,33 +154,6 @@ func newPlugin(ctx context.Context, shared *profiles, args *config.FixedIPArgs, 
 	}
 	shared.Cache.Subscribe(q.Notify)
 	return &Plugin{handle: h, binder: b, queue: q}, nil
-}
-
-// snapshot is the binder's view of the nodes and pods of a scheduling cycle.
-type snapshot struct{ handle framework.Handle }
-
-// Node returns a node of the snapshot; nil if there is none of the name.
-func (s snapshot) Node(name string) *corev1.Node {
-	info, err := s.handle.SnapshotSharedLister().NodeInfos().Get(name)
-	if err != nil {
-		return nil
-	}
-	return info.Node()
-}
-
-// PodsOn yields the pods of a node of the snapshot.
-func (s snapshot) PodsOn(name string) iter.Seq[*corev1.Pod] {
-	return func(yield func(*corev1.Pod) bool) {
-		info, err := s.handle.SnapshotSharedLister().NodeInfos().Get(name)
-		if err != nil {
-			return
-		}
-		for _, p := range info.GetPods() {
-			if !yield(p.GetPod()) {
-				return
-			}
-		}
-	}
 }
 
 // checkOrder returns an error unless the profile calls PostFilter of DefaultPreemption first: its success ends the calls
@@ -187,12 +166,7 @@ func checkOrder(h framework.Handle) error {
 	}
 	enabled := f.ListPlugins().PostFilter.Enabled
 	at := func(name string) int {
-		for i, p := range enabled {
-			if p.Name == name {
-				return i
-			}
-		}
-		return -1
+		return slices.IndexFunc(enabled, func(p schedconfig.Plugin) bool { return p.Name == name })
 	}
 	switch own := at(Name); {
 	case own < 0:

@@ -6,57 +6,195 @@ package binder
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
+
+// LostError is the error of Bind if the addresses went to another pod, or may be in use. The next cycle decides again.
+type LostError struct{ Reason string }
+
+func (e *LostError) Error() string { return e.Reason }
+
+// Assume reserves the addresses for the pod, in the ledger. The error is a *Refusal.
+func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
+	owner, r := p.id.Key(), p.reservation
+	claim := ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: node}, Families: b.families}
+	if p.Unreserved {
+		if p.exempt || !b.onStrictNode(node) {
+			return nil
+		}
+		claim.Unreserved = true
+	} else if refusal := b.claimedElsewhere(p, node); refusal != nil {
+		return refusal
+	}
+	wake, claims := b.wakeOnRoom(p), []ledger.ClaimRequest{claim}
+	switch c := &claims[0]; {
+	case p.searching:
+		claims = nil
+		for _, f := range p.slots {
+			if f.node == node {
+				claim.Addrs, claim.From = f.addrs, f.from
+				claims = append(claims, claim)
+			}
+		}
+	case p.moves(node):
+		wake = p.wakeOn()
+		c.Addrs, c.Carry = r.addrs, true
+	case r.projected && r.node == node:
+		wake = p.wakeOn()
+		c.Addrs = r.addrs
+	default:
+		c.Asked, c.Reassign = p.requested.Addresses, p.failover == v1alpha1.Reassign && r.node != node
+	}
+	err := errors.New("none of the slots is free")
+	for _, c := range claims {
+		if _, err = b.Cache.Ledger.Assume(pod.UID, c); err == nil {
+			b.slots.remove(pod.UID)
+			return nil
+		}
+	}
+	// The scheduler writes the number of nodes before it: "1 node(s) ...".
+	return refuse(wake.And(metrics.Node, node), "node(s) couldn't give the pod its address: %v", err)
+}
+
+// claimedElsewhere refuses a node if the pod has got an address on another node since the plan, or may get one.
+func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
+	owner := p.id.Key()
+	if len(b.heldOn(owner, node)) == 0 {
+		// A claim on this node would be its second.
+		if h, ok := b.newHolder(owner, p.reservation.holders); ok {
+			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s since; it is tried again there", address.Join(h.Addrs), h.Node)
+		}
+	}
+	if at, ok := b.predecessorClaim(p.uid, owner, node); ok {
+		return refuse(p.wakeOn(), "node(s) may be losing the pod's address, which is being claimed on node %s for the former pod of its name; it is tried again when that has ended", at)
+	}
+	return nil
+}
+
+// predecessorClaim returns the node on which a former pod of the identity has a claim in flight, if that is another
+// node. That claim may be taking the address from the very node on which the new pod would count on it. Its end makes an
+// event, after the claim is gone.
+func (s *Shared) predecessorClaim(uid types.UID, owner, node string) (at string, ok bool) {
+	if _, ok = s.Cache.Ledger.ClaimedElsewhere(uid, owner, node); !ok {
+		return "", false
+	}
+	s.predecessors.Store(owner, true)
+	// The claim may have ended before.
+	return s.Cache.Ledger.ClaimedElsewhere(uid, owner, node)
+}
+
+// heldOn returns the addresses that the cache shows for a pod on a node. The binding invariant (pool.CheckBinding) is
+// checked for them: take them before the pool is read, since the cache learns from reads.
+func (b *Binder) heldOn(owner, node string) []netip.Addr {
+	for _, h := range b.Cache.Ledger.Held(owner) {
+		if h.Node == node {
+			return h.Addrs
+		}
+	}
+	return nil
+}
+
+// newHolder returns addresses that the cache shows for a pod on a node that is not known.
+func (b *Binder) newHolder(owner string, known []string) (ledger.NodeAddresses, bool) {
+	for _, h := range b.Cache.Ledger.Held(owner) {
+		if !slices.Contains(known, h.Node) {
+			return h, true
+		}
+	}
+	return ledger.NodeAddresses{}, false
+}
+
+// Forget drops the decision for a pod. A bind that reported failure may have happened, and then the entry in the pool
+// is the pod's. Forget may be called at any time, and does no I/O.
+func (b *Binder) Forget(pod *corev1.Pod) {
+	claim, _ := b.Cache.Ledger.Claimed(pod.UID)
+	node, grew := b.Cache.Ledger.Forget(pod.UID)
+	if grew {
+		b.Cache.Notify(requeue.Event{Node: node, Freed: 1})
+	}
+	if claim.From != "" {
+		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Slot, b.Cache.Ledger.EntryOf(ledger.NodeAddresses{Node: claim.Node, Addrs: claim.Addrs}).Workload)})
+	}
+	if _, awaited := b.predecessors.LoadAndDelete(claim.Owner); awaited {
+		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Owner, claim.Owner)})
+	}
+}
 
 // Claimed reports whether Bind has nothing to do: the pools give the pod its addresses for certain, and it needs no
 // MAC address.
 func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 	claim, claimed := b.Cache.Ledger.Claimed(pod.UID)
 	switch {
-	case p.unreserved && p.optedOut:
+	case p.optedOut:
 		return false
 	case !claimed:
-		return p.unreserved
+		return p.Unreserved
 	}
 	if wanted, err := identity.WantsMAC(pod); wanted || err != nil {
 		return false
 	}
-	if b.Cache.Ledger.IsClaimed(claim) && (p.unreserved || b.certain(claim, p)) {
+	if b.Cache.Ledger.IsClaimed(claim) && b.certain(claim, p) {
 		metrics.ClaimEnded(metrics.Standing, 0) // Bind, which counts the others, is not called.
 		return true
 	}
 	return false
 }
 
-// Bind writes the claim into the node's pool.
+// certain reports whether a claim that stands needs no look at the API server. It needs one as long as no FixedIP names
+// its addresses: the former pod of the name may have got others than were claimed for it, and the watch be behind. And
+// it needs one as long as the agent may not know its entries, and may have reported to whom it assigned an address.
+func (b *Binder) certain(c ledger.Claim, p *Plan) bool {
+	n, _ := b.Cache.Ledger.Node(c.Node)
+	return p.Unreserved || p.reservation.recorded && acknowledged(n, c.Addrs) == nil
+}
+
+// Bind writes the claim into the node's pool, and the MAC address into the pod. The error is a *LostError if the pod is
+// to be tried again.
 func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
-	if p.unreserved {
-		if err := b.confirmUnreserved(ctx, p, pod, node); err != nil {
-			return err
-		}
-		return b.bindUnreserved(ctx, pod, node)
+	if err := b.confirmOptedOut(ctx, p, pod, node); err != nil {
+		return err
 	}
 	claim, ok := b.Cache.Ledger.Claimed(pod.UID)
-	if !ok {
+	switch {
+	case !ok && p.Unreserved:
+		return nil
+	case !ok:
 		return fmt.Errorf("pod %s/%s has no address decided for it on node %s", pod.Namespace, pod.Name, node)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, b.claimTimeout, fmt.Errorf("not done within claimTimeout %v", b.claimTimeout))
 	defer cancel()
-	switch err := b.bind(ctx, p, pod, claim); {
+	stood, began := b.Cache.Ledger.IsClaimed(claim), time.Now()
+	err := b.bind(ctx, p, pod, claim)
+	switch result := resultOf(ctx, err); {
+	case p.moves(node) && err == nil:
+		metrics.MoveEnded(metrics.Moved)
+	case p.moves(node):
+		metrics.MoveEnded(result)
+	case stood && err == nil:
+		metrics.ClaimEnded(metrics.Standing, 0)
+	default:
+		metrics.ClaimEnded(result, time.Since(began))
+	}
+	switch {
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUnfenced), errors.Is(err, pool.ErrUndecided):
 		return &LostError{"the address decided for the pod was lost: " + err.Error() + "; it is tried again"}
 	case errors.Is(err, errUnacknowledged):
@@ -64,11 +202,11 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 	case err != nil:
 		return fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), node, pod.Namespace, pod.Name, err)
 	}
-	if err := b.setMAC(ctx, pod, p.id, claim.Addrs); err != nil {
-		return err
-	}
 	klog.FromContext(ctx).V(2).Info("Address claimed", "pod", klog.KObj(pod), "node", node, "ips", claim.Addrs)
-	return nil
+	if p.Unreserved {
+		return nil
+	}
+	return b.setMAC(ctx, pod, p.id, claim.Addrs)
 }
 
 func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledger.Claim) error {
@@ -78,43 +216,35 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 		}
 	}
 	if p.moves(claim.Node) {
-		return b.observedMigration(ctx, func() error { return b.migrate(ctx, pod, p, claim) })
+		return b.migrate(ctx, pod, p, claim)
 	}
-	if err := b.observed(ctx, claim, func() error { return b.claim(ctx, p, claim) }); err != nil {
+	if err := b.claim(ctx, p, claim); err != nil || p.Unreserved {
 		return err
 	}
 	// An administrator or another scheduler may have written an entry on another node since the plan. Both entries
 	// stand, and the next cycle chooses.
-	if h, ok := notKnown(b.Cache.Ledger.Held(claim.Owner), append(slices.Clone(p.reservation.holders), claim.Node)); ok {
+	if h, ok := b.newHolder(claim.Owner, append(slices.Clone(p.reservation.holders), claim.Node)); ok {
 		return pool.ErrOnOtherNode(claim.Owner, h.Node, h.Addrs)
 	}
 	return nil
 }
 
-// errUnacknowledged: an agent may not know yet whose an address is.
-var errUnacknowledged = errors.New("the agent may be behind")
-
-// certain reports whether a claim that stands needs no look at the API server. It needs one as long as no FixedIP names
-// its addresses: the former pod of the name may have got others than were claimed for it, and the watch be behind. And
-// it needs one as long as the agent may not know its entries, and may have reported to whom it assigned an address.
-func (b *Binder) certain(c ledger.Claim, p *Plan) bool {
-	n, _ := b.Cache.Ledger.Node(c.Node)
-	return p.reservation.recorded && acknowledged(n, c.Addrs) == nil
-}
-
 // claim writes a claim into the pool of its node, unless it stands there for certain.
 func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
-	stands, planned := b.Cache.Ledger.IsClaimed(c), b.planned(c.Owner, c.Node)
+	stands, planned := b.Cache.Ledger.IsClaimed(c), b.heldOn(c.Owner, c.Node)
 	if stands && b.certain(c, p) {
 		return nil
 	}
-	return b.Cache.Pools.Write(ctx, cache.WriteRequest{
+	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{
 		Node: c.Node,
 		Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
-			if stands {
+			switch {
+			case p.Unreserved:
+				// If another pod was faster, any other address will do.
+				return b.Cache.Ledger.ClaimUnreserved(n, c, pool.UnreservedEntry(p.id.Namespace, p.id.PodName))
+			case stands:
 				return nil, cmp.Or(n.CheckBinding(c.Owner, planned), acknowledged(n, c.Addrs))
-			}
-			if c.From != "" {
+			case c.From != "":
 				return n.TakeOver(c.Addrs, c.From, p.id.Entry())
 			}
 			return n.Claim(c.Addrs, p.id.Entry())
@@ -127,13 +257,44 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 	})
 }
 
-// planned returns the addresses that the cache shows for a pod on a node. The binding invariant (pool.CheckBinding) is checked
-// for them: take them before the pool is read, since the cache learns from reads.
-func (b *Binder) planned(owner, node string) []netip.Addr {
-	for _, h := range b.Cache.Ledger.Held(owner) {
-		if h.Node == node {
-			return h.Addrs
-		}
+// resultOf names how a claim ended that had to be written.
+func resultOf(ctx context.Context, err error) metrics.Result {
+	switch {
+	case err == nil:
+		return metrics.Written
+	case errors.Is(err, pool.ErrUnfenced):
+		return metrics.Unfenced
+	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUndecided):
+		return metrics.Taken
+	case errors.Is(err, ciliumpool.ErrGone):
+		return metrics.Gone
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return metrics.TimedOut
+	default:
+		return metrics.Failed
+	}
+}
+
+// setMAC writes the MAC address of the identity to its pod, if the pod asks for one, before the pod is bound: the agent
+// reads it when it creates the interface. (The Binding could carry the annotation, Cilium fact 25, but only a Bind
+// plugin creates the Binding.)
+func (b *Binder) setMAC(ctx context.Context, pod *corev1.Pod, id identity.Identity, addrs []netip.Addr) error {
+	wanted, err := identity.WantsMAC(pod)
+	if err != nil || !wanted {
+		return err
+	}
+	mac := id.MAC(addrs)
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		// The UID in a patch is a precondition: a later pod of the name is not meant.
+		"uid":         pod.UID,
+		"annotations": map[string]string{identity.AnnotationCiliumMAC: mac.String()},
+	}})
+	if err != nil {
+		return fmt.Errorf("encode the MAC address of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	_, err = b.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("write the MAC address %s to pod %s/%s: %w", mac, pod.Namespace, pod.Name, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package binder
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,58 +15,50 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 )
 
-// Explain adds to the scheduler's count of nodes which node the pod's address belongs to, why that one cannot take the
-// pod, and what helps. If the pod may leave its node, and this plan had that one only, the next plan has all nodes,
-// unless pods that the pod preempted there are still terminating. A plan with all nodes is not followed by another: the
-// pod waits for an event.
-func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []string) Explanation {
+// Explain says why no node could take the pod, and what helps; nil if nothing helps that the binder knows of. refused
+// returns the reasons for one node. It adds to the scheduler's count of nodes which node the pod's address belongs to, and
+// why that one cannot take the pod. If the pod may leave its node, and this plan had that one only, the next plan has all
+// nodes, and retry is true: the pod is to be tried again at once. That is not so while pods that the pod preempted there
+// are still terminating. A plan with all nodes is not followed by another: the pod waits for an event.
+func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []string) (why *Refusal, retry bool) {
 	switch {
-	case p.unreserved:
-		return Explanation{WakeOn: b.wakeOnUnreserved(p, pod)}
+	case p.Unreserved:
+		return b.explainUnreserved(p, pod), false
 	case p.searching:
-		wake := b.wakeOnRoom(p)
-		return Explanation{Reason: b.explainSlots(p, refused), WakeOn: &wake}
+		return &Refusal{Reason: b.explainSlots(p, refused), WakeOn: b.wakeOnRoom(p)}, false
+	case p.reservation.node == "" && p.lacked.Load():
+		return &Refusal{WakeOn: b.wakeOnRoom(p)}, false
 	case p.reservation.node == "":
-		if !p.lacked.Load() {
-			return Explanation{}
-		}
-		wake := b.wakeOnRoom(p)
-		return Explanation{WakeOn: &wake}
+		return nil, false
 	}
-	nowhere := func(reason string) Explanation {
-		wake := b.wakeOnNowhere(p)
-		return Explanation{Reason: p.ownedByPrefix() + reason, WakeOn: &wake}
+	stuck := b.nodeUnavailable(p)
+	switch {
+	case stuck != "" && p.failover == "":
+		// The node has gone since Find.
+		return &Refusal{WakeOn: b.wakeOnRemaining(p)}, false
+	case stuck != "":
+		return &Refusal{Reason: p.ownedByPrefix() + b.stuckReason(p, stuck, refused), WakeOn: b.wakeOnNowhere(p)}, false
 	}
-	if stuck := b.nodeUnavailable(p); stuck != "" {
-		if p.failover == "" {
-			// The node has gone since Find.
-			wake := b.wakeOnRemaining(p)
-			return Explanation{WakeOn: &wake}
-		}
-		return nowhere(b.stuckReason(p, stuck, refused))
-	}
-	node := b.snapshot.Node(p.reservation.node)
+	node := b.node(p.reservation.node)
 	reason, remedy := hindrance(node, refused(node.Name))
 	if p.failover != "" {
-		return nowhere(reason + remedy + "; no other node can take it now")
+		return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + "; no other node can take it now", WakeOn: b.wakeOnNowhere(p)}, false
 	}
 	policy := b.policyOf(p)
 	remains, _ := b.whyNotElsewhere(p, policy)
 	if remains == "" && !b.preempting(pod, node.Name) {
-		b.tries.add(&b.tries.next, pod.UID, func() bool { return b.exists(pod) })
-		return Explanation{Reason: p.ownedByPrefix() + reason + "; other nodes are tried", Retry: true}
+		b.remember(&b.widenNext, pod)
+		return &Refusal{Reason: p.ownedByPrefix() + reason + "; other nodes are tried"}, true
 	}
-	why := remains
 	if policy == v1alpha1.Wait && remedy == "" {
-		why = ""
+		remains = ""
 	}
-	wake := b.wakeOnRemaining(p)
-	return Explanation{Reason: p.ownedByPrefix() + reason + remedy + why, WakeOn: &wake}
+	return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + remains, WakeOn: b.wakeOnRemaining(p)}, false
 }
 
 // stuckReason says that no other node can take the pod either, as the end of the sentence that ownedByPrefix begins.
 func (b *Binder) stuckReason(p *Plan, stuck string, refused func(string) []string) string {
-	home := b.snapshot.Node(p.home)
+	home := b.node(p.home)
 	if home == nil {
 		return stuck + "; no other node can take it now"
 	}
@@ -88,13 +81,7 @@ func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
 
 // preempting reports whether pods that make room for this one on a node are still terminating.
 func (b *Binder) preempting(pod *corev1.Pod, node string) bool {
-	if pod.Status.NominatedNodeName != node {
-		return false
-	}
-	for other := range b.snapshot.PodsOn(node) {
-		if other.DeletionTimestamp != nil && corev1helpers.PodPriority(other) < corev1helpers.PodPriority(pod) {
-			return true
-		}
-	}
-	return false
+	return pod.Status.NominatedNodeName == node && slices.ContainsFunc(b.podsOn(node), func(other *corev1.Pod) bool {
+		return other.DeletionTimestamp != nil && corev1helpers.PodPriority(other) < corev1helpers.PodPriority(pod)
+	})
 }

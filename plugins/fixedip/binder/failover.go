@@ -4,62 +4,15 @@
 package binder
 
 import (
-	"slices"
-	"sync"
-
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
-
-// failoverTries are the pods that look beyond the node that owns their addresses. The zero value is ready.
-type failoverTries struct {
-	mu sync.Mutex
-	// next are the pods whose next plan has all nodes. opened are those that had such a plan, and so may have preempted
-	// others on another node: a nominated node that somebody else wrote is no reason to leave the pod's own node. Key: the
-	// UID of a pod that the watch shows.
-	next, opened map[types.UID]bool
-}
-
-// add adds a pod to one of the sets. exists is asked under the lock: see slotWaiters.search.
-func (t *failoverTries) add(set *map[types.UID]bool, uid types.UID, exists func() bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !exists() {
-		return
-	}
-	if *set == nil {
-		*set = map[types.UID]bool{}
-	}
-	(*set)[uid] = true
-}
-
-// has reports whether a pod is in one of the sets.
-func (t *failoverTries) has(set *map[types.UID]bool, uid types.UID) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return (*set)[uid]
-}
-
-// take reports, once, whether the plan of a pod has all nodes.
-func (t *failoverTries) take(uid types.UID) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	next := t.next[uid]
-	delete(t.next, uid)
-	return next
-}
-
-func (t *failoverTries) remove(uid types.UID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.next, uid)
-	delete(t.opened, uid)
-}
 
 // policyOf returns the failover policy of a pod. Before the FixedIP is written, it is what the annotations say from
 // which the FixedIP will get its policy. If they are not readable, or the workload is not known, the pod waits.
@@ -150,7 +103,7 @@ func (b *Binder) takenFrom(p *Plan) bool {
 // ownedByPrefix begins; empty if Fits has to look.
 func (b *Binder) nodeUnavailable(p *Plan) string {
 	r := p.reservation
-	if b.snapshot.Node(r.node) == nil {
+	if b.node(r.node) == nil {
 		return "does not exist; it waits for that node to come back"
 	}
 	if r.moving {
@@ -161,37 +114,35 @@ func (b *Binder) nodeUnavailable(p *Plan) string {
 	return ""
 }
 
+// widens reports whether a pod looks beyond the node that owns its addresses: once after Explain said so, and while it
+// is nominated to another node where it has preempted pods.
+func (b *Binder) widens(pod *corev1.Pod, node string) bool {
+	_, next := b.widenNext.LoadAndDelete(pod.UID)
+	_, before := b.widened.Load(pod.UID)
+	nominated := pod.Status.NominatedNodeName
+	return next || before && nominated != "" && nominated != node
+}
+
 // widenSearch plans with other nodes than that of the reservation: with the home of its addresses, or with all.
 func (b *Binder) widenSearch(p *Plan, pod *corev1.Pod, policy v1alpha1.Failover, home string) (*Plan, error) {
-	b.tries.add(&b.tries.opened, pod.UID, func() bool { return b.exists(pod) })
-	p.failover, p.home = policy, home
+	b.remember(&b.widened, pod)
+	p.failover, p.home, p.Nodes = policy, home, nil
 	switch {
 	case home != "":
-		p.failover = v1alpha1.Migrate
-		p.narrow(home)
+		p.failover, p.Nodes = v1alpha1.Migrate, sets.New(home)
 	case policy == v1alpha1.Reassign:
 		return b.findRequested(p, pod)
 	}
 	return p, nil
 }
 
-// fitsCarrier accepts a node that can carry the pod's addresses.
-func (b *Binder) fitsCarrier(p *Plan, node string) error {
-	err := b.Cache.Ledger.Carries(node, p.id.Key(), p.reservation.addrs)
-	if err == nil {
-		return nil
-	}
-	p.lacked.Store(true)
-	return &Refusal{Reason: "node(s) couldn't carry the pod's address: " + err.Error()}
-}
-
 // wakeOnRemaining returns what helps a pod that waits for its node: its reservation, the node or the home of its
 // addresses changes, or its failover policy.
 func (b *Binder) wakeOnRemaining(p *Plan) requeue.WakeOn {
-	wake := requeue.WakeOn{Owner: p.id.Key(), Workload: p.id.Resource(), Nodes: []string{p.reservation.node}, Addrs: p.reservation.addrs}
+	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).And(metrics.Node, p.reservation.node).AndHome(p.reservation.addrs...)
 	for _, a := range p.reservation.addrs {
-		if home, ok := b.Cache.Ledger.Home(a); ok && !slices.Contains(wake.Nodes, home) {
-			wake.Nodes = append(wake.Nodes, home)
+		if home, ok := b.Cache.Ledger.Home(a); ok {
+			wake = wake.And(metrics.Node, home)
 		}
 	}
 	return wake
@@ -199,15 +150,14 @@ func (b *Binder) wakeOnRemaining(p *Plan) requeue.WakeOn {
 
 // wakeOnNowhere returns what helps a pod that may leave its node, and that no node could take.
 func (b *Binder) wakeOnNowhere(p *Plan) requeue.WakeOn {
-	if p.failover == v1alpha1.Reassign {
-		wake := b.wakeOnRoom(p)
+	wake := p.wakeOn()
+	switch {
+	case p.failover == v1alpha1.Reassign:
+		wake = b.wakeOnRoom(p)
 		if !p.lacked.Load() && !p.requests() {
 			wake.Room = nil
 		}
-		return wake
-	}
-	wake := requeue.WakeOn{Owner: p.id.Key()}
-	if p.lacked.Load() {
+	case p.lacked.Load():
 		wake.Room = &requeue.Room{Carried: p.reservation.addrs}
 	}
 	return wake

@@ -5,6 +5,7 @@ package binder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,12 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -29,8 +30,8 @@ import (
 // usedByOthers refuses a pod while another pod may have the addresses that the pool of a node gives to it. Nil: none.
 func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) *Refusal {
 	owner := pool.OwnerKey(pod.Namespace, pod.Name)
-	wake := requeue.WakeOn{Owner: owner, Nodes: []string{node}}
-	for other := range b.snapshot.PodsOn(node) {
+	wake := requeue.On(metrics.Owner, owner).And(metrics.Node, node)
+	for _, other := range b.podsOn(node) {
 		if len(other.Status.PodIPs) > 0 && !has(other, addrs) || other.Spec.HostNetwork || other.UID == pod.UID {
 			continue
 		}
@@ -39,14 +40,14 @@ func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) 
 		if err != nil || now.UID == pod.UID || podutil.IsTerminal(now) || !has(now, addrs) {
 			continue
 		}
-		wake.Occupants = append(wake.Occupants, now)
-		return &Refusal{WakeOn: wake, Reason: fmt.Sprintf("IP %s on node %s is still in use by %s, to which an agent assigned it before it had seen the reservation; the pod is placed when that pod is gone",
-			address.Join(addrs), node, pool.RedactOwner(pool.OwnerKey(now.Namespace, now.Name), owner))}
+		user := pool.OwnerKey(now.Namespace, now.Name)
+		return refuse(wake.And(metrics.Owner, user), "IP %s on node %s is still in use by %s, to which an agent assigned it before it had seen the reservation; the pod is placed when that pod is gone",
+			address.Join(addrs), node, pool.RedactOwner(user, owner))
 	}
 	n, _ := b.Cache.Ledger.Node(node)
 	for _, a := range addrs {
 		if user := n.Used[a]; user != "" && user != owner {
-			return &Refusal{WakeOn: wake, Reason: fmt.Sprintf("the agent of node %s lists IP %s as used by %s; the pod is placed when that has ended", node, a, pool.RedactOwner(user, owner))}
+			return refuse(wake, "the agent of node %s lists IP %s as used by %s; the pod is placed when that has ended", node, a, pool.RedactOwner(user, owner))
 		}
 	}
 	if err := acknowledged(n, addrs); err != nil {
@@ -54,6 +55,9 @@ func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) 
 	}
 	return nil
 }
+
+// errUnacknowledged: an agent may not know yet whose an address is.
+var errUnacknowledged = errors.New("the agent may be behind")
 
 // acknowledged returns an errUnacknowledged if the agent of the node may not know yet whose the addresses are.
 func acknowledged(n pool.NodePool, addrs []netip.Addr) error {
@@ -90,26 +94,6 @@ func stateOf(node *corev1.Node) nodeState {
 		return ready
 	}
 	return notReady
-}
-
-// followNodes makes events of nodes whose state changes. The queueing hints of the framework do not help: it asks none
-// for a node that would not admit the pod.
-func followNodes(nodes toolscache.SharedIndexInformer, notify func(requeue.Event)) error {
-	_, err := nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(before, after any) {
-			if a, b := before.(*corev1.Node), after.(*corev1.Node); stateOf(a) != stateOf(b) {
-				notify(requeue.Event{Node: b.Name})
-			}
-		},
-		DeleteFunc: func(obj any) {
-			node, _ := requeue.Deleted[*corev1.Node](obj)
-			notify(requeue.Event{Node: node.Name})
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
-	}
-	return nil
 }
 
 // formerPod says why the former pod of the name may still run with the addresses of the reservation; empty: it does not.

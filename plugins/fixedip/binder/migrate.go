@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // migrateTries bounds how often a step of a migration is decided again because others write to the same pool.
@@ -72,12 +72,12 @@ func (b *Binder) goOn(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 		if err := b.write(ctx, m.Home, m.MarkLeaving); err != nil {
 			return err
 		}
-		home, err := b.Cache.Pools.Read(ctx, m.Home)
+		home, err := b.Cache.Pools.Get(ctx, m.Home)
 		if err != nil {
 			return err
 		}
 		err = b.takeAway(ctx, pod, m.From, m.From, func(n pool.NodePool) ([]pool.EntryChange, error) { return m.VacateSource(n, at) })
-		if err != nil && !errors.Is(err, cache.ErrNodeGone) {
+		if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
 			return err
 		}
 		if err := b.writeUnchanged(ctx, home, m.CommitAtHome); !errors.Is(err, errPoolChanged) {
@@ -120,12 +120,12 @@ func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node strin
 
 // write makes edits that are decided from the pool as the API server has it.
 func (b *Binder) write(ctx context.Context, node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
-	return b.Cache.Pools.Write(ctx, cache.WriteRequest{Node: node, FromAPIServer: true, Decide: decide})
+	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: decide})
 }
 
 // writeUnchanged is write for a pool that has to be unchanged as a whole since it was read; else errPoolChanged.
 func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
-	return b.Cache.Pools.Write(ctx, cache.WriteRequest{Node: seen.Name, FromAPIServer: true, RequireUnchangedSpec: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{Node: seen.Name, FromAPIServer: true, RequireUnchangedSpec: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		if n.UID != seen.UID || n.Generation != seen.Generation {
 			return nil, errPoolChanged
 		}
@@ -137,11 +137,11 @@ func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide 
 // happens only if the pool still is the same: a migration that goes on marks it before it turns the home.
 func (b *Binder) settle(ctx context.Context, m pool.Move) error {
 	for range migrateTries {
-		there, err := b.Cache.Pools.Read(ctx, m.To)
+		there, err := b.Cache.Pools.Get(ctx, m.To)
 		if err != nil {
 			return err
 		}
-		home, err := b.Cache.Pools.Read(ctx, m.Home)
+		home, err := b.Cache.Pools.Get(ctx, m.Home)
 		if err != nil {
 			return err
 		}

@@ -97,7 +97,7 @@ func newPools(t *testing.T, seed uint64, entries map[string]pool.Entry) *pools {
 func (s *pools) process(ctx context.Context, name string, clients kubernetes.Interface) *actor {
 	a := &actor{pools: s, name: name, dies: -1}
 	c := &cache.Cache{Ledger: ledger.New()}
-	c.Pools = cache.NewPools(ctx, ciliumpool.New(a), c)
+	c.WritePools(ctx, ciliumpool.New(a))
 	a.binder = &Binder{Shared: &Shared{Cache: c, Client: clients}}
 	for _, cn := range s.nodes {
 		a.binder.Cache.Ledger.SetNode(ciliumpool.FromCiliumNode(cn))

@@ -4,9 +4,12 @@
 package binder
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -14,13 +17,18 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
 // Plan is what Find decided about a pod. Nothing but lacked changes afterwards, so that parallel calls of Fits may share
 // it.
 type Plan struct {
-	// unreserved: the pod has no fixed address. It needs a pool entry on strict nodes only.
-	unreserved bool
+	// Unreserved: the pod has no fixed address. It needs a pool entry on strict nodes only.
+	Unreserved bool
+	// Nodes are the only nodes to look at; nil: all.
+	Nodes sets.Set[string]
+
 	// exempt: the pod uses the network of its host, and gets no address.
 	exempt bool
 	// blocked are nodes that cannot take the unreserved pod: their pools have an entry for its name.
@@ -28,6 +36,7 @@ type Plan struct {
 	// optedOut: the unreserved pod could have had a fixed address under its name, and opted out.
 	optedOut bool
 
+	// id is the identity of the pod. That of an unreserved pod has no Owner.
 	id          identity.Identity
 	uid         types.UID
 	reservation reservation
@@ -40,24 +49,12 @@ type Plan struct {
 	slots     []freeSlot
 	// requested are the addresses that the pod asks for. They count only without a reservation.
 	requested request.Asked
-	// nodes are the only nodes to look at; nil: all.
-	nodes sets.Set[string]
 	// lacked is set by Fits if a node has no room.
 	lacked atomic.Bool
 }
 
-// Nodes returns the only nodes to look at; nil: all.
-func (p *Plan) Nodes() sets.Set[string] { return p.nodes }
-
-// Skip reports whether Fits accepts every node.
-func (p *Plan) Skip(anyStrict bool) bool {
-	return p.exempt || p.unreserved && len(p.blocked) == 0 && !anyStrict
-}
-
-// Fixed reports whether the pod has a fixed address.
-func (p *Plan) Fixed() bool { return !p.unreserved }
-
-func (p *Plan) narrow(nodes ...string) { p.nodes = sets.New(nodes...) }
+// wakeOn returns a WakeOn of the pod's entries and its FixedIP.
+func (p *Plan) wakeOn() requeue.WakeOn { return requeue.On(metrics.Owner, p.id.Key()) }
 
 // moves reports whether a pod that goes to the node takes its addresses there, or completes a migration to it.
 func (p *Plan) moves(node string) bool {
@@ -68,4 +65,113 @@ func (p *Plan) moves(node string) bool {
 // ownedByPrefix begins the sentence that says why the pod cannot be placed.
 func (p *Plan) ownedByPrefix() string {
 	return fmt.Sprintf("its address %s belongs to node %s, which ", address.Join(p.reservation.addrs), p.reservation.node)
+}
+
+// Find plans for a pod. It has no side effect but that a pod may become one that searches for a slot.
+func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
+	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
+	if err != nil {
+		refusal := &Refusal{Reason: err.Error()}
+		if errors.Is(err, identity.ErrUnseen) {
+			refusal.WakeOn = b.wakeOnWorkload(pod)
+		}
+		return nil, refusal
+	}
+	if !fixed {
+		return b.findUnreserved(ctx, pod)
+	}
+	if _, err := identity.WantsMAC(pod); err != nil {
+		return nil, &Refusal{Reason: err.Error()}
+	}
+	if !b.Cache.Ready() {
+		return nil, ErrNotReady
+	}
+	r, err := b.reservationOf(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{id: id, uid: pod.UID, reservation: r}
+	if r.node == "" {
+		if id.Slot {
+			return b.findSlot(p, pod)
+		}
+		return b.findRequested(p, pod)
+	}
+	if len(r.unexpected) > 0 && b.policyOf(p) != v1alpha1.Reassign {
+		return nil, refuse(p.wakeOn(), "the pool of node %s has IP %s for its name, which its FixedIP does not name and which is being released; the pod is placed when that is done", r.node, address.Join(r.unexpected))
+	}
+	if !r.moving {
+		// The addresses of an interrupted migration are not there yet. Bind checks them.
+		if refusal := b.usedByOthers(pod, r.node, r.addrs); refusal != nil {
+			return nil, refusal
+		}
+	}
+	p.Nodes = sets.New(r.node)
+	stuck := b.nodeUnavailable(p)
+	if !b.widens(pod, r.node) && stuck == "" {
+		return p, nil
+	}
+	policy := b.policyOf(p)
+	remains, home := b.whyNotElsewhere(p, policy)
+	switch {
+	case remains == "":
+		return b.widenSearch(p, pod, policy, home)
+	case stuck != "":
+		return nil, &Refusal{Reason: p.ownedByPrefix() + stuck + remains, WakeOn: b.wakeOnRemaining(p)}
+	}
+	return p, nil
+}
+
+// Skip reports whether Fits accepts every node.
+func (b *Binder) Skip(p *Plan) bool {
+	return p.exempt || p.Unreserved && len(p.blocked) == 0 && b.strictNodes.Load() == 0
+}
+
+// Fits decides whether a node can take the pod: the node that owns its addresses, a node that they can move to, or,
+// without a reservation, a node with room in each family. It returns a *Refusal if the node cannot, and has no side
+// effect. No preemption helps a pod that is refused: a pod that is evicted keeps its address.
+func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
+	if p.Unreserved {
+		return b.fitsUnreserved(p, node)
+	}
+	switch r := &p.reservation; {
+	case r.node == "", p.failover == v1alpha1.Reassign && r.node != node.Name:
+		if r.holds(node.Name) {
+			// An earlier try has claimed addresses there.
+			return nil
+		}
+	case r.node == node.Name && !r.moving:
+		return nil
+	case r.node == node.Name, p.failover == v1alpha1.Migrate && (p.home == "" || p.home == node.Name):
+		if err := b.Cache.Ledger.Carries(node.Name, p.id.Key(), r.addrs); err != nil {
+			p.lacked.Store(true)
+			return &Refusal{Reason: "node(s) couldn't carry the pod's address: " + err.Error()}
+		}
+		return nil
+	default:
+		return refuse(requeue.WakeOn{}, "node(s) didn't own the pod's address %s, which belongs to node %s", address.Join(r.addrs), r.node)
+	}
+	if p.searching {
+		return p.fitsSlot(node.Name)
+	}
+	return b.fitsRequested(p, node.Name)
+}
+
+// Scores reports whether the free addresses of nodes matter: not for pods without a fixed address, nor for those that
+// have theirs.
+func (b *Binder) Scores(p *Plan) bool {
+	return !p.Unreserved && (p.reservation.node == "" || p.failover == v1alpha1.Reassign)
+}
+
+// Score returns the share of a node's addresses that are free, in the family with fewer. A node on which an earlier try
+// has claimed addresses comes first.
+func (b *Binder) Score(p *Plan, node string) float64 {
+	if p.reservation.holds(node) {
+		return 1
+	}
+	share := 1.0
+	for _, f := range b.families {
+		share = min(share, b.Cache.Ledger.FreeShare(node, f))
+	}
+	return share
 }

@@ -32,7 +32,11 @@ func TestPredecessorClaim(t *testing.T) {
 	l.SetNode(pool.NodePool{Name: "other", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/29")}})
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: l}}}
 	var told []string
-	b.Cache.Subscribe(func(e requeue.Event) { told = append(told, e.Owners...) })
+	b.Cache.Subscribe(func(e requeue.Event) {
+		for _, k := range e.Keys {
+			told = append(told, k.Name)
+		}
+	})
 	former, next := namedPod("mysql-0"), namedPod("mysql-0")
 	former.UID, next.UID = "former", "next"
 	if _, err := l.Assume(former.UID, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: "other", Addrs: []netip.Addr{mine}}, Carry: true}); err != nil {

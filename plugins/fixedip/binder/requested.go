@@ -9,11 +9,13 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/workloads"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -52,7 +54,7 @@ func (b *Binder) workloadOf(id identity.Identity) (*identity.Workload, error) {
 // findRequested plans a first placement with the nodes whose subnets have what the pod asks for; with all nodes if it
 // asks for nothing.
 func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
-	wake := requeue.WakeOn{Owner: p.id.Key(), Workload: p.id.Resource()}
+	wake := p.wakeOn().And(metrics.Workload, p.id.Resource())
 	requested, err := b.requestOf(pod, p.id)
 	if err != nil {
 		return nil, &Refusal{Reason: err.Error(), WakeOn: wake}
@@ -63,21 +65,19 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	for _, f := range requested.Families() {
 		if !slices.Contains(b.families, f) {
-			return nil, &Refusal{WakeOn: wake,
-				Reason: fmt.Sprintf("asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", requested, f, f)}
+			return nil, refuse(wake, "asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", requested, f, f)
 		}
 	}
 	reach := b.Cache.Ledger.NodesServing(requested.Addresses)
 	if reason := b.unsatisfiable(p, reach); reason != "" {
 		return nil, &Refusal{Reason: reason, WakeOn: b.wakeOnRoom(p)}
 	}
-	existing := slices.DeleteFunc(slices.Clone(reach), func(name string) bool { return b.snapshot.Node(name) == nil })
+	existing := slices.DeleteFunc(slices.Clone(reach), func(name string) bool { return b.node(name) == nil })
 	if len(existing) == 0 {
 		// MayUse wakes it.
-		return nil, &Refusal{WakeOn: wake,
-			Reason: fmt.Sprintf("asks for %s, which is in the subnets of node %s, which does not exist; it waits for that node to come back", requested, reach[0])}
+		return nil, refuse(wake, "asks for %s, which is in the subnets of node %s, which does not exist; it waits for that node to come back", requested, reach[0])
 	}
-	p.narrow(existing...)
+	p.Nodes = sets.New(existing...)
 	return p, nil
 }
 
@@ -99,8 +99,11 @@ func (b *Binder) unsatisfiable(p *Plan, reach []string) string {
 	return fmt.Sprintf("asks for %s, which is in no node's subnet; ask for addresses that are", p.requested)
 }
 
-// noRoom are the reasons of a node without room for a pod that asks for no address of the family.
-var noRoom = forEachFamily("node(s) had no free %s address for a fixed pod in their subnets")
+// noRoom and noStrictRoom are the reasons of a node without room for a pod that asks for no address of the family.
+var (
+	noRoom       = forEachFamily("node(s) had no free %s address for a fixed pod in their subnets")
+	noStrictRoom = forEachFamily("strict node(s) had no free %s address for the pod in their subnets")
+)
 
 // forEachFamily returns refusals that Fits need not allocate for each node.
 func forEachFamily(reason string) map[address.Family]*Refusal {
@@ -117,11 +120,14 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 		if len(p.requested.Ranges(f)) == 0 {
 			if b.Cache.Ledger.Available(node, f) == 0 {
 				p.lacked.Store(true)
+				if p.Unreserved {
+					return noStrictRoom[f]
+				}
 				return noRoom[f]
 			}
 		} else if !b.Cache.Ledger.CanAllocate(node, []address.Family{f}, p.requested.Addresses) {
 			p.lacked.Store(true)
-			return &Refusal{Reason: fmt.Sprintf("node(s) had none of the addresses free that the pod asks for: %s", p.requested)}
+			return refuse(requeue.WakeOn{}, "node(s) had none of the addresses free that the pod asks for: %s", p.requested)
 		}
 	}
 	return nil
@@ -130,23 +136,22 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 // wakeOnRoom returns what helps a pod without a reservation: an address, of those that it asks for, becomes free. A pod
 // of a workload with slots is also helped by a free slot, and by that alone if it searches for one.
 func (b *Binder) wakeOnRoom(p *Plan) requeue.WakeOn {
-	wake := requeue.WakeOn{Owner: p.id.Key()}
-	if p.searching {
-		wake.Workload, wake.Slots, wake.Searching = p.id.Resource(), p.id.Resource(), true
+	wake := p.wakeOn()
+	if p.id.Slot {
+		wake = wake.And(metrics.Slot, p.id.Resource())
+	}
+	if wake.Searching = p.searching; p.searching {
+		return wake.And(metrics.Workload, p.id.Resource())
+	}
+	wake.Room = &requeue.Room{Requested: p.requested.Addresses, Strict: p.Unreserved}
+	if !p.requests() {
 		return wake
 	}
-	if p.id.Slot {
-		wake.Slots = p.id.Resource()
-	}
-	wake.Room = &requeue.Room{Requested: p.requested.Addresses}
-	if p.requests() {
-		wake.Workload = p.id.Resource()
-		for _, f := range p.requested.Families() {
-			if a, single := p.requested.Single(f); single {
-				// The address may be in no subnet.
-				wake.Addrs = append(wake.Addrs, a)
-			}
+	for _, f := range p.requested.Families() {
+		if a, single := p.requested.Single(f); single {
+			// The address may be in no subnet.
+			wake = wake.AndHome(a)
 		}
 	}
-	return wake
+	return wake.And(metrics.Workload, p.id.Resource())
 }

@@ -13,6 +13,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -23,13 +24,14 @@ func TestRequestedAddressIsWaitedFor(t *testing.T) {
 	l.SetNode(pool.NodePool{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}})
 	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: l}}}
 	id := identity.Identity{Namespace: "db", PodName: "web-0", Owner: identity.Owner{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web"}}
+	owner := requeue.Keys(metrics.Owner, "db/web-0")
 	for name, tc := range map[string]struct {
 		requested request.Addresses
 		want      requeue.WakeOn
 	}{
-		"nothing":          {want: requeue.WakeOn{Owner: "db/web-0", Room: &requeue.Room{}}},
-		"one address":      {request.Exactly(single), requeue.WakeOn{Owner: "db/web-0", Workload: id.Resource(), Addrs: []netip.Addr{single}, Room: &requeue.Room{Requested: request.Exactly(single)}}},
-		"one of addresses": {set, requeue.WakeOn{Owner: "db/web-0", Workload: id.Resource(), Room: &requeue.Room{Requested: set}}},
+		"nothing":          {want: requeue.WakeOn{Keys: owner, Room: &requeue.Room{}}},
+		"one address":      {request.Exactly(single), requeue.WakeOn{Keys: owner, Room: &requeue.Room{Requested: request.Exactly(single)}}.AndHome(single).And(metrics.Workload, id.Resource())},
+		"one of addresses": {set, requeue.WakeOn{Keys: owner, Room: &requeue.Room{Requested: set}}.And(metrics.Workload, id.Resource())},
 	} {
 		p := &Plan{id: id, requested: request.Asked{Addresses: tc.requested}}
 		if got := b.wakeOnRoom(p); !reflect.DeepEqual(got, tc.want) {

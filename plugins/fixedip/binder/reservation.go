@@ -5,7 +5,6 @@ package binder
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -16,6 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -56,12 +56,12 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 		// A slot is not named after its pod. It is found through its workload.
 		fip = nil
 	}
-	wake := requeue.WakeOn{Owner: id.Key()}
+	wake := requeue.On(metrics.Owner, id.Key())
 	held := b.Cache.Ledger.Held(id.Key())
 	for _, h := range held {
 		if kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef(); ok && (kind != id.Owner.Label() || name != id.Owner.Name) {
-			return reservation{}, &Refusal{WakeOn: wake, Reason: fmt.Sprintf("its name has IP %s on node %s, which is reserved for %s %s, and it belongs to %s %s; the pod is placed when that IP is released",
-				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)}
+			return reservation{}, refuse(wake, "its name has IP %s on node %s, which is reserved for %s %s, and it belongs to %s %s; the pod is placed when that IP is released",
+				address.Join(h.Addrs), h.Node, kind, name, id.Owner.Kind, id.Owner.Name)
 		}
 	}
 	away := b.Cache.Ledger.Away(id.Key())
@@ -69,11 +69,11 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 		return b.fromPools(held, away, "", nil), nil
 	}
 	if fip.DeletionTimestamp != nil {
-		return reservation{}, &Refusal{WakeOn: wake, Reason: fmt.Sprintf("its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)}
+		return reservation{}, refuse(wake, "its former address (%v) is being released; it gets a new one when FixedIP %s is gone", fip.Spec.IPs, fip.Name)
 	}
 	if o := identity.OwnerOf(fip); o.GroupKind() != id.Owner.GroupKind() || o.Name != id.Owner.Name {
-		return reservation{}, &Refusal{WakeOn: wake, Reason: fmt.Sprintf("its name has an address (%v) that is kept for %s %s, and it belongs to %s %s; delete FixedIP %s to give that address up",
-			fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name, fip.Name)}
+		return reservation{}, refuse(wake, "its name has an address (%v) that is kept for %s %s, and it belongs to %s %s; delete FixedIP %s to give that address up",
+			fip.Spec.IPs, o.Kind, o.Name, id.Owner.Kind, id.Owner.Name, fip.Name)
 	}
 	var r reservation
 	if len(held)+len(away) > 0 {
@@ -129,11 +129,11 @@ func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddr
 // fromFixedIP places a reservation that is in no pool at the home of its addresses.
 func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 	r := reservation{projected: true}
-	wake := requeue.WakeOn{Owner: cache.KeyOf(fip), Addrs: parseAddrs(fip.Spec.IPs)}
+	wake := requeue.On(metrics.Owner, cache.KeyOf(fip)).AndHome(parseAddrs(fip.Spec.IPs)...)
 	for _, ip := range fip.Spec.IPs {
 		a, err := address.Parse(ip)
 		if err != nil {
-			return reservation{}, &Refusal{WakeOn: wake, Reason: fmt.Sprintf("FixedIP %s: spec.ips: %v", fip.Name, err)}
+			return reservation{}, refuse(wake, "FixedIP %s: spec.ips: %v", fip.Name, err)
 		}
 		home, ok := b.Cache.Ledger.Home(a)
 		if !ok {
@@ -141,10 +141,10 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 			if fip.Spec.NodeName != "" {
 				was = ", and was kept on node " + fip.Spec.NodeName
 			}
-			return reservation{}, &Refusal{WakeOn: wake, Reason: fmt.Sprintf("its address %s (FixedIP %s) is in no node's subnet%s; it waits for a node that has it", a, fip.Name, was)}
+			return reservation{}, refuse(wake, "its address %s (FixedIP %s) is in no node's subnet%s; it waits for a node that has it", a, fip.Name, was)
 		}
 		if r.node != "" && r.node != home {
-			return reservation{}, &Refusal{WakeOn: wake, Reason: fmt.Sprintf("its addresses %v (FixedIP %s) are in the subnets of two nodes, %s and %s; delete the FixedIP and ask for addresses of one node", fip.Spec.IPs, fip.Name, r.node, home)}
+			return reservation{}, refuse(wake, "its addresses %v (FixedIP %s) are in the subnets of two nodes, %s and %s; delete the FixedIP and ask for addresses of one node", fip.Spec.IPs, fip.Name, r.node, home)
 		}
 		r.node, r.addrs = home, append(r.addrs, a)
 	}
@@ -167,23 +167,4 @@ func parseAddrs(ips []string) []netip.Addr {
 		}
 	}
 	return addrs
-}
-
-// heldElsewhere returns an address that a pod has on a node that was not known when the given one was chosen, unless
-// it also has one on the given node. A claim on the given node would be its second.
-func (b *Binder) heldElsewhere(owner, node string, known []string) (ledger.NodeAddresses, bool) {
-	held := b.Cache.Ledger.Held(owner)
-	if slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool { return h.Node == node }) {
-		return ledger.NodeAddresses{}, false
-	}
-	return notKnown(held, known)
-}
-
-// notKnown returns the first holding on a node that is not known.
-func notKnown(held []ledger.NodeAddresses, known []string) (ledger.NodeAddresses, bool) {
-	i := slices.IndexFunc(held, func(h ledger.NodeAddresses) bool { return !slices.Contains(known, h.Node) })
-	if i < 0 {
-		return ledger.NodeAddresses{}, false
-	}
-	return held[i], true
 }

@@ -5,7 +5,6 @@ package binder
 
 import (
 	"errors"
-	"iter"
 	"net/netip"
 	"slices"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -67,8 +67,14 @@ func TestFromFixedIP(t *testing.T) {
 			if !errors.As(err, &no) || no.Reason != c.wantReason {
 				t.Fatalf("error %v, want %s", err, c.wantReason)
 			}
-			if !slices.Equal(no.WakeOn.Addrs, parseAddrs(c.ips)) {
-				t.Errorf("it waits for the home of %v", no.WakeOn.Addrs)
+			var homes []netip.Addr
+			for _, k := range no.WakeOn.Keys {
+				if k.Addr.IsValid() {
+					homes = append(homes, k.Addr)
+				}
+			}
+			if !slices.Equal(homes, parseAddrs(c.ips)) {
+				t.Errorf("it waits for the home of %v", homes)
 			}
 			for _, n := range c.mends {
 				c2.Ledger.SetNode(n)
@@ -118,8 +124,8 @@ func TestReleasing(t *testing.T) {
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", Annotations: map[string]string{identity.AnnotationEnabled: "false"},
 					OwnerReferences: []metav1.OwnerReference{{APIVersion: kind[0], Kind: "StatefulSet", Name: "web", Controller: ptr.To(true)}}}}
 				sets := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, &appsv1.StatefulSet{}, 0, nil)
-				b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes{}}
-				if err := b.Cache.Workloads.UseInformer(groupKind(&pod.OwnerReferences[0]), sets); err != nil {
+				b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), FixedIPs: records.Build(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes}
+				if err := b.Cache.Workloads.UseInformer(b.controllerOf(pod).GroupKind(), sets); err != nil {
 					t.Fatal(err)
 				}
 				if c.workload != nil {
@@ -151,14 +157,11 @@ func TestReleasing(t *testing.T) {
 }
 
 // noNodes is a snapshot of a cluster without nodes.
-type noNodes struct{}
-
-func (noNodes) Node(string) *corev1.Node            { return nil }
-func (noNodes) PodsOn(string) iter.Seq[*corev1.Pod] { return func(func(*corev1.Pod) bool) {} }
+func noNodes(string) fwk.NodeInfo { return nil }
 
 // Finding S11. Pods of the host's network get no address, whatever is reserved for their name.
 func TestHostNetworkIsExempt(t *testing.T) {
-	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes{}}
+	b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New(), Workloads: workloads.New(nil, nil)}, Pods: podLister(t)}, snapshot: noNodes}
 	b.Cache.Ledger.SetNode(pool.NodePool{Name: "n", Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.1.9"): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}})
 	for host, blocked := range map[bool]int{true: 0, false: 1} {
 		pod := namedPod("web-0")

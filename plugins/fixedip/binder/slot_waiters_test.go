@@ -36,7 +36,7 @@ func TestSlotWaiters(t *testing.T) {
 			}
 		}
 		for _, uid := range c.leaves {
-			s.leave("db/Deployment/web", uid)
+			s.remove(uid)
 		}
 		if got := s.count("db/Deployment/web"); got != c.others {
 			t.Errorf("%s: %d search, want %d", name, got, c.others)

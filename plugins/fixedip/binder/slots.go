@@ -4,19 +4,20 @@
 package binder
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -140,7 +141,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	workload := p.id.Resource()
 	if _, err := b.workloadOf(p.id); err != nil {
 		// A pod of a workload that was deleted and created again gets no slot of the new one.
-		return nil, &Refusal{Reason: err.Error(), WakeOn: requeue.WakeOn{Owner: p.id.Key(), Workload: workload}}
+		return nil, &Refusal{Reason: err.Error(), WakeOn: p.wakeOn().And(metrics.Workload, workload)}
 	}
 	free, err := b.freeSlots(workload, p.id.Key())
 	if err != nil {
@@ -151,19 +152,18 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	p.searching, p.slots = true, available(free)
 	if len(p.slots) == 0 {
-		return nil, &Refusal{WakeOn: b.wakeOnRoom(p), Reason: fmt.Sprintf("its %s has %s, and it takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))}
+		return nil, refuse(b.wakeOnRoom(p), "its %s has %s, and it takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
 	}
 	var nodes []string
 	for _, f := range p.slots {
-		if b.snapshot.Node(f.node) != nil {
+		if b.node(f.node) != nil {
 			nodes = append(nodes, f.node)
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, &Refusal{WakeOn: b.wakeOnRoom(p),
-			Reason: fmt.Sprintf("its %s has the free address %s, which belongs to node %s, which does not exist; it waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)}
+		return nil, refuse(b.wakeOnRoom(p), "its %s has the free address %s, which belongs to node %s, which does not exist; it waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)
 	}
-	p.narrow(nodes...)
+	p.Nodes = sets.New(nodes...)
 	return p, nil
 }
 
@@ -199,29 +199,14 @@ func (p *Plan) fitsSlot(node string) error {
 	if slices.ContainsFunc(p.slots, func(f freeSlot) bool { return f.node == node }) {
 		return nil
 	}
-	return &Refusal{Reason: fmt.Sprintf("node(s) didn't have an address of the pod's %s that is free", p.id.Owner.Kind)}
-}
-
-// assumeSlot decides for one of the slots on the node, in the ledger.
-func (b *Binder) assumeSlot(p *Plan, pod *corev1.Pod, node string) error {
-	err := errors.New("none of them is free")
-	for _, f := range p.slots {
-		if f.node != node {
-			continue
-		}
-		claim := ledger.Claim{Owner: p.id.Key(), Node: node, Addrs: f.addrs, From: f.from}
-		if _, err = b.Cache.Ledger.Assume(pod.UID, ledger.ClaimRequest{Claim: claim, Families: b.families}); err == nil {
-			return nil
-		}
-	}
-	return err
+	return refuse(requeue.WakeOn{}, "node(s) didn't have an address of the pod's %s that is free", p.id.Owner.Kind)
 }
 
 // explainSlots says why none of the nodes with a free slot can take the pod.
 func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
 	var parts []string
 	for _, f := range p.slots[:min(shownSlots, len(p.slots))] {
-		node := b.snapshot.Node(f.node)
+		node := b.node(f.node)
 		if node == nil {
 			continue
 		}

@@ -4,6 +4,7 @@
 package binder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -20,7 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -35,73 +36,65 @@ type blockedNode struct {
 
 // findUnreserved plans for a pod without a fixed address. Pods of the host's network get no address.
 func (b *Binder) findUnreserved(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
-	p := &Plan{unreserved: true, uid: pod.UID}
-	if p.exempt = pod.Spec.HostNetwork; p.exempt {
+	p := &Plan{Unreserved: true, exempt: pod.Spec.HostNetwork, id: identity.Identity{Namespace: pod.Namespace, PodName: pod.Name}, uid: pod.UID}
+	if p.exempt {
 		return p, nil
 	}
-	p.optedOut = identity.OptsOut(pod.Annotations) && b.mayHaveHad(pod)
-	held := b.Cache.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name))
-	if len(held) == 0 {
-		return p, nil
-	}
-	owner := b.controllerOf(pod)
-	if identity.OptsOut(pod.Annotations) {
+	owner, optsOut := b.controllerOf(pod), identity.OptsOut(pod.Annotations)
+	// The pod could have had a fixed address under its name if its workload is of a kind whose pods keep their names, or
+	// if it has none.
+	kind, known := b.Cache.Kinds.Of(owner.GroupKind())
+	p.optedOut = optsOut && (owner.Name == "" || known && kind.Identity != identity.Slot)
+	held := b.Cache.Ledger.Held(p.id.Key())
+	blocked, wake := b.blockedBy(p, pod)
+	if optsOut {
 		if reason := b.releasing(ctx, pod, owner, held); reason != "" {
-			wake := requeue.WakeOn{Workload: resourceOf(pod)}
-			blocked, more := b.blockedBy(pod, owner, held)
 			if len(blocked) > 0 {
 				reason += "; " + blocked[0].why
 			}
-			return nil, &Refusal{Reason: reason, WakeOn: more.Merge(wake)}
+			wake.Keys = slices.Concat(wake.Keys, b.wakeOnWorkload(pod).Keys)
+			return nil, &Refusal{Reason: reason, WakeOn: wake}
 		}
 	}
-	p.blocked, _ = b.blockedBy(pod, owner, held)
+	p.blocked = blocked
 	return p, nil
 }
 
-// mayHaveHad reports whether a pod of this name could have had a fixed address: its workload is of a kind whose pods
-// keep their names, or it has none.
-func (b *Binder) mayHaveHad(pod *corev1.Pod) bool {
+// controllerOf returns what controls a pod, past a ReplicaSet; the zero Owner: nothing.
+func (b *Binder) controllerOf(pod *corev1.Pod) identity.Owner {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
-		return true
+		return identity.Owner{}
 	}
-	kind, known := b.Cache.Kinds.Of(groupKind(owner))
-	return known && kind.Identity != identity.Slot
-}
-
-func groupKind(owner *metav1.OwnerReference) schema.GroupKind {
-	return schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
-}
-
-// controllerOf returns what controls a pod, past a ReplicaSet; nil: nothing.
-func (b *Binder) controllerOf(pod *corev1.Pod) *metav1.OwnerReference {
-	owner := metav1.GetControllerOfNoCopy(pod)
-	if owner != nil && owner.Kind == identity.ReplicaSets.Kind && b.Cache.Workloads != nil {
+	if owner.Kind == identity.ReplicaSets.Kind {
 		if by, seen := b.Cache.Workloads.Controller(pod.Namespace, *owner); seen && by != nil {
-			return by
+			owner = by
 		}
 	}
-	return owner
+	return identity.Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID}
 }
 
-// reservedFor reports whether an entry with this workload is for the pods of the owner.
-func reservedFor(owner *metav1.OwnerReference, kind, name string) bool {
-	return owner != nil && identity.Label(groupKind(owner)) == kind && owner.Name == name
+// wakeOnWorkload returns a WakeOn of what controls a pod.
+func (b *Binder) wakeOnWorkload(pod *corev1.Pod) requeue.WakeOn {
+	owner := b.controllerOf(pod)
+	if owner.Name == "" {
+		return requeue.WakeOn{}
+	}
+	return requeue.On(metrics.Workload, owner.Resource(pod.Namespace))
 }
 
 // blockedBy returns the nodes that cannot take the pod, and what helps it. An entry whose resource names no workload
 // was written by hand for just this pod; an unreserved entry is for no other pod either.
-func (b *Binder) blockedBy(pod *corev1.Pod, owner *metav1.OwnerReference, held []ledger.NodeAddresses) (blocked []blockedNode, wake requeue.WakeOn) {
-	wake.Owner = pool.OwnerKey(pod.Namespace, pod.Name)
-	for _, h := range held {
-		if kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef(); ok && kind != pool.UnreservedKind && !reservedFor(owner, kind, name) {
+func (b *Binder) blockedBy(p *Plan, pod *corev1.Pod) (blocked []blockedNode, wake requeue.WakeOn) {
+	owner := b.controllerOf(pod)
+	wake = p.wakeOn()
+	for _, h := range b.Cache.Ledger.Held(p.id.Key()) {
+		kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef()
+		if ok && kind != pool.UnreservedKind && (kind != owner.Label() || name != owner.Name) {
 			blocked = append(blocked, blockedNode{h.Node, "node(s) kept an address for the pod's name, for a workload that it does not belong to"})
-			continue
-		}
-		if refusal := b.usedByOthers(pod, h.Node, h.Addrs); refusal != nil {
+		} else if refusal := b.usedByOthers(pod, h.Node, h.Addrs); refusal != nil {
 			blocked = append(blocked, blockedNode{h.Node, "node(s) couldn't take a pod of this name: " + refusal.Reason})
-			wake = wake.Merge(refusal.WakeOn)
+			wake.Keys = slices.Concat(wake.Keys, refusal.WakeOn.Keys)
 		}
 	}
 	return blocked, wake
@@ -110,17 +103,19 @@ func (b *Binder) blockedBy(pod *corev1.Pod, owner *metav1.OwnerReference, held [
 // releasing says why a pod that opted out waits: the agent would assign it the address that its name has. The
 // controller releases that once no pod has it. What a FixedIP reserves for a while or for good, or for the next pod
 // because the workload has opted in again, is not waited for; other addresses of the name are.
-func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner *metav1.OwnerReference, held []ledger.NodeAddresses) string {
+func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.Owner, held []ledger.NodeAddresses) string {
 	for _, h := range held {
 		kind, name, ok := b.Cache.Ledger.EntryOf(h).WorkloadRef()
-		if !ok || !reservedFor(owner, kind, name) {
+		if !ok || kind != owner.Label() || name != owner.Name {
 			continue
 		}
 		fip, err := b.Cache.FixedIP(ctx, pod.Namespace, pod.Name)
 		if err != nil {
 			continue
 		}
-		released, optedIn := h.Addrs, b.optsIn(pod.Namespace, owner)
+		// The workload has opted in again if it exists, and the next pods that it creates do not opt out.
+		workload, err := b.Cache.Workloads.Get(owner.GroupKind(), pod.Namespace, owner.Name)
+		released, optedIn := h.Addrs, err == nil && workload != nil && !identity.OptsOut(workload.Template)
 		switch {
 		case fip == nil && optedIn:
 			continue
@@ -134,67 +129,48 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner *metav1.O
 	return ""
 }
 
-// optsIn reports whether the workload exists, and the next pods that it creates do not opt out.
-func (b *Binder) optsIn(namespace string, owner *metav1.OwnerReference) bool {
-	if b.Cache.Workloads == nil {
-		return false
-	}
-	workload, err := b.Cache.Workloads.Get(groupKind(owner), namespace, owner.Name)
-	return err == nil && workload != nil && !identity.OptsOut(workload.Template)
-}
-
 // fitsUnreserved accepts the nodes that are not blocked, and of the strict ones those with room for the pod.
-func (b *Binder) fitsUnreserved(p *Plan, pod *corev1.Pod, node *corev1.Node) error {
+func (b *Binder) fitsUnreserved(p *Plan, node *corev1.Node) error {
 	if i := slices.IndexFunc(p.blocked, func(n blockedNode) bool { return n.node == node.Name }); i >= 0 {
 		return &Refusal{Reason: p.blocked[i].why}
 	}
-	if p.exempt || !b.strict.has(node.Name) {
+	switch {
+	case p.exempt || !b.onStrictNode(node.Name):
+		return nil
+	case !b.Cache.Ready():
+		return ErrNotReady
+	case len(b.heldOn(p.id.Key(), node.Name)) > 0:
 		return nil
 	}
-	if !b.Cache.Ready() {
-		return ErrNotReady
-	}
-	for _, f := range b.families {
-		if b.Cache.Ledger.Available(node.Name, f) > 0 || b.holds(pod, node.Name) {
-			continue
-		}
-		p.lacked.Store(true)
-		return noStrictRoom[f]
-	}
-	return nil
+	return b.fitsRequested(p, node.Name)
 }
 
-func (b *Binder) holds(pod *corev1.Pod, node string) bool {
-	return slices.ContainsFunc(b.Cache.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)), func(h ledger.NodeAddresses) bool { return h.Node == node })
-}
-
-// wakeOnUnreserved returns what helps a pod without a fixed address that no node could take; nil: nothing here.
-func (b *Binder) wakeOnUnreserved(p *Plan, pod *corev1.Pod) *requeue.WakeOn {
+// explainUnreserved returns what helps a pod without a fixed address that no node could take; nil: nothing here.
+func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 	if len(p.blocked) == 0 && !p.lacked.Load() {
 		return nil
 	}
-	owner := pool.OwnerKey(pod.Namespace, pod.Name)
-	_, wake := b.blockedBy(pod, b.controllerOf(pod), b.Cache.Ledger.Held(owner))
+	_, wake := b.blockedBy(p, pod)
 	if p.lacked.Load() {
-		wake.Room = &requeue.Room{Strict: true}
+		wake.Room = b.wakeOnRoom(p).Room
 	}
-	return &wake
+	return &Refusal{WakeOn: wake}
 }
 
-// confirmUnreserved looks at the API server whether the pool of the node has an entry for the name of a pod that opted
+// confirmOptedOut looks at the API server whether the pool of the node has an entry for the name of a pod that opted
 // out that the watch does not show yet: the former pod of the name may have got one. If the API server does not
 // answer in time, the pod is bound: the controller repairs what was missed.
-func (b *Binder) confirmUnreserved(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
+func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
 	if !p.optedOut {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, liveCheckTimeout)
 	defer cancel()
-	owner := pool.OwnerKey(pod.Namespace, pod.Name)
-	planned := b.planned(owner, node)
-	n, err := b.Cache.Pools.Read(ctx, node)
+	owner := p.id.Key()
+	planned := b.heldOn(owner, node)
+	n, err := b.Cache.Pools.Get(ctx, node)
 	if err != nil {
-		if !errors.Is(err, cache.ErrNodeGone) {
+		if !errors.Is(err, ciliumpool.ErrGone) {
 			klog.FromContext(ctx).Error(err, "Pod without a fixed address is bound without a look at the pool", "pod", klog.KObj(pod), "node", node)
 		}
 		return nil
@@ -203,12 +179,8 @@ func (b *Binder) confirmUnreserved(ctx context.Context, p *Plan, pod *corev1.Pod
 	if len(has) == 0 {
 		return nil
 	}
-	wake := requeue.WakeOn{Owner: owner, Nodes: []string{node}}
-	if err := n.CheckBinding(owner, planned); err != nil {
-		return &Refusal{Reason: err.Error(), WakeOn: wake}
-	}
-	if err := acknowledged(n, has); err != nil {
-		return &Refusal{Reason: err.Error(), WakeOn: wake}
+	if err := cmp.Or(n.CheckBinding(owner, planned), acknowledged(n, has)); err != nil {
+		return &LostError{err.Error()}
 	}
 	return nil
 }

@@ -14,16 +14,13 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// domain answers what the queue of waiting pods asks. It reads the cache only, never the snapshot of a cycle.
-type domain struct{ *Binder }
+// The queue of waiting pods asks the Binder. Its answers come from the cache only, never from the snapshot of a cycle.
+var _ requeue.Domain = &Binder{}
 
-// Domain returns what the queue of the profile asks about the cluster.
-func (b *Binder) Domain() requeue.Domain { return domain{b} }
-
-// Fits reports whether the node's labels let the pod run there, and the node is not cordoned: an address that becomes
+// CanRun reports whether the node's labels let the pod run there, and the node is not cordoned: an address that becomes
 // free wakes no pod that cannot run there.
-func (d domain) Fits(pod *corev1.Pod, name string) bool {
-	node, err := d.Nodes.Get(name)
+func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
+	node, err := b.Nodes.Get(name)
 	if err != nil || node.Spec.Unschedulable {
 		return false
 	}
@@ -32,26 +29,21 @@ func (d domain) Fits(pod *corev1.Pod, name string) bool {
 }
 
 // HasRoom reports whether the node has the address that the pod waits for.
-func (d domain) HasRoom(pod *corev1.Pod, room requeue.Room, name string) bool {
-	switch {
-	case len(room.Carried) > 0:
-		return d.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), room.Carried) == nil
-	case room.Strict:
-		if !d.strict.has(name) {
-			// It needs no address there.
-			return true
-		}
+func (b *Binder) HasRoom(pod *corev1.Pod, room requeue.Room, name string) bool {
+	if len(room.Carried) > 0 {
+		return b.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), room.Carried) == nil
 	}
-	return d.Cache.Ledger.CanAllocate(name, d.families, room.Requested)
+	// On a node that is not strict, an unreserved pod needs no address.
+	return room.Strict && !b.onStrictNode(name) || b.Cache.Ledger.CanAllocate(name, b.families, room.Requested)
 }
 
 // FreeSlots returns the free slots of a workload.
-func (d domain) FreeSlots(workload string) (requeue.FreeSlots, error) {
-	free, err := d.freeSlots(workload, "")
+func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
+	free, err := b.freeSlots(workload, "")
 	if err != nil {
 		return requeue.FreeSlots{}, err
 	}
-	found := requeue.FreeSlots{Count: len(free), Searching: d.slots.count(workload)}
+	found := requeue.FreeSlots{Count: len(free), Searching: b.slots.count(workload)}
 	for _, f := range available(free) {
 		found.Nodes = append(found.Nodes, f.node)
 	}

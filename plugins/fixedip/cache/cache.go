@@ -31,9 +31,6 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// ErrNodeGone is the error of Pools for a node that has no CiliumNode.
-var ErrNodeGone = ciliumpool.ErrGone
-
 // WorkloadIndex finds the FixedIPs of a workload, which is named as in pool entries.
 const WorkloadIndex = "workload"
 
@@ -45,8 +42,9 @@ type Cache struct {
 	Workloads *workloads.Store
 	// Kinds are the kinds of workloads whose pods may have fixed addresses.
 	Kinds identity.Kinds
-	// Pools reads and writes pools at the API server.
-	Pools *Pools
+	// Pools reads pools at the API server, and Writer writes them.
+	Pools  *ciliumpool.Client
+	Writer *ciliumpool.Writer
 	// synced reports of each watch whether it has delivered all objects that existed at the start. Key: the plural
 	// name of the resource.
 	synced map[string]toolscache.InformerSynced
@@ -85,7 +83,7 @@ func Start(ctx context.Context, base *restclient.Config, args *config.FixedIPArg
 		return nil, fmt.Errorf("make a cache: %w", err)
 	}
 	c := &Cache{Ledger: ledger.New(), FixedIPs: watches, Kinds: identity.NewKinds(args.Workloads...)}
-	c.Pools = NewPools(ctx, ciliumpool.New(api), c)
+	c.WritePools(ctx, ciliumpool.New(api))
 	if c.Workloads, err = newWorkloads(cfg, c.Kinds); err != nil {
 		return nil, err
 	}
@@ -107,6 +105,14 @@ func Start(ctx context.Context, base *restclient.Config, args *config.FixedIPArg
 		}
 	}()
 	return c, nil
+}
+
+// WritePools sets Pools, and a Writer that works until ctx ends. What that reads and writes is in the ledger before its
+// call returns.
+func (c *Cache) WritePools(ctx context.Context, api *ciliumpool.Client) {
+	c.Pools, c.Writer = api, ciliumpool.NewWriter(ctx, api, c.Ledger.Node)
+	c.Writer.OnPatch = metrics.PoolWrite
+	c.Writer.OnPool = func(n pool.NodePool) { c.PoolChanged(n.Name, c.Ledger.ObserveWrite(n)) }
 }
 
 // Ready reports whether the watches have delivered all objects that existed when the scheduler started.
@@ -156,18 +162,17 @@ func (c *Cache) PoolChanged(node string, change ledger.NodeChange) {
 	if !change.Appeared && len(change.Subnets) == 0 && !change.Entries && !change.Fixed && change.Freed == 0 {
 		return
 	}
-	slots := slices.Concat(change.Workloads, change.Reported)
-	slices.Sort(slots)
-	c.Notify(requeue.Event{Node: node, Freed: change.Freed, Subnets: change.Subnets, Owners: change.Owners, Slots: slices.Compact(slots)})
+	keys := slices.Concat(requeue.Keys(metrics.Owner, change.Owners...), requeue.Keys(metrics.Slot, change.Workloads...), requeue.Keys(metrics.Slot, change.Reported...))
+	c.Notify(requeue.Event{Node: node, Freed: change.Freed, Subnets: change.Subnets, Keys: keys})
 }
 
 // fixedIPChanged makes events of a change of a FixedIP, and of addresses that it does not reserve any more.
 func (c *Cache) fixedIPChanged(fip *v1alpha1.FixedIP, freed []string) {
-	e := requeue.Event{Owners: []string{KeyOf(fip)}}
+	keys := requeue.Keys(metrics.Owner, KeyOf(fip))
 	if fip.Spec.Slot {
-		e.Slots = WorkloadOf(fip)
+		keys = slices.Concat(keys, requeue.Keys(metrics.Slot, WorkloadOf(fip)...))
 	}
-	c.Notify(e)
+	c.Notify(requeue.Event{Keys: keys})
 	for _, node := range freed {
 		c.Notify(requeue.Event{Node: node, Freed: 1})
 	}

@@ -14,6 +14,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -42,10 +43,10 @@ func TestReportsMakeEvents(t *testing.T) {
 	set(version(1, func(n *pool.NodePool) { n.Used[fixed] = "db/web-x" }))
 	set(version(2, func(n *pool.NodePool) { delete(n.Entries, fixed) }))
 	want := []requeue.Event{
-		{Node: "n", Slots: []string{"db/Deployment/web"}},
-		{Node: "n", Freed: 1, Owners: []string{"db/web-x"}, Slots: []string{"db/Deployment/web"}},
+		{Node: "n", Keys: requeue.Keys(metrics.Slot, "db/Deployment/web")},
+		{Node: "n", Freed: 1, Keys: append(requeue.Keys(metrics.Owner, "db/web-x"), requeue.Keys(metrics.Slot, "db/Deployment/web")...)},
 	}
-	if diff := cmp.Diff(want, events, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, events, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b requeue.Key) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/store/workloads"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
@@ -68,7 +69,7 @@ func (c *Cache) workloadChanged(before, after *identity.Workload) {
 		return
 	}
 	if before == nil || request.Relevant(*before, *after) || identity.OptsOut(before.Template) != identity.OptsOut(after.Template) || failover(before) != failover(after) {
-		c.Notify(requeue.Event{Workloads: []string{after.Resource()}})
+		c.Notify(requeue.Event{Keys: requeue.Keys(metrics.Workload, after.Resource())})
 	}
 }
 

@@ -53,8 +53,6 @@ const (
 	Annotation Cause = "annotation"
 	// Failover means that the home node cannot take the pod, and other nodes are tried.
 	Failover Cause = "failover"
-	// Time means that the time came at which the pod may be placed.
-	Time Cause = "time"
 	// Missed means that a relevant change arrived while the pod was being refused.
 	Missed Cause = "missed"
 )
@@ -101,7 +99,7 @@ var (
 	wakeups = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
 		Namespace:      namespace,
 		Name:           "requeues_total",
-		Help:           "Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), annotation, failover (other nodes are tried), time (at which the pod may be placed), missed (a change while the pod was being refused).",
+		Help:           "Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).",
 		StabilityLevel: k8smetrics.ALPHA,
 	}, []string{"reason"})
 )

@@ -5,7 +5,6 @@ package requeue
 
 import (
 	"cmp"
-	"context"
 	"maps"
 	"math"
 	"slices"
@@ -18,8 +17,8 @@ import (
 
 // Domain answers what depends on the cluster. It is called by one goroutine, without the lock of a queue.
 type Domain interface {
-	// Fits reports whether the node's labels, and whether it is cordoned, let the pod run there.
-	Fits(pod *corev1.Pod, node string) bool
+	// CanRun reports whether the node's labels let the pod run there, and the node is not cordoned.
+	CanRun(pod *corev1.Pod, node string) bool
 	// HasRoom reports whether the node has what the pod waits for.
 	HasRoom(pod *corev1.Pod, room Room, node string) bool
 	// FreeSlots returns the free slots of a workload.
@@ -37,82 +36,52 @@ type FreeSlots struct {
 // window selects the pods that arrived in it, after excluded, until included.
 type window struct{ after, until uint64 }
 
-// task is a look at the cluster that has to be made for pods that wait.
-type task struct {
-	// by are the pods that the task concerns: ofRoom, ofCarried, ofRequested, or the slots of a workload.
-	by key
-	// node is where addresses became free, and count how many.
+// offer is what a pod was woken for. If the pod does not use it, the next pod in the window gets it.
+type offer struct {
+	// by is what the pods wait for: room, or the slots of a workload.
+	by Key
+	// node is where addresses became free.
 	node   string
-	count  int
 	window window
 }
 
-// offer is what a pod was woken for. If the pod does not use it, the next pod in the window gets it.
-type offer struct {
-	by     key
-	node   string
-	window window
+// task is a look at the cluster that has to be made for pods that wait.
+type task struct {
+	offer
+	// count is how many addresses became free.
+	count int
+	// moment is that of the event: a second event alike is a second task. It is zero for slots, of which one look is
+	// enough for all events until then.
+	moment uint64
 }
 
 // enqueueRoom adds the work that an event makes for pods in a window that wait for room. Called under mu.
 func (q *Queue) enqueueRoom(e Event, in window) {
-	if e.Freed > 0 && len(q.byKey[key{kind: ofRoom}]) > 0 {
-		q.enqueue(task{by: key{kind: ofRoom}, node: e.Node, count: e.Freed, window: in})
+	add := func(by Key, count int) {
+		if e.Node != "" && count > 0 && len(q.byKey[by]) > 0 {
+			q.work.Add(task{offer{by, e.Node, in}, count, q.moment})
+		}
 	}
-	if e.Node != "" && len(q.byKey[key{kind: ofCarried}]) > 0 {
-		q.enqueue(task{by: key{kind: ofCarried}, node: e.Node, count: AllRoom, window: in})
-	}
+	add(anyRoom, e.Freed)
+	add(carriedRoom, AllRoom)
 	// A requested address may become free while another one is taken, so that the node has no more than before. If
 	// several become free, the claim of the first pod is the event that wakes the next.
-	if e.Node != "" && len(q.byKey[key{kind: ofRequested}]) > 0 {
-		q.enqueue(task{by: key{kind: ofRequested}, node: e.Node, count: max(1, e.Freed), window: in})
-	}
+	add(requestedRoom, max(1, e.Freed))
 }
 
-// enqueue adds work. Tasks for the slots of one workload become one. Called under mu.
-func (q *Queue) enqueue(t task) {
-	if i := slices.IndexFunc(q.work, func(o task) bool { return t.by.kind == ofSlots && o.by == t.by }); i >= 0 {
-		w := &q.work[i].window
-		*w = window{min(w.after, t.window.after), max(w.until, t.window.until)}
-		return
+// process makes one look at the cluster; false if the queue has stopped.
+func (q *Queue) process() bool {
+	t, stopped := q.work.Get()
+	if stopped {
+		return false
 	}
-	q.work = append(q.work, t)
-	select {
-	case q.wakeup <- struct{}{}:
-	default:
+	defer q.work.Done(t)
+	if t.by.Cause == metrics.Slot {
+		q.offerSlots(t)
+	} else {
+		q.offerRoom(t)
 	}
-}
-
-// run does the work until ctx ends.
-func (q *Queue) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-q.wakeup:
-			q.process()
-		}
-	}
-}
-
-// process does all work that there is.
-func (q *Queue) process() {
-	for {
-		q.mu.Lock()
-		if len(q.work) == 0 {
-			q.work = nil
-			q.mu.Unlock()
-			return
-		}
-		t := q.work[0]
-		q.work = q.work[1:]
-		q.mu.Unlock()
-		if t.by.kind == ofSlots {
-			q.offerSlots(t)
-		} else {
-			q.offerRoom(t)
-		}
-	}
+	return true
 }
 
 // offerRoom wakes one pod for each address that became free on a node, in the order of their arrival.
@@ -121,7 +90,7 @@ func (q *Queue) offerRoom(t task) {
 		if t.count == 0 {
 			return
 		}
-		if q.domain.Fits(w.pod, t.node) && q.domain.HasRoom(w.pod, *w.on.Room, t.node) &&
+		if q.domain.CanRun(w.pod, t.node) && q.domain.HasRoom(w.pod, *w.on.Room, t.node) &&
 			q.give(w, offer{t.by, t.node, window{w.arrival, t.window.until}}, metrics.Room) {
 			t.count--
 		}
@@ -131,7 +100,7 @@ func (q *Queue) offerRoom(t task) {
 // offerSlots wakes one pod for each slot that can be taken over and that no woken pod is about to take, and the
 // pods that search in vain, since more of them do than there are slots.
 func (q *Queue) offerSlots(t task) {
-	free, err := q.domain.FreeSlots(t.by.name)
+	free, err := q.domain.FreeSlots(t.by.Name)
 	if err != nil {
 		// The scheduler tries the pods again in any case.
 		return
@@ -149,7 +118,7 @@ func (q *Queue) offerSlots(t task) {
 			continue
 		}
 		if w.arrival > t.window.after && w.arrival <= t.window.until {
-			if i := slices.IndexFunc(nodes, func(node string) bool { return q.domain.Fits(w.pod, node) }); i >= 0 &&
+			if i := slices.IndexFunc(nodes, func(node string) bool { return q.domain.CanRun(w.pod, node) }); i >= 0 &&
 				q.give(w, offer{t.by, nodes[i], window{w.arrival, t.window.until}}, metrics.Slot) {
 				nodes = slices.Delete(nodes, i, i+1)
 			}
@@ -158,7 +127,7 @@ func (q *Queue) offerSlots(t task) {
 }
 
 // candidates returns the pods in a window that wait for a key, in the order of their arrival.
-func (q *Queue) candidates(k key, in window) []*waitingPod {
+func (q *Queue) candidates(k Key, in window) []*waitingPod {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.SortedFunc(func(yield func(*waitingPod) bool) {
@@ -171,7 +140,7 @@ func (q *Queue) candidates(k key, in window) []*waitingPod {
 }
 
 // notOffered returns the nodes of free slots without those that a woken pod is about to take.
-func (q *Queue) notOffered(by key, nodes []string) []string {
+func (q *Queue) notOffered(by Key, nodes []string) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	left := slices.Clone(nodes)
@@ -210,5 +179,5 @@ func (q *Queue) passOn(uid types.UID) {
 		return
 	}
 	delete(q.offers, uid)
-	q.enqueue(task{by: o.by, node: o.node, count: 1, window: o.window})
+	q.work.Add(task{offer: o, count: 1})
 }

@@ -5,6 +5,7 @@ package requeue
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -13,8 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 
-	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
@@ -32,9 +33,9 @@ type Queue struct {
 	domain   Domain
 	// cached are the pods as the watch last showed them. The informer changes it before it calls a handler.
 	cached toolscache.Store
+	// work are the looks at the cluster that have to be made. One goroutine makes them.
+	work   workqueue.TypedInterface[task]
 	served sync.WaitGroup
-	// wakeup has a value while work is not empty.
-	wakeup chan struct{}
 
 	mu sync.Mutex
 	// moment counts the events. The first event has moment 1.
@@ -45,64 +46,46 @@ type Queue struct {
 	arrivals uint64
 	// waiting are the pods in the queue. Key: the pod's UID. Invariant: a pod is in it only while cached has it.
 	waiting map[types.UID]*waitingPod
-	// byKey finds the pods that wait for an identity, a node, a workload, a pod, room, or slots. Invariant: it has
-	// a pod under the keys of its WakeOn exactly while waiting has the pod.
-	byKey map[key]map[types.UID]*waitingPod
+	// byKey finds the pods that wait for a key. Invariant: it has a pod under the keys of its WakeOn exactly while waiting
+	// has the pod.
+	byKey map[Key]map[types.UID]*waitingPod
 	// woken is when the queue last woke a pod. Key: its UID. Invariant: as waiting, until the pod has an address.
 	woken map[types.UID]time.Time
 	// offers are the free addresses and slots that pods were woken for and have not used yet. Key: the pod's UID.
 	// Invariant: as woken.
 	offers map[types.UID]offer
-	work   []task
 	// activated are the pods to activate when mu is released.
 	activated map[string]*corev1.Pod
 }
-
-// key is one thing that pods wait for.
-type key struct {
-	kind keyKind
-	name string
-}
-
-type keyKind uint8
-
-const (
-	ofOwner keyKind = iota
-	ofWorkload
-	ofNode
-	ofOccupant
-	ofSlots
-	ofRoom
-	ofCarried
-	ofRequested
-	ofAddrs
-)
 
 type waitingPod struct {
 	pod *corev1.Pod
 	on  WakeOn
 	// arrival orders the pods that wait for the same thing.
 	arrival uint64
-	// timer wakes the pod at due; nil: no time is set.
+	// timer wakes the pod when its last wake-up was wakeInterval ago; nil: it has no reason to.
 	timer *time.Timer
-	due   time.Time
 }
 
 // New returns a queue that activates pods with the given function, and runs until ctx ends. pods is the informer
 // of all pods that the scheduler watches.
 func New(ctx context.Context, pods toolscache.SharedIndexInformer, domain Domain, activate func(map[string]*corev1.Pod)) (*Queue, error) {
 	q := newQueue(pods.GetStore(), domain, activate)
-	if err := q.follow(pods); err != nil {
-		return nil, err
+	if _, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: q.podUpdated, DeleteFunc: q.podDeleted}); err != nil {
+		return nil, fmt.Errorf("watch pods: %w", err)
 	}
-	q.served.Go(func() { q.run(ctx) })
+	context.AfterFunc(ctx, q.work.ShutDown)
+	q.served.Go(func() {
+		for q.process() {
+		}
+	})
 	return q, nil
 }
 
 func newQueue(cached toolscache.Store, domain Domain, activate func(map[string]*corev1.Pod)) *Queue {
 	return &Queue{
-		activate: activate, domain: domain, cached: cached, wakeup: make(chan struct{}, 1),
-		waiting: map[types.UID]*waitingPod{}, byKey: map[key]map[types.UID]*waitingPod{},
+		activate: activate, domain: domain, cached: cached, work: workqueue.NewTyped[task](),
+		waiting: map[types.UID]*waitingPod{}, byKey: map[Key]map[types.UID]*waitingPod{},
 		woken: map[types.UID]time.Time{}, offers: map[types.UID]offer{},
 	}
 }
@@ -132,14 +115,11 @@ func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
 	q.arrivals++
 	w := &waitingPod{pod: pod, on: on, arrival: q.arrivals}
 	q.waiting[pod.UID] = w
-	for _, k := range w.keys() {
+	for _, k := range on.index() {
 		if q.byKey[k] == nil {
 			q.byKey[k] = map[types.UID]*waitingPod{}
 		}
 		q.byKey[k][pod.UID] = w
-	}
-	if !on.At.IsZero() {
-		q.schedule(w, on.At, metrics.Time)
 	}
 	if q.missed(w, now, decided) {
 		q.wake(w, metrics.Missed)
@@ -149,19 +129,13 @@ func (q *Queue) Add(pod *corev1.Pod, on WakeOn, decided uint64) {
 // missed reports whether something helped the pod between the decision and Add. Events that only Domain can judge
 // become work. Called under mu.
 func (q *Queue) missed(w *waitingPod, now *corev1.Pod, decided uint64) bool {
-	// The scheduler may have decided from an older version of the pod, or of an occupant, than the watch shows.
-	if !maps.Equal(now.Annotations, w.pod.Annotations) || slices.ContainsFunc(w.on.Occupants, func(o *corev1.Pod) bool {
-		c := q.current(o)
-		return c == nil || podutil.IsTerminal(c)
-	}) {
-		return true
-	}
-	if q.moment-decided > recentEvents {
+	// The scheduler may have decided from an older version of the pod than the watch shows.
+	if !maps.Equal(now.Annotations, w.pod.Annotations) || q.moment-decided > recentEvents {
 		return true
 	}
 	for m := decided + 1; m <= q.moment; m++ {
 		e := q.recent[m%recentEvents]
-		if _, helps := w.on.reason(e); helps || w.on.Slots != "" && slices.Contains(e.Slots, w.on.Slots) {
+		if slices.ContainsFunc(w.on.Keys, e.about) {
 			return true
 		}
 		if w.on.Room != nil {
@@ -183,76 +157,45 @@ func (q *Queue) current(pod *corev1.Pod) *corev1.Pod {
 	return nil
 }
 
-func (w *waitingPod) keys() []key {
-	var keys []key
-	add := func(kind keyKind, name string) {
-		if name != "" {
-			keys = append(keys, key{kind, name})
-		}
-	}
-	add(ofOwner, w.on.Owner)
-	add(ofWorkload, w.on.Workload)
-	add(ofSlots, w.on.Slots)
-	for _, n := range w.on.Nodes {
-		add(ofNode, n)
-	}
-	for _, o := range w.on.Occupants {
-		add(ofOccupant, string(o.UID))
-	}
-	if len(w.on.Addrs) > 0 {
-		keys = append(keys, key{kind: ofAddrs})
-	}
-	switch {
-	case w.on.Room == nil:
-	case len(w.on.Room.Carried) > 0:
-		keys = append(keys, key{kind: ofCarried})
-	case len(w.on.Room.Requested.Families()) > 0:
-		keys = append(keys, key{kind: ofRequested})
-	default:
-		keys = append(keys, key{kind: ofRoom})
-	}
-	return keys
-}
-
 // Notify wakes the pods that the event helps.
 func (q *Queue) Notify(e Event) {
 	q.mu.Lock()
 	defer q.unlock()
 	q.moment++
 	q.recent[q.moment%recentEvents] = e
-	for _, o := range e.Owners {
-		q.wakeAll(key{ofOwner, o}, e)
-	}
-	for _, w := range e.Workloads {
-		q.wakeAll(key{ofWorkload, w}, e)
-	}
-	q.wakeAll(key{ofOccupant, string(e.Pod)}, e)
-	q.wakeAll(key{ofNode, e.Node}, e)
+	keys := append(slices.Clip(e.Keys), Key{Cause: metrics.Node, Name: e.Node})
 	if len(e.Subnets) > 0 {
-		q.wakeAll(key{kind: ofAddrs}, e)
+		keys = slices.AppendSeq(keys, maps.Keys(q.byKey))
+		keys = slices.DeleteFunc(keys, func(k Key) bool { return !e.about(k) })
 	}
 	all := window{until: q.arrivals}
+	for _, k := range keys {
+		switch waiting := q.byKey[k]; {
+		case len(waiting) == 0:
+		case k.Cause == metrics.Slot:
+			q.work.Add(task{offer: offer{by: k, window: all}})
+		default:
+			for _, w := range waiting {
+				q.wake(w, k.Cause)
+			}
+		}
+	}
 	q.enqueueRoom(e, all)
-	for _, s := range e.Slots {
-		if len(q.byKey[key{ofSlots, s}]) > 0 {
-			q.enqueue(task{by: key{ofSlots, s}, window: all})
-		}
-	}
-}
-
-// wakeAll wakes the pods that wait for a key and that the event helps. Called under mu.
-func (q *Queue) wakeAll(k key, e Event) {
-	for _, w := range q.byKey[k] {
-		if reason, helps := w.on.reason(e); helps {
-			q.wake(w, reason)
-		}
-	}
 }
 
 // wake activates a pod that waits, now or when its last wake-up was wakeInterval ago. Called under mu.
 func (q *Queue) wake(w *waitingPod, reason metrics.Cause) {
-	if at := q.woken[w.pod.UID].Add(wakeInterval); time.Now().Before(at) {
-		q.schedule(w, at, reason)
+	if wait := time.Until(q.woken[w.pod.UID].Add(wakeInterval)); wait > 0 {
+		if w.timer == nil {
+			w.timer = time.AfterFunc(wait, func() {
+				q.mu.Lock()
+				defer q.unlock()
+				if q.waiting[w.pod.UID] == w {
+					w.timer = nil
+					q.wake(w, reason)
+				}
+			})
+		}
 		return
 	}
 	q.drop(w.pod.UID)
@@ -278,28 +221,8 @@ func (q *Queue) unlock() {
 	}
 }
 
-// schedule wakes a pod at a time, unless an earlier one is set. What the clock says then does not matter: it may
-// have been set back. Called under mu.
-func (q *Queue) schedule(w *waitingPod, at time.Time, reason metrics.Cause) {
-	if w.timer != nil {
-		if !at.Before(w.due) {
-			return
-		}
-		w.timer.Stop()
-	}
-	w.due = at
-	w.timer = time.AfterFunc(time.Until(at), func() {
-		q.mu.Lock()
-		defer q.unlock()
-		if q.waiting[w.pod.UID] == w {
-			w.timer = nil
-			q.wake(w, reason)
-		}
-	})
-}
-
-// Retry activates a pod that does not wait for anything: its next cycle decides otherwise.
-func (q *Queue) Retry(pod *corev1.Pod, reason metrics.Cause) {
+// Retry activates a pod that does not wait for anything: its next cycle tries other nodes.
+func (q *Queue) Retry(pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.unlock()
 	q.drop(pod.UID)
@@ -307,7 +230,7 @@ func (q *Queue) Retry(pod *corev1.Pod, reason metrics.Cause) {
 	if q.current(pod) == nil {
 		return
 	}
-	metrics.Woken(reason)
+	metrics.Woken(metrics.Failover)
 	q.activateLater(pod)
 }
 
@@ -331,7 +254,7 @@ func (q *Queue) drop(uid types.UID) {
 		return
 	}
 	delete(q.waiting, uid)
-	for _, k := range w.keys() {
+	for _, k := range w.on.index() {
 		delete(q.byKey[k], uid)
 		if len(q.byKey[k]) == 0 {
 			delete(q.byKey, k)

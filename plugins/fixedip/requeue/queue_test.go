@@ -19,6 +19,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
 // cluster is a fake Domain, and the pods that the watch shows.
@@ -47,8 +48,8 @@ func newCluster() *cluster {
 	return c
 }
 
-func (c *cluster) Fits(pod *corev1.Pod, node string) bool {
-	c.evaluations["Fits"]++
+func (c *cluster) CanRun(pod *corev1.Pod, node string) bool {
+	c.evaluations["CanRun"]++
 	return !c.unfit[pod.Name+"/"+node]
 }
 
@@ -85,9 +86,16 @@ func (c *cluster) wakes(t *testing.T, what string, e Event, want ...string) {
 	c.expect(t, what, want...)
 }
 
+// settle makes all looks at the cluster that have to be made.
+func (c *cluster) settle() {
+	for c.work.Len() > 0 {
+		c.process()
+	}
+}
+
 func (c *cluster) expect(t *testing.T, what string, want ...string) {
 	t.Helper()
-	c.process()
+	c.settle()
 	c.activations.Lock()
 	defer c.activations.Unlock()
 	slices.Sort(c.activations.pods)
@@ -101,12 +109,11 @@ func (c *cluster) expect(t *testing.T, what string, want ...string) {
 func TestEachCauseWakes(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.1.9")
 	on := map[string]WakeOn{
-		"owner":    {Owner: "db/owner"},
-		"nodes":    {Nodes: []string{"node-1", "node-2"}},
-		"addrs":    {Addrs: []netip.Addr{addr}},
-		"workload": {Workload: "db/StatefulSet/web"},
-		"occupant": {Occupants: []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "stray", UID: "stray"}}}},
-		"slots":    {Slots: "db/Deployment/web", Searching: true},
+		"owner":    On(metrics.Owner, "db/owner"),
+		"nodes":    On(metrics.Node, "node-1", "node-2"),
+		"addrs":    WakeOn{}.AndHome(addr),
+		"workload": On(metrics.Workload, "db/StatefulSet/web"),
+		"slots":    {Keys: Keys(metrics.Slot, "db/Deployment/web"), Searching: true},
 		"room":     {Room: &Room{}},
 		"carried":  {Room: &Room{Carried: []netip.Addr{addr}}},
 		// An address that it asks for is free on node-2 only.
@@ -116,22 +123,20 @@ func TestEachCauseWakes(t *testing.T) {
 		event Event
 		want  []string
 	}{
-		"its reservation":        {Event{Owners: []string{"db/other", "db/owner"}}, []string{"db/owner"}},
+		"its reservation":        {Event{Keys: Keys(metrics.Owner, "db/other", "db/owner")}, []string{"db/owner"}},
 		"one of its nodes":       {Event{Node: "node-2"}, []string{"db/carried", "db/nodes", "db/requested"}},
 		"a subnet with its home": {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}}, []string{"db/addrs"}},
 		"another subnet":         {Event{Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}}, nil},
-		"its workload":           {Event{Workloads: []string{"db/StatefulSet/web"}}, []string{"db/workload"}},
-		"its occupant":           {Event{Pod: "stray"}, []string{"db/occupant"}},
-		"a slot":                 {Event{Slots: []string{"db/Deployment/web"}}, []string{"db/slots"}},
+		"its workload":           {Event{Keys: Keys(metrics.Workload, "db/StatefulSet/web")}, []string{"db/workload"}},
+		"a slot":                 {Event{Keys: Keys(metrics.Slot, "db/Deployment/web")}, []string{"db/slots"}},
 		"an address":             {Event{Node: "node-9", Freed: 1}, []string{"db/carried", "db/room"}},
 		"an address on its node": {Event{Node: "node-1", Freed: 1}, []string{"db/carried", "db/nodes", "db/room"}},
-		"other objects":          {Event{Owners: []string{"db/x"}, Workloads: []string{"db/x"}, Slots: []string{"db/x"}, Pod: "x"}, nil},
+		"other objects":          {Event{Keys: slices.Concat(Keys(metrics.Owner, "db/x"), Keys(metrics.Workload, "db/x"), Keys(metrics.Slot, "db/x", ""))}, nil},
 		"nothing":                {Event{}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster()
 			c.slots = FreeSlots{Count: 1, Searching: 1, Nodes: []string{"node-5"}}
-			c.pod("stray")
 			c.unfit["requested/node-1"], c.unfit["requested/node-9"] = true, true
 			for pod, w := range on {
 				c.waits(pod, w)
@@ -182,48 +187,47 @@ func TestOutdatedPodIsNotRefused(t *testing.T) {
 	before := c.pod("mysql-0")
 	now := c.pod("mysql-0")
 	now.Annotations = map[string]string{"fixedip.io/ips": "10.0.1.10"}
-	c.Add(before, WakeOn{Owner: "db/mysql-0"}, c.Now())
+	c.Add(before, On(metrics.Owner, "db/mysql-0"), c.Now())
 	c.expect(t, "refused as it was", "db/mysql-0")
-	c.Add(now, WakeOn{Owner: "db/mysql-0"}, c.Now())
+	c.Add(now, On(metrics.Owner, "db/mysql-0"), c.Now())
 	c.expect(t, "refused as it is")
 }
 
-// A pod that waits for another pod to end is tried again when that has ended or is deleted, also before Add.
-func TestOccupants(t *testing.T) {
+// A pod that waits for another pod to end is tried again when that has ended or is deleted, also if that happens while
+// it is being refused.
+func TestPodsThatEndWake(t *testing.T) {
 	with := func(uid types.UID, phase corev1.PodPhase) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "stray", UID: uid}, Status: corev1.PodStatus{Phase: phase}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "other", UID: uid}, Status: corev1.PodStatus{Phase: phase}}
 	}
+	running := with("other", corev1.PodRunning)
 	for name, tc := range map[string]struct {
-		// cached is the pod at Add, and now what the watch shows then; nil: it is deleted.
-		cached, now   *corev1.Pod
-		refused, then []string
+		// now is the other pod as the watch shows it then; nil: it is deleted.
+		now  *corev1.Pod
+		want []string
 	}{
-		"it stays":                {cached: with("stray", corev1.PodRunning), now: with("stray", corev1.PodRunning)},
-		"it ends":                 {cached: with("stray", corev1.PodRunning), now: with("stray", corev1.PodFailed), then: []string{"db/mysql-0"}},
-		"it is deleted":           {cached: with("stray", corev1.PodRunning), then: []string{"db/mysql-0"}},
-		"it is created again":     {cached: with("stray", corev1.PodRunning), now: with("other", corev1.PodRunning), then: []string{"db/mysql-0"}},
-		"it has ended":            {cached: with("stray", corev1.PodSucceeded), refused: []string{"db/mysql-0"}},
-		"it has been deleted":     {refused: []string{"db/mysql-0"}},
-		"another pod of its name": {cached: with("other", corev1.PodRunning), refused: []string{"db/mysql-0"}},
+		"it stays":            {now: with("other", corev1.PodRunning)},
+		"it ends":             {now: with("other", corev1.PodFailed), want: []string{"db/mysql-0"}},
+		"it is deleted":       {want: []string{"db/mysql-0"}},
+		"it is created again": {now: with("another", corev1.PodRunning), want: []string{"db/mysql-0"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			c := newCluster()
-			if tc.cached != nil {
-				if err := c.store.Add(tc.cached); err != nil {
-					t.Fatal(err)
+		for _, refused := range []string{"before", "after"} {
+			t.Run(name+" "+refused, func(t *testing.T) {
+				c := newCluster()
+				pod, decided := c.pod("mysql-0"), c.Now()
+				if refused == "before" {
+					c.Add(pod, On(metrics.Owner, "db/other"), decided)
 				}
-			}
-			c.waits("mysql-0", WakeOn{Occupants: []*corev1.Pod{with("stray", corev1.PodRunning)}})
-			c.expect(t, "at Add", tc.refused...)
-			switch {
-			case tc.cached == nil:
-			case tc.now == nil:
-				c.podDeleted(tc.cached)
-			default:
-				c.podUpdated(tc.cached, tc.now)
-			}
-			c.expect(t, "then", tc.then...)
-		})
+				if tc.now == nil {
+					c.podDeleted(running)
+				} else {
+					c.podUpdated(running, tc.now)
+				}
+				if refused == "after" {
+					c.Add(pod, On(metrics.Owner, "db/other"), decided)
+				}
+				c.expect(t, "then", tc.want...)
+			})
+		}
 	}
 }
 
@@ -233,17 +237,17 @@ func TestSlotsAreEvaluatedOncePerEvent(t *testing.T) {
 	c := newCluster()
 	c.slots = FreeSlots{Count: 100, Searching: 100}
 	for i := range 100 {
-		c.waits(fmt.Sprintf("web-%d", i), WakeOn{Owner: fmt.Sprintf("db/web-%d", i), Slots: "db/Deployment/web", Searching: true})
+		c.waits(fmt.Sprintf("web-%d", i), WakeOn{Keys: Keys(metrics.Slot, "db/Deployment/web"), Searching: true}.And(metrics.Owner, fmt.Sprintf("db/web-%d", i)))
 	}
 	for i := range 300 {
 		c.Notify(Event{Node: fmt.Sprintf("node-%d", i)})
 	}
-	c.process()
+	c.settle()
 	if len(c.evaluations) != 0 {
 		t.Errorf("events that concern no waiting pod: %v", c.evaluations)
 	}
 	for range 300 {
-		c.Notify(Event{Slots: []string{"db/Deployment/web"}})
+		c.Notify(Event{Keys: Keys(metrics.Slot, "db/Deployment/web")})
 	}
 	c.expect(t, "no slot can be taken over")
 	if want := map[string]int{"FreeSlots": 1}; !maps.Equal(c.evaluations, want) {
@@ -274,7 +278,8 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 		c.Add(pods["d"], WakeOn{Room: &Room{}}, c.Now())
 		c.expect(t, "each pod was tried")
 		c.Remove("c")
-		c.wakes(t, "two addresses", Event{Node: "node-1", Freed: 2})
+		c.Notify(Event{Node: "node-1", Freed: 1})
+		c.wakes(t, "two addresses, one by one", Event{Node: "node-1", Freed: 1})
 		time.Sleep(wakeInterval)
 		synctest.Wait()
 		c.expect(t, "after the interval", "db/b", "db/d")
@@ -306,10 +311,10 @@ func TestRequestedAddressWakes(t *testing.T) {
 func TestFreeSlotWakesOnePod(t *testing.T) {
 	c := newCluster()
 	for _, name := range []string{"a", "b", "c"} {
-		c.waits(name, WakeOn{Slots: "w", Searching: true})
+		c.waits(name, WakeOn{Keys: Keys(metrics.Slot, "w"), Searching: true})
 	}
-	c.waits("d", WakeOn{Slots: "w", Room: &Room{}})
-	event := Event{Slots: []string{"w"}}
+	c.waits("d", WakeOn{Keys: Keys(metrics.Slot, "w"), Room: &Room{}})
+	event := Event{Keys: Keys(metrics.Slot, "w")}
 	c.slots = FreeSlots{Count: 3, Searching: 3}
 	c.wakes(t, "none can be taken over", event)
 	c.slots.Nodes = []string{"node-1"}
@@ -324,13 +329,13 @@ func TestFreeSlotWakesOnePod(t *testing.T) {
 	c.wakes(t, "more slots than pods that search", event, "db/d")
 }
 
-// A pod is woken at most once per interval, and at its time whatever the clock says. Finding S7.
-func TestWakeTimes(t *testing.T) {
+// A pod is woken at most once per interval. Finding S7.
+func TestWakeInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
-		on := WakeOn{Owner: "db/a"}
+		on := On(metrics.Owner, "db/a")
 		pod := c.waits("a", on)
-		event := Event{Owners: []string{"db/a"}}
+		event := Event{Keys: Keys(metrics.Owner, "db/a")}
 		c.wakes(t, "the first", event, "db/a")
 		c.Add(pod, on, c.Now())
 		for range 10 {
@@ -340,19 +345,6 @@ func TestWakeTimes(t *testing.T) {
 		time.Sleep(wakeInterval)
 		synctest.Wait()
 		c.expect(t, "after the interval", "db/a")
-		on.At = time.Now().Add(time.Minute)
-		c.Add(pod, on, c.Now())
-		time.Sleep(time.Minute - 1)
-		synctest.Wait()
-		c.expect(t, "before its time")
-		time.Sleep(time.Nanosecond)
-		synctest.Wait()
-		c.expect(t, "at its time", "db/a")
-		// A time that is over by the clock when it is set wakes at once.
-		time.Sleep(wakeInterval)
-		c.Add(pod, WakeOn{At: time.Now().Add(-time.Hour)}, c.Now())
-		synctest.Wait()
-		c.expect(t, "a time in the past", "db/a")
 	})
 }
 
@@ -368,8 +360,8 @@ func TestDeletedPodsDoNotRemain(t *testing.T) {
 		}
 		c.podDeleted(pod)
 	}
-	c.Add(during, WakeOn{Owner: "db/during", At: time.Now().Add(time.Hour)}, c.Now())
-	c.Retry(during, "failover")
+	c.Add(during, On(metrics.Owner, "db/during"), c.Now())
+	c.Retry(during)
 	if c.Len() != 0 || len(c.byKey)+len(c.woken)+len(c.offers) != 0 {
 		t.Errorf("%d pods wait; keys %v, woken %v, offers %v", c.Len(), c.byKey, c.woken, c.offers)
 	}

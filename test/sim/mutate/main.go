@@ -63,7 +63,7 @@ var mutations = []mutation{
 	{"leave pods alone that have lost their entry", "ipam/core/identity/adopt.go",
 		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
 	{"bind before the claim", "plugins/fixedip/binder/claim.go",
-		"if b.Cache.Ledger.IsClaimed(claim) && (", "if true || ("},
+		"if b.Cache.Ledger.IsClaimed(claim) && b.certain(claim, p) {", "if claim.Owner != \"\" {"},
 	{"delete records of pods that are there", "ipam/core/reclaim/decide.go",
 		"case v.Pod != nil:\n\t\treturn false\n\tcase !v.Workload.Exists:", "case !v.Workload.Exists:"},
 	{"claim in one's own ledger alone", "ipam/core/pool/claim.go",
@@ -80,8 +80,8 @@ var mutations = []mutation{
 	{"let the record of a slot name its former pod", "ipam/core/reclaim/decide.go",
 		"if v.Slot {\n\t\tspec.PodName = v.Holder", "if false {\n\t\tspec.PodName = v.Holder"},
 	// Strict nodes.
-	{"place pods without a fixed address on strict nodes without an entry", "plugins/fixedip/binder/strict.go",
-		"if pod.Spec.HostNetwork || !b.strict.has(name) {", "if true {"},
+	{"place pods without a fixed address on strict nodes without an entry", "plugins/fixedip/binder/claim.go",
+		"if p.exempt || !b.onStrictNode(node) {", "if true {"},
 	{"keep the entries of pods that ended on a strict node", "ipam/core/nodepool/strict.go",
 		"stale := map[netip.Addr]pool.Entry{}", "stale := map[netip.Addr]pool.Entry{}\n\tstays = func(string, string) bool { return true }"},
 	// Adoption.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/plugins/fixedip/cache"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
@@ -28,8 +28,8 @@ func TestResultOf(t *testing.T) {
 		"written":                       {t.Context(), nil, metrics.Written},
 		"written at the last moment":    {late, nil, metrics.Written},
 		"somebody was faster":           {t.Context(), fmt.Errorf("address 10.0.1.1: %w", pool.ErrTaken), metrics.Taken},
-		"the node went":                 {t.Context(), fmt.Errorf("CiliumNode n: %w", cache.ErrNodeGone), metrics.Gone},
-		"the node went, time went too":  {late, fmt.Errorf("CiliumNode n: %w", cache.ErrNodeGone), metrics.Gone},
+		"the node went":                 {t.Context(), fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.Gone},
+		"the node went, time went too":  {late, fmt.Errorf("CiliumNode n: %w", ciliumpool.ErrGone), metrics.Gone},
 		"no answer in time":             {late, fmt.Errorf("write to CiliumNode n: %w", context.Cause(late)), metrics.TimedOut},
 		"the scheduler ends":            {ended, fmt.Errorf("write to CiliumNode n: %w", context.Cause(ended)), metrics.Failed},
 		"the API server does not agree": {t.Context(), errors.New("forbidden"), metrics.Failed},
