@@ -33,14 +33,10 @@ func (s *stateData) Clone() fwk.StateData { return s }
 
 func read(state fwk.CycleState) (*stateData, error) {
 	data, err := state.Read(stateKey)
-	if err != nil {
-		return nil, fmt.Errorf("no state of plugin %s in the cycle: %w", Name, err)
+	if s, ok := data.(*stateData); ok {
+		return s, nil
 	}
-	s, ok := data.(*stateData)
-	if !ok {
-		return nil, fmt.Errorf("state of plugin %s in the cycle is of type %T", Name, data)
-	}
-	return s, nil
+	return nil, fmt.Errorf("no state of plugin %s in the cycle, but %T: %w", Name, data, err)
 }
 
 // refuse returns the status for an error of the binder. A pod that it refused waits in the queue. No preemption helps

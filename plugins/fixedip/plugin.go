@@ -68,8 +68,10 @@ func Factory() frameworkruntime.PluginFactory { return FactoryOver(ctrlcache.New
 // FactoryOver is Factory for a given way of watching CiliumNodes and FixedIPs.
 func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory {
 	var mu sync.Mutex
-	var first *profiles
-	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (_ framework.Plugin, err error) {
+	// shared is what all profiles share, and first are the arguments of the first profile.
+	var shared *binder.Shared
+	var first *config.FixedIPArgs
+	return func(ctx context.Context, obj runtime.Object, h framework.Handle) (framework.Plugin, error) {
 		args, ok := obj.(*config.FixedIPArgs)
 		if !ok {
 			return nil, fmt.Errorf("arguments are of type %T, want FixedIPArgs", obj)
@@ -80,48 +82,29 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory
 		ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithName(Name))
 		mu.Lock()
 		defer mu.Unlock()
-		if first == nil {
-			if first, err = newProfiles(ctx, h, args, newCache); err != nil {
+		if shared == nil {
+			c, err := cache.Start(ctx, h.KubeConfig(), h.SharedInformerFactory(), args, newCache)
+			if err != nil {
 				return nil, err
 			}
+			metrics.Register(c)
+			core := h.SharedInformerFactory().Core().V1()
+			shared, first = &binder.Shared{Cache: c, Client: h.ClientSet(), Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister()}, args
 		}
-		if err := first.sameArgs(args); err != nil {
+		if err := sameArgs(first, args); err != nil {
 			return nil, err
 		}
-		return newPlugin(ctx, first, args, h)
+		return newPlugin(ctx, shared, args, h)
 	}
 }
 
-// profiles is what all profiles share.
-type profiles struct {
-	*binder.Shared
-	args *config.FixedIPArgs
-}
-
-func newProfiles(ctx context.Context, h framework.Handle, args *config.FixedIPArgs, newCache ctrlcache.NewCacheFunc) (*profiles, error) {
-	informers := h.SharedInformerFactory()
-	c, err := cache.Start(ctx, h.KubeConfig(), args, newCache)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.FollowWorkloads(ctx, informers); err != nil {
-		return nil, err
-	}
-	c.Join(informers)
-	metrics.Register(c)
-	return &profiles{
-		Shared: &binder.Shared{Cache: c, Client: h.ClientSet(), Nodes: informers.Core().V1().Nodes().Lister(), Pods: informers.Core().V1().Pods().Lister()},
-		args:   args,
-	}, nil
-}
-
-// sameArgs returns an error if the arguments of another profile differ in what the profiles share.
-func (s *profiles) sameArgs(args *config.FixedIPArgs) error {
+// sameArgs returns an error if the arguments of two profiles differ in what the profiles share.
+func sameArgs(first, args *config.FixedIPArgs) error {
 	var differ []string
 	for name, same := range map[string]bool{
-		"claimQPS":   *args.ClaimQPS == *s.args.ClaimQPS,
-		"claimBurst": *args.ClaimBurst == *s.args.ClaimBurst,
-		"workloads":  slices.Equal(identity.NewKinds(args.Workloads...).All(), identity.NewKinds(s.args.Workloads...).All()),
+		"claimQPS":   *args.ClaimQPS == *first.ClaimQPS,
+		"claimBurst": *args.ClaimBurst == *first.ClaimBurst,
+		"workloads":  slices.Equal(identity.NewKinds(args.Workloads...).All(), identity.NewKinds(first.Workloads...).All()),
 	} {
 		if !same {
 			differ = append(differ, name)
@@ -134,7 +117,7 @@ func (s *profiles) sameArgs(args *config.FixedIPArgs) error {
 	return fmt.Errorf("FixedIPArgs of two profiles differ in %v, which the profiles share; write the same values in each", differ)
 }
 
-func newPlugin(ctx context.Context, shared *profiles, args *config.FixedIPArgs, h framework.Handle) (*Plugin, error) {
+func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPArgs, h framework.Handle) (*Plugin, error) {
 	snapshot := func(node string) fwk.NodeInfo {
 		info, err := h.SnapshotSharedLister().NodeInfos().Get(node)
 		if err != nil {
@@ -142,7 +125,7 @@ func newPlugin(ctx context.Context, shared *profiles, args *config.FixedIPArgs, 
 		}
 		return info
 	}
-	b, err := binder.New(shared.Shared, args, snapshot, h.SharedInformerFactory())
+	b, err := binder.New(shared, args, snapshot, h.SharedInformerFactory())
 	if err != nil {
 		return nil, err
 	}

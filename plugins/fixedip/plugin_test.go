@@ -61,7 +61,7 @@ func TestProfilesShareArguments(t *testing.T) {
 		}
 		return a
 	}
-	first := &profiles{args: args()}
+	first := args()
 	for name, tc := range map[string]struct {
 		second *config.FixedIPArgs
 		want   string
@@ -75,7 +75,7 @@ func TestProfilesShareArguments(t *testing.T) {
 		}), want: "FixedIPArgs of two profiles differ in [claimBurst workloads], which the profiles share; write the same values in each"},
 	} {
 		got := ""
-		if err := first.sameArgs(tc.second); err != nil {
+		if err := sameArgs(first, tc.second); err != nil {
 			got = err.Error()
 		}
 		if got != tc.want {

@@ -16,12 +16,13 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/store/watch"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
@@ -101,16 +102,14 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fw
 		}
 	}
 	// The queueing hints of the framework do not help: it asks none for a node that would not admit the pod.
-	if _, err := f.Core().V1().Nodes().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { b.nodeChanged(nil, obj.(*corev1.Node)) },
-		UpdateFunc: func(before, after any) { b.nodeChanged(before.(*corev1.Node), after.(*corev1.Node)) },
-		DeleteFunc: func(obj any) { b.nodeChanged(requeue.Deleted[*corev1.Node](obj), nil) },
-	}); err != nil {
+	if _, err := f.Core().V1().Nodes().Informer().AddEventHandler(watch.Handler(b.nodeChanged)); err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
-	if _, err := f.Core().V1().Pods().Informer().AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		DeleteFunc: func(obj any) { b.Remove(requeue.Deleted[*corev1.Pod](obj)) },
-	}); err != nil {
+	if _, err := f.Core().V1().Pods().Informer().AddEventHandler(watch.Handler(func(before, after *corev1.Pod) {
+		if after == nil {
+			b.Remove(before)
+		}
+	})); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	return b, nil
@@ -127,7 +126,7 @@ func (b *Binder) nodeChanged(before, after *corev1.Node) {
 		b.strictNodes.Add(-1)
 		b.Cache.Notify(requeue.Event{Node: before.Name, Freed: requeue.AllRoom})
 	}
-	if before != nil && (after == nil || stateOf(before) != stateOf(after)) {
+	if before != nil && (after == nil || isDown(before) != isDown(after) || nodeutil.IsReady(before) != nodeutil.IsReady(after)) {
 		b.Cache.Notify(requeue.Event{Node: before.Name})
 	}
 }

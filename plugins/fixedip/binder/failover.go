@@ -55,10 +55,12 @@ func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home s
 	case policy == v1alpha1.Migrate && !b.movable:
 		return "; it may not migrate, although its failover says so: the scheduler's arguments have allowAddressMigration at false", ""
 	}
-	if b.wereUsed(p) {
-		if why := b.formerPod(p, policy == v1alpha1.Migrate); why != "" {
-			return "; its old pod may still run there: " + why, ""
-		}
+	node, err := orNil(b.Nodes.Get(p.reservation.node))
+	if err != nil {
+		return "; " + err.Error(), ""
+	}
+	if why := b.formerPod(p, node, policy == v1alpha1.Migrate); why != "" {
+		return "; its old pod may still run there: " + why, ""
 	}
 	if policy == v1alpha1.Migrate {
 		if _, err := b.Cache.Ledger.HomeOf(p.id.Key(), p.reservation.addrs); err != nil {
@@ -85,18 +87,6 @@ func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 		return ""
 	}
 	return home
-}
-
-// takenFrom reports whether an address that is on its way to the node of the reservation was released there from the
-// same pod, which may run on.
-func (b *Binder) takenFrom(p *Plan) bool {
-	n, _ := b.Cache.Ledger.Node(p.reservation.node)
-	for _, a := range p.reservation.addrs {
-		if n.Entries[a].CoolsDownFrom(p.id.Key()) {
-			return true
-		}
-	}
-	return false
 }
 
 // nodeUnavailable says why the node of the reservation cannot take the pod, whatever room it has, as the end of the sentence that

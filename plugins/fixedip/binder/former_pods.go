@@ -73,83 +73,58 @@ func has(pod *corev1.Pod, addrs []netip.Addr) bool {
 	return slices.ContainsFunc(podutil.IPs(pod), func(a netip.Addr) bool { return slices.Contains(addrs, a) })
 }
 
-// nodeState says what a node tells about the pods that were deleted from it.
-type nodeState int
-
-const (
-	// notReady nodes tell nothing.
-	notReady nodeState = iota
-	// ready nodes run what their agents report.
-	ready
-	// down nodes run nothing: they were deleted, or an administrator says so with the taint out-of-service.
-	down
-)
-
-// stateOf returns the state of a node; nil: it does not exist.
-func stateOf(node *corev1.Node) nodeState {
-	switch {
-	case node == nil, slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService }):
-		return down
-	case nodeutil.IsReady(node):
-		return ready
-	}
-	return notReady
+// isDown reports whether a node runs nothing: it was deleted (nil), or an administrator says so with the taint
+// out-of-service.
+func isDown(node *corev1.Node) bool {
+	return node == nil || slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
-// formerPod says why the former pod of the name may still run with the addresses of the reservation; empty: it does not.
-// moves tells that the addresses go to another node, which the controller has to allow.
-func (b *Binder) formerPod(p *Plan, moves bool) string {
-	r := &p.reservation
-	node, err := b.Nodes.Get(r.node)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return err.Error()
-	}
+// orNil returns nil for an object that does not exist, without an error.
+func orNil[T any](obj *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
-		node = nil
+		return nil, nil
 	}
+	return obj, err
+}
+
+// formerPod says why the former pod of the name may still run with the addresses of the reservation, on its node; empty:
+// it does not. moves tells that the addresses go to another node, which the controller has to allow.
+func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
+	r := &p.reservation
 	n, known := b.Cache.Ledger.Node(r.node)
-	switch stateOf(node) {
-	case down:
+	// The former pod did not run with addresses that were only on their way there, unless they were released there from
+	// it.
+	wereUsed := !r.moving || slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return n.Entries[a].CoolsDownFrom(p.id.Key()) })
+	used := slices.IndexFunc(r.addrs, n.InUse)
+	switch {
+	case isDown(node), !wereUsed && !moves:
 		return ""
-	case notReady:
+	case !nodeutil.IsReady(node):
 		return fmt.Sprintf("node %s is not ready; delete the node or taint it %s", r.node, corev1.TaintNodeOutOfService)
-	}
-	if !known {
+	case !wereUsed:
+		return ""
+	case !known:
 		return fmt.Sprintf("node %s has no CiliumNode that says what it uses", r.node)
-	}
-	if i := slices.IndexFunc(r.addrs, n.InUse); i >= 0 {
-		return fmt.Sprintf("the agent on node %s still lists %s as used", r.node, r.addrs[i])
-	}
-	if moves && r.movableFor != p.uid {
+	case used >= 0:
+		return fmt.Sprintf("the agent on node %s still lists %s as used", r.node, r.addrs[used])
+	case moves && r.movableFor != p.uid:
 		return fmt.Sprintf("the controller waits for the agent on node %s to confirm that nothing uses %s", r.node, address.Join(r.addrs))
 	}
 	return ""
 }
 
-// mayLeave asks the API server for the node that addresses are about to leave. isDown is true if nothing runs there,
+// mayLeave asks the API server for the node that addresses are about to leave. down is true if nothing runs there,
 // whatever its agent reported last.
-func (b *Binder) mayLeave(ctx context.Context, p *Plan, from string) (isDown bool, err error) {
-	node, err := b.Client.CoreV1().Nodes().Get(ctx, from, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		node = nil
-	case err != nil:
-		return false, fmt.Errorf("read node %s: %w", from, err)
+func (b *Binder) mayLeave(ctx context.Context, p *Plan) (down bool, err error) {
+	node, err := orNil(b.Client.CoreV1().Nodes().Get(ctx, p.reservation.node, metav1.GetOptions{}))
+	if err != nil {
+		return false, fmt.Errorf("read node %s: %w", p.reservation.node, err)
 	}
-	switch state := stateOf(node); {
-	case state == down:
-		return true, nil
-	case state == notReady:
-		return false, fmt.Errorf("node %s is not ready: %w", from, pool.ErrUnfenced)
-	case b.wereUsed(p) && p.reservation.movableFor != p.uid:
-		return false, fmt.Errorf("the agent on node %s has not confirmed that nothing uses %s: %w", from, address.Join(p.reservation.addrs), pool.ErrUnfenced)
+	if why := b.formerPod(p, node, true); why != "" {
+		return false, fmt.Errorf("%s: %w", why, pool.ErrUnfenced)
 	}
-	return false, nil
+	return isDown(node), nil
 }
-
-// wereUsed reports whether the former pod of the name may have run with the addresses on the node of the reservation. It
-// did not if they were only on their way there.
-func (b *Binder) wereUsed(p *Plan) bool { return !p.reservation.moving || b.takenFrom(p) }
 
 // lives reports whether a pod exists, and whether it is being deleted. Pods that have ended do not exist: the
 // scheduler's watch leaves them out.
@@ -158,11 +133,9 @@ func (b *Binder) lives(owner string) (lives, leaves bool) {
 	if !ok {
 		return true, false
 	}
-	pod, err := b.Pods.Pods(namespace).Get(name)
-	if apierrors.IsNotFound(err) {
-		return false, false
-	}
-	return err != nil || pod.DeletionTimestamp == nil, err == nil && pod.DeletionTimestamp != nil
+	pod, err := orNil(b.Pods.Pods(namespace).Get(name))
+	leaves = err == nil && pod != nil && pod.DeletionTimestamp != nil
+	return err != nil || pod != nil && !leaves, leaves
 }
 
 // formerGone returns an error unless the API server says that the former pod of a slot is gone or has ended: another
@@ -172,13 +145,11 @@ func (b *Binder) formerGone(ctx context.Context, owner string) error {
 	if !ok {
 		return fmt.Errorf("%q is no pod", owner)
 	}
-	pod, err := b.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	pod, err := orNil(b.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{}))
 	switch {
-	case apierrors.IsNotFound(err):
-		return nil
 	case err != nil:
 		return fmt.Errorf("read pod %s, which had the address before: %w", owner, err)
-	case podutil.IsTerminal(pod):
+	case pod == nil || podutil.IsTerminal(pod):
 		return nil
 	}
 	return fmt.Errorf("pod %s exists and has the address: %w", owner, pool.ErrTaken)

@@ -36,7 +36,7 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 		return fmt.Errorf("%w: %w", err, pool.ErrUndecided)
 	}
 	m := pool.Move{Owner: claim.Owner, Entry: p.id.Entry(), Addrs: claim.Addrs, Home: home, From: p.reservation.node, To: claim.Node}
-	if m.Down, err = b.mayLeave(ctx, p, m.From); err != nil {
+	if m.Down, err = b.mayLeave(ctx, p); err != nil {
 		return err
 	}
 	if m.To != m.Home {

@@ -99,35 +99,21 @@ func (b *Binder) unsatisfiable(p *Plan, reach []string) string {
 	return fmt.Sprintf("asks for %s, which is in no node's subnet; ask for addresses that are", p.requested)
 }
 
-// noRoom and noStrictRoom are the reasons of a node without room for a pod that asks for no address of the family.
-var (
-	noRoom       = forEachFamily("node(s) had no free %s address for a fixed pod in their subnets")
-	noStrictRoom = forEachFamily("strict node(s) had no free %s address for the pod in their subnets")
-)
-
-// forEachFamily returns refusals that Fits need not allocate for each node.
-func forEachFamily(reason string) map[address.Family]*Refusal {
-	refusals := map[address.Family]*Refusal{}
-	for _, f := range []address.Family{address.IPv4, address.IPv6} {
-		refusals[f] = &Refusal{Reason: fmt.Sprintf(reason, f)}
-	}
-	return refusals
-}
-
 // fitsRequested accepts a node that has a free address in each family, and in those that the pod asks for one of these.
 func (b *Binder) fitsRequested(p *Plan, node string) error {
 	for _, f := range b.families {
-		if len(p.requested.Ranges(f)) == 0 {
-			if b.Cache.Ledger.Available(node, f) == 0 {
-				p.lacked.Store(true)
-				if p.Unreserved {
-					return noStrictRoom[f]
-				}
-				return noRoom[f]
-			}
-		} else if !b.Cache.Ledger.CanAllocate(node, []address.Family{f}, p.requested.Addresses) {
-			p.lacked.Store(true)
+		asks := len(p.requested.Ranges(f)) > 0
+		if asks && b.Cache.Ledger.CanAllocate(node, []address.Family{f}, p.requested.Addresses) || !asks && b.Cache.Ledger.Available(node, f) > 0 {
+			continue
+		}
+		p.lacked.Store(true)
+		switch {
+		case asks:
 			return refuse(requeue.WakeOn{}, "node(s) had none of the addresses free that the pod asks for: %s", p.requested)
+		case p.Unreserved:
+			return refuse(requeue.WakeOn{}, "strict node(s) had no free %s address for the pod in their subnets", f)
+		default:
+			return refuse(requeue.WakeOn{}, "node(s) had no free %s address for a fixed pod in their subnets", f)
 		}
 	}
 	return nil

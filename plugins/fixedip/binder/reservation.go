@@ -82,7 +82,7 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	} else if r, err = b.fromFixedIP(fip); err != nil {
 		return reservation{}, err
 	}
-	r.recorded = len(r.addrs) > 0 && fip.Spec.Owner.UID == id.Owner.UID && containsAll(parseAddrs(fip.Spec.IPs), r.addrs)
+	r.recorded = len(r.addrs) > 0 && fip.Spec.Owner.UID == id.Owner.UID && containsAll(address.ParseAll(fip.Spec.IPs), r.addrs)
 	r.hasFixedIP, r.failover, r.movableFor = true, fip.Spec.Failover, fip.Status.MovableFor
 	return r, nil
 }
@@ -110,7 +110,7 @@ func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddr
 			slices.Contains(byHand, r.node),
 			r.node == preferred,
 			slices.ContainsFunc(away, func(a ledger.RemoteAddresses) bool { return a.At == r.node }),
-			len(ips) > 0 && containsAll(r.addrs, parseAddrs(ips)),
+			len(ips) > 0 && containsAll(r.addrs, address.ParseAll(ips)),
 		} {
 			if counts {
 				sum += 1 << i
@@ -129,7 +129,7 @@ func (b *Binder) fromPools(held []ledger.NodeAddresses, away []ledger.RemoteAddr
 // fromFixedIP places a reservation that is in no pool at the home of its addresses.
 func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 	r := reservation{projected: true}
-	wake := requeue.On(metrics.Owner, cache.KeyOf(fip)).AndHome(parseAddrs(fip.Spec.IPs)...)
+	wake := requeue.On(metrics.Owner, cache.KeyOf(fip)).AndHome(address.ParseAll(fip.Spec.IPs)...)
 	for _, ip := range fip.Spec.IPs {
 		a, err := address.Parse(ip)
 		if err != nil {
@@ -156,15 +156,4 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 
 func containsAll(addrs, wanted []netip.Addr) bool {
 	return !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
-}
-
-// parseAddrs returns the addresses of a FixedIP, without those that are not readable.
-func parseAddrs(ips []string) []netip.Addr {
-	var addrs []netip.Addr
-	for _, ip := range ips {
-		if a, err := address.Parse(ip); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
 }

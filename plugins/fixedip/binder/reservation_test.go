@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -73,7 +74,7 @@ func TestFromFixedIP(t *testing.T) {
 					homes = append(homes, k.Addr)
 				}
 			}
-			if !slices.Equal(homes, parseAddrs(c.ips)) {
+			if !slices.Equal(homes, address.ParseAll(c.ips)) {
 				t.Errorf("it waits for the home of %v", homes)
 			}
 			for _, n := range c.mends {
@@ -136,7 +137,7 @@ func TestReleasing(t *testing.T) {
 					}
 				}
 				n := pool.NodePool{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{}}
-				for _, a := range parseAddrs(c.held) {
+				for _, a := range address.ParseAll(c.held) {
 					n.Entries[a] = pool.OwnedEntry("db", "web-0", kind[1], "web")
 				}
 				b.Cache.Ledger.SetNode(n)

@@ -93,7 +93,7 @@ func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok
 	f = freeSlot{from: s.Owner, node: s.Node, addrs: s.Addrs}
 	switch lives, leaves := b.lives(s.Owner); {
 	case leaves:
-		f.blocked = beingDeleted(s.Owner)
+		f.blocked = s.Owner + ", which is being deleted, still has it"
 	case lives:
 		return f, false
 	case s.User != "":
@@ -102,10 +102,6 @@ func (b *Binder) slotOf(s ledger.Slot, record *v1alpha1.FixedIP) (f freeSlot, ok
 		f.blocked = fmt.Sprintf("the controller waits for the agent there to confirm that %s has stopped", s.Owner)
 	}
 	return f, true
-}
-
-func beingDeleted(owner string) string {
-	return fmt.Sprintf("%s, which is being deleted, still has it", owner)
 }
 
 // freeRecord returns a slot that only its FixedIP knows: its entries went with their node, or were lost.

@@ -5,11 +5,13 @@ package binder
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
@@ -65,36 +67,18 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	case r.node != "":
 		return r.node == node || b.homeNodeIfMoved(id, r) == node
 	}
-	return b.reaches(pod, id, node) || id.Slot && b.hasSlots(id, node)
-}
-
-// reaches reports whether the node's subnets have what a pod asks for.
-func (b *Binder) reaches(pod *corev1.Pod, id identity.Identity, node string) bool {
-	requested, err := b.requestOf(pod, id)
-	if err != nil || len(requested.Families()) == 0 {
-		return false
+	if requested, err := b.requestOf(pod, id); err == nil && len(requested.Families()) > 0 && slices.Contains(b.Cache.Ledger.NodesServing(requested.Addresses), node) {
+		return true
 	}
-	n, _ := b.Cache.Ledger.Node(node)
-	for _, s := range n.Subnets {
-		if len(requested.Within(s)) > 0 {
-			return true
-		}
-	}
-	return false
+	return id.Slot && b.hasSlots(id, node)
 }
 
 // hasSlots reports whether the workload of a pod has addresses on the node, or FixedIPs of its namespace do.
 func (b *Binder) hasSlots(id identity.Identity, node string) bool {
 	n, _ := b.Cache.Ledger.Node(node)
-	for _, e := range n.Entries {
-		if e.Workload == id.Resource() {
-			return true
-		}
-	}
-	for _, k := range b.Cache.Ledger.ReservationsIn(n.Subnets...) {
-		if namespace, _, ok := pool.SplitOwnerKey(k.Owner); ok && namespace == id.Namespace {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.Cache.Ledger.Slots(id.Resource()), func(s ledger.Slot) bool { return s.Node == node }) ||
+		slices.ContainsFunc(b.Cache.Ledger.ReservationsIn(n.Subnets...), func(r ledger.Reservation) bool {
+			namespace, _, ok := pool.SplitOwnerKey(r.Owner)
+			return ok && namespace == id.Namespace
+		})
 }

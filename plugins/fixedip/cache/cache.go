@@ -12,6 +12,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
 	restclient "k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -55,8 +56,8 @@ type Cache struct {
 }
 
 // Start starts the watches, which end with ctx. It does not wait for them, so that an API server that is not
-// reachable does not keep the scheduler from starting: see Join.
-func Start(ctx context.Context, base *restclient.Config, args *config.FixedIPArgs, newCache cache.NewCacheFunc) (*Cache, error) {
+// reachable does not keep the scheduler from starting: see join. shared are the informers of the scheduler.
+func Start(ctx context.Context, base *restclient.Config, shared informers.SharedInformerFactory, args *config.FixedIPArgs, newCache cache.NewCacheFunc) (*Cache, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration uses protobuf, which custom resources do not support.
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, ""
@@ -84,7 +85,7 @@ func Start(ctx context.Context, base *restclient.Config, args *config.FixedIPArg
 	}
 	c := &Cache{Ledger: ledger.New(), FixedIPs: watches, Kinds: identity.NewKinds(args.Workloads...)}
 	c.WritePools(ctx, ciliumpool.New(api))
-	if c.Workloads, err = newWorkloads(cfg, c.Kinds); err != nil {
+	if err := c.followWorkloads(ctx, cfg, shared); err != nil {
 		return nil, err
 	}
 	if err := watches.IndexField(ctx, &v1alpha1.FixedIP{}, WorkloadIndex, WorkloadOf); err != nil {
@@ -99,6 +100,7 @@ func Start(ctx context.Context, base *restclient.Config, args *config.FixedIPArg
 		return nil, err
 	}
 	c.synced = map[string]toolscache.InformerSynced{"ciliumnodes": pools, "fixedips": records}
+	c.join(shared)
 	go func() {
 		if err := watches.Start(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "The watches of CiliumNodes and FixedIPs ended")

@@ -32,18 +32,18 @@ func newMapper() meta.RESTMapper {
 }
 
 const (
-	// syncPoll is how often Join looks whether the cache is ready.
+	// syncPoll is how often join looks whether the cache is ready.
 	syncPoll = 100 * time.Millisecond
-	// resync is when Join's informer passes its objects, of which there are none, to its handlers again. Without a time,
+	// resync is when join's informer passes its objects, of which there are none, to its handlers again. Without a time,
 	// tests with testing/synctest hang.
 	resync = 24 * time.Hour
 )
 
-// Join makes the scheduler wait for the cache as it waits for its own informers: until then it is not ready
+// join makes the scheduler wait for the cache as it waits for its own informers: until then it is not ready
 // (sched-handler-sync of /readyz) and does not compete for the lease. A plugin cannot add a check to /readyz, but
 // the factory takes informers of other clients. This one lists nothing, when the cache is ready. It is a real
 // informer, so that every way of waiting for one, those of later versions of client-go too, waits for the cache.
-func (c *Cache) Join(f informers.SharedInformerFactory) {
+func (c *Cache) join(f informers.SharedInformerFactory) {
 	f.InformerFor(&v1alpha1.FixedIP{}, func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
 		return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {

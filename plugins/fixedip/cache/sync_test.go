@@ -26,7 +26,7 @@ func TestJoin(t *testing.T) {
 		var nodes, records atomic.Bool
 		c := &Cache{synced: map[string]toolscache.InformerSynced{"ciliumnodes": nodes.Load, "fixedips": records.Load}}
 		f := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-		c.Join(f)
+		c.join(f)
 		stop := make(chan struct{})
 		f.Start(stop)
 		var waited atomic.Bool

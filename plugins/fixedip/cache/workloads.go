@@ -21,30 +21,26 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// newWorkloads returns the store of the workloads, which watches nothing yet.
-func newWorkloads(cfg *restclient.Config, kinds identity.Kinds) (*workloads.Store, error) {
+// followWorkloads starts the watches of workloads, which end with ctx. The scheduler already has the watches of
+// StatefulSets and ReplicaSets.
+func (c *Cache) followWorkloads(ctx context.Context, cfg *restclient.Config, shared informers.SharedInformerFactory) error {
 	web, err := restclient.HTTPClientFor(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
+		return fmt.Errorf("make a client: %w", err)
 	}
 	api, err := dynamic.NewForConfigAndClient(cfg, web)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of workloads: %w", err)
+		return fmt.Errorf("make a client of workloads: %w", err)
 	}
 	mapper, err := apiutil.NewDynamicRESTMapper(cfg, web)
 	if err != nil {
-		return nil, fmt.Errorf("make a mapper of workloads: %w", err)
+		return fmt.Errorf("make a mapper of workloads: %w", err)
 	}
 	var watched []schema.GroupKind
-	for _, k := range kinds.All() {
+	for _, k := range c.Kinds.All() {
 		watched = append(watched, k.GroupKind())
 	}
-	return workloads.New(api, mapper, watched...), nil
-}
-
-// FollowWorkloads starts the watches of workloads, which end with ctx. The scheduler already has the watches of
-// StatefulSets and ReplicaSets.
-func (c *Cache) FollowWorkloads(ctx context.Context, shared informers.SharedInformerFactory) error {
+	c.Workloads = workloads.New(api, mapper, watched...)
 	c.Workloads.AddHandler(c.workloadChanged)
 	apps := shared.Apps().V1()
 	if err := c.Workloads.UseInformer(identity.StatefulSets, apps.StatefulSets().Informer()); err != nil {

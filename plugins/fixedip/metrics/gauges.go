@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	k8smetrics "k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"fixedip.io/fixedip/ipam/core/ledger"
 )
@@ -20,50 +21,25 @@ type World interface {
 	Synced() map[string]bool
 }
 
-var (
-	ledgerNodes = k8smetrics.NewDesc("fixedip_cache_nodes",
-		"Nodes whose pool the scheduler knows.", nil, nil, k8smetrics.ALPHA, "")
-	ledgerEntries = k8smetrics.NewDesc("fixedip_cache_entries",
-		"Pool entries, of all nodes, that name a pod as their owner.", nil, nil, k8smetrics.ALPHA, "")
-	claimsInFlight = k8smetrics.NewDesc("fixedip_claims_in_flight",
-		"Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, nil, k8smetrics.ALPHA, "")
-	watchSynced = k8smetrics.NewDesc("fixedip_informer_synced",
-		"1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready before.", []string{"resource"}, nil, k8smetrics.ALPHA, "")
-)
+// world is the World of the last call of Register.
+var world atomic.Pointer[World]
 
-// worldCollector collects the gauges.
-type worldCollector struct {
-	k8smetrics.BaseStableCollector
-	world atomic.Pointer[World]
-}
-
-var gauges = &worldCollector{}
-
-// DescribeWithStability sends the descriptions of all gauges.
-func (c *worldCollector) DescribeWithStability(ch chan<- *k8smetrics.Desc) {
-	for _, d := range []*k8smetrics.Desc{ledgerNodes, ledgerEntries, claimsInFlight, watchSynced} {
-		ch <- d
+// registerGauges adds the gauges to the metrics that the scheduler serves.
+func registerGauges() {
+	gauge := func(name, help string, labels map[string]string, value func(World) int) {
+		legacyregistry.RawMustRegister(k8smetrics.NewGaugeFunc(&k8smetrics.GaugeOpts{
+			Namespace: namespace, Name: name, Help: help, ConstLabels: labels, StabilityLevel: k8smetrics.ALPHA,
+		}, func() float64 { return float64(value(*world.Load())) }))
 	}
-}
-
-// CollectWithStability sends the values of all gauges.
-func (c *worldCollector) CollectWithStability(ch chan<- k8smetrics.Metric) {
-	world := c.world.Load()
-	if world == nil {
-		return
-	}
-	gauge := func(d *k8smetrics.Desc, value int, labels ...string) {
-		ch <- k8smetrics.NewLazyConstMetric(d, k8smetrics.GaugeValue, float64(value), labels...)
-	}
-	size := (*world).Size()
-	gauge(ledgerNodes, size.Nodes)
-	gauge(ledgerEntries, size.Entries)
-	gauge(claimsInFlight, size.Claims)
-	for resource, synced := range (*world).Synced() {
-		if synced {
-			gauge(watchSynced, 1, resource)
-		} else {
-			gauge(watchSynced, 0, resource)
-		}
+	gauge("cache_nodes", "Nodes whose pool the scheduler knows.", nil, func(w World) int { return w.Size().Nodes })
+	gauge("cache_entries", "Pool entries, of all nodes, that name a pod as their owner.", nil, func(w World) int { return w.Size().Entries })
+	gauge("claims_in_flight", "Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, func(w World) int { return w.Size().Claims })
+	for _, resource := range []string{"ciliumnodes", "fixedips"} {
+		gauge("informer_synced", "1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready before.", map[string]string{"resource": resource}, func(w World) int {
+			if w.Synced()[resource] {
+				return 1
+			}
+			return 0
+		})
 	}
 }

@@ -4,6 +4,7 @@
 package metrics
 
 import (
+	"strconv"
 	"sync"
 	"time"
 
@@ -58,61 +59,39 @@ const (
 )
 
 var (
-	claims = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
-		Namespace:      namespace,
-		Name:           "claims_total",
-		Help:           "Claims of addresses for pods about to be bound, by result: written, existing (the pool already had the entry, nothing was written), conflict (another pod has the address), node_gone (the CiliumNode does not exist), timeout, error.",
-		StabilityLevel: k8smetrics.ALPHA,
-	}, []string{"result"})
-	claimDuration = k8smetrics.NewHistogram(&k8smetrics.HistogramOpts{
-		Namespace:      namespace,
-		Name:           "claim_duration_seconds",
-		Help:           "Duration of written claims, from PreBind until the API server has answered.",
-		Buckets:        k8smetrics.ExponentialBuckets(0.001, 2, 15),
-		StabilityLevel: k8smetrics.ALPHA,
-	})
-	batchSize = k8smetrics.NewHistogram(&k8smetrics.HistogramOpts{
-		Namespace:      namespace,
-		Name:           "claim_batch_size",
-		Help:           "Number of claims in one patch of a CiliumNode. The count is the number of patches.",
-		Buckets:        k8smetrics.ExponentialBuckets(1, 2, 9),
-		StabilityLevel: k8smetrics.ALPHA,
-	})
-	moves = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
-		Namespace:      namespace,
-		Name:           "migrations_total",
-		Help:           "Migrations of addresses to another node, by result: migrated, old_pod_running (the previous pod may still run), conflict (another pod has the address, or the home node disagrees), node_gone (a CiliumNode does not exist), timeout, error.",
-		StabilityLevel: k8smetrics.ALPHA,
-	}, []string{"result"})
-	conflicts = k8smetrics.NewCounter(&k8smetrics.CounterOpts{
-		Namespace:      namespace,
-		Name:           "pool_write_conflicts_total",
-		Help:           "Patches of CiliumNodes that were refused because the pool had changed, and were decided again.",
-		StabilityLevel: k8smetrics.ALPHA,
-	})
-	cycles = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
-		Namespace:      namespace,
-		Name:           "prefilter_total",
-		Help:           "Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.",
-		StabilityLevel: k8smetrics.ALPHA,
-	}, []string{"narrowed"})
-	wakeups = k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{
-		Namespace:      namespace,
-		Name:           "requeues_total",
-		Help:           "Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).",
-		StabilityLevel: k8smetrics.ALPHA,
-	}, []string{"reason"})
+	claims = counter("claims_total", "result",
+		"Claims of addresses for pods about to be bound, by result: written, existing (the pool already had the entry, nothing was written), conflict (another pod has the address), node_gone (the CiliumNode does not exist), timeout, error.")
+	claimDuration = histogram("claim_duration_seconds", k8smetrics.ExponentialBuckets(0.001, 2, 15),
+		"Duration of written claims, from PreBind until the API server has answered.")
+	batchSize = histogram("claim_batch_size", k8smetrics.ExponentialBuckets(1, 2, 9),
+		"Number of claims in one patch of a CiliumNode. The count is the number of patches.")
+	moves = counter("migrations_total", "result",
+		"Migrations of addresses to another node, by result: migrated, old_pod_running (the previous pod may still run), conflict (another pod has the address, or the home node disagrees), node_gone (a CiliumNode does not exist), timeout, error.")
+	conflicts = k8smetrics.NewCounter(&k8smetrics.CounterOpts{Namespace: namespace, Name: "pool_write_conflicts_total", StabilityLevel: k8smetrics.ALPHA,
+		Help: "Patches of CiliumNodes that were refused because the pool had changed, and were decided again."})
+	cycles = counter("prefilter_total", "narrowed",
+		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.")
+	wakeups = counter("requeues_total", "reason",
+		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )
+
+func counter(name, label, help string) *k8smetrics.CounterVec {
+	return k8smetrics.NewCounterVec(&k8smetrics.CounterOpts{Namespace: namespace, Name: name, Help: help, StabilityLevel: k8smetrics.ALPHA}, []string{label})
+}
+
+func histogram(name string, buckets []float64, help string) *k8smetrics.Histogram {
+	return k8smetrics.NewHistogram(&k8smetrics.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets, StabilityLevel: k8smetrics.ALPHA})
+}
 
 var register sync.Once
 
 // Register adds the metrics to those that the scheduler serves. Gauges are read from w. All profiles
 // share one w; a later call replaces it.
 func Register(w World) {
-	gauges.world.Store(&w)
+	world.Store(&w)
 	register.Do(func() {
 		legacyregistry.MustRegister(claims, claimDuration, moves, batchSize, conflicts, cycles, wakeups)
-		legacyregistry.CustomMustRegister(gauges)
+		registerGauges()
 	})
 }
 
@@ -129,11 +108,7 @@ func MoveEnded(r Result) { moves.WithLabelValues(string(r)).Inc() }
 
 // Cycle counts a scheduling cycle that passed PreFilter.
 func Cycle(narrowed bool) {
-	if narrowed {
-		cycles.WithLabelValues("true").Inc()
-	} else {
-		cycles.WithLabelValues("false").Inc()
-	}
+	cycles.WithLabelValues(strconv.FormatBool(narrowed)).Inc()
 }
 
 // Woken counts a pod that was put back into the scheduling queue.

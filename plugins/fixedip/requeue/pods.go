@@ -7,49 +7,31 @@ import (
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
-// Deleted returns the object of a delete event.
-func Deleted[T any](obj any) T {
-	if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		return tombstone.Obj.(T)
-	}
-	return obj.(T)
-}
-
-// podUpdated wakes a pod whose annotations change, which the scheduling queue does not do, and the pods that wait for
-// this pod to end.
-func (q *Queue) podUpdated(before, after any) {
-	was, pod := before.(*corev1.Pod), after.(*corev1.Pod)
-	if was.UID != pod.UID {
-		q.podDeleted(was)
+// podChanged wakes a pod whose annotations change, which the scheduling queue does not do, and the pods that wait for
+// this pod to end. It forgets a pod that is deleted: after is nil, or another pod of the name.
+func (q *Queue) podChanged(before, after *corev1.Pod) {
+	if before == nil {
 		return
 	}
-	if !maps.Equal(was.Annotations, pod.Annotations) {
+	deleted := after == nil || before.UID != after.UID
+	switch {
+	case deleted:
+		q.PassOn(before.UID)
+		q.Remove(before.UID)
+	case !maps.Equal(before.Annotations, after.Annotations):
 		q.mu.Lock()
-		if w, ok := q.waiting[pod.UID]; ok {
+		if w, ok := q.waiting[before.UID]; ok {
 			q.wake(w, metrics.Annotation)
 		}
 		q.unlock()
 	}
-	if podutil.IsTerminal(pod) && !podutil.IsTerminal(was) {
-		q.ended(pod)
+	if deleted || podutil.IsTerminal(after) && !podutil.IsTerminal(before) {
+		q.Notify(Event{Keys: Keys(metrics.Owner, pool.OwnerKey(before.Namespace, before.Name))})
 	}
-}
-
-// podDeleted forgets a pod, and wakes the pods that wait for it to end.
-func (q *Queue) podDeleted(obj any) {
-	pod := Deleted[*corev1.Pod](obj)
-	q.PassOn(pod.UID)
-	q.Remove(pod.UID)
-	q.ended(pod)
-}
-
-func (q *Queue) ended(pod *corev1.Pod) {
-	q.Notify(Event{Keys: Keys(metrics.Owner, pool.OwnerKey(pod.Namespace, pod.Name))})
 }

@@ -16,6 +16,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"fixedip.io/fixedip/ipam/store/watch"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
@@ -71,7 +72,7 @@ type waitingPod struct {
 // of all pods that the scheduler watches.
 func New(ctx context.Context, pods toolscache.SharedIndexInformer, domain Domain, activate func(map[string]*corev1.Pod)) (*Queue, error) {
 	q := newQueue(pods.GetStore(), domain, activate)
-	if _, err := pods.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: q.podUpdated, DeleteFunc: q.podDeleted}); err != nil {
+	if _, err := pods.AddEventHandler(watch.Handler(q.podChanged)); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
 	}
 	context.AfterFunc(ctx, q.work.ShutDown)
@@ -263,11 +264,4 @@ func (q *Queue) drop(uid types.UID) {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
-}
-
-// Len returns how many pods wait.
-func (q *Queue) Len() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.waiting)
 }

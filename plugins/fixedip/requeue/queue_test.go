@@ -143,8 +143,8 @@ func TestEachCauseWakes(t *testing.T) {
 			}
 			c.wakes(t, "first", tc.event, tc.want...)
 			c.wakes(t, "again", tc.event)
-			if want := len(on) - len(tc.want); c.Len() != want {
-				t.Errorf("%d pods wait, want %d", c.Len(), want)
+			if want := len(on) - len(tc.want); len(c.waiting) != want {
+				t.Errorf("%d pods wait, want %d", len(c.waiting), want)
 			}
 		})
 	}
@@ -174,8 +174,8 @@ func TestNoEventIsMissed(t *testing.T) {
 			}
 			c.Add(c.pod("mysql-0"), WakeOn{Room: &Room{}}, decided)
 			c.expect(t, "after Add", tc.want...)
-			if c.Len() != 1-len(tc.want) {
-				t.Errorf("%d pods wait", c.Len())
+			if len(c.waiting) != 1-len(tc.want) {
+				t.Errorf("%d pods wait", len(c.waiting))
 			}
 		})
 	}
@@ -217,11 +217,7 @@ func TestPodsThatEndWake(t *testing.T) {
 				if refused == "before" {
 					c.Add(pod, On(metrics.Owner, "db/other"), decided)
 				}
-				if tc.now == nil {
-					c.podDeleted(running)
-				} else {
-					c.podUpdated(running, tc.now)
-				}
+				c.podChanged(running, tc.now)
 				if refused == "after" {
 					c.Add(pod, On(metrics.Owner, "db/other"), decided)
 				}
@@ -358,12 +354,12 @@ func TestDeletedPodsDoNotRemain(t *testing.T) {
 		if err := c.store.Delete(pod); err != nil {
 			t.Fatal(err)
 		}
-		c.podDeleted(pod)
+		c.podChanged(pod, nil)
 	}
 	c.Add(during, On(metrics.Owner, "db/during"), c.Now())
 	c.Retry(during)
-	if c.Len() != 0 || len(c.byKey)+len(c.woken)+len(c.offers) != 0 {
-		t.Errorf("%d pods wait; keys %v, woken %v, offers %v", c.Len(), c.byKey, c.woken, c.offers)
+	if len(c.waiting) != 0 || len(c.byKey)+len(c.woken)+len(c.offers) != 0 {
+		t.Errorf("%d pods wait; keys %v, woken %v, offers %v", len(c.waiting), c.byKey, c.woken, c.offers)
 	}
 	c.expect(t, "deleted pods")
 }
@@ -374,6 +370,6 @@ func TestAnnotationsWake(t *testing.T) {
 	before := c.waits("a", WakeOn{})
 	after := before.DeepCopy()
 	after.Annotations = map[string]string{"fixedip.io/enabled": "true"}
-	c.podUpdated(before, after)
+	c.podChanged(before, after)
 	c.expect(t, "changed", "db/a")
 }
