@@ -55,9 +55,6 @@ type Shared struct {
 	Pods   corelisters.PodLister
 
 	slots slotWaiters
-	// predecessors are the identities with a pod that waits for the claim of the former pod of its name: see
-	// predecessorClaim. Key: the identity, as pool entries name it. It is removed when a claim of it has ended.
-	predecessors sync.Map
 }
 
 // Binder decides for the pods of one profile.

@@ -84,22 +84,12 @@ func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s since; it is tried again there", address.Join(h.Addrs), h.Node)
 		}
 	}
-	if at, ok := b.predecessorClaim(p.uid, owner, node); ok {
+	// That claim may be taking the address from the very node on which the new pod would count on it. Forget makes an event
+	// of its end.
+	if at, ok := b.Cache.Ledger.ClaimedElsewhere(p.uid, owner, node); ok {
 		return refuse(p.wakeOn(), "node(s) may be losing the pod's address, which is being claimed on node %s for the former pod of its name; it is tried again when that has ended", at)
 	}
 	return nil
-}
-
-// predecessorClaim returns the node on which a former pod of the identity has a claim in flight, if that is another
-// node. That claim may be taking the address from the very node on which the new pod would count on it. Its end makes an
-// event, after the claim is gone.
-func (s *Shared) predecessorClaim(uid types.UID, owner, node string) (at string, ok bool) {
-	if _, ok = s.Cache.Ledger.ClaimedElsewhere(uid, owner, node); !ok {
-		return "", false
-	}
-	s.predecessors.Store(owner, true)
-	// The claim may have ended before.
-	return s.Cache.Ledger.ClaimedElsewhere(uid, owner, node)
 }
 
 // heldOn returns the addresses that the cache shows for a pod on a node. The binding invariant (pool.CheckBinding) is
@@ -126,17 +116,19 @@ func (b *Binder) newHolder(owner string, known []string) (ledger.NodeAddresses, 
 // Forget drops the decision for a pod. A bind that reported failure may have happened, and then the entry in the pool
 // is the pod's. Forget may be called at any time, and does no I/O.
 func (b *Binder) Forget(pod *corev1.Pod) {
-	claim, _ := b.Cache.Ledger.Claimed(pod.UID)
-	node, grew := b.Cache.Ledger.Forget(pod.UID)
-	if grew {
-		b.Cache.Notify(requeue.Event{Node: node, Freed: 1})
+	claim, claimed := b.Cache.Ledger.Claimed(pod.UID)
+	if !claimed {
+		return
+	}
+	// The next pod of the name may wait for the end of this claim.
+	e := requeue.Event{Keys: requeue.Keys(metrics.Owner, claim.Owner)}
+	if node, grew := b.Cache.Ledger.Forget(pod.UID); grew {
+		e.Node, e.Freed = node, 1
 	}
 	if claim.From != "" {
-		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Slot, b.Cache.Ledger.EntryOf(ledger.NodeAddresses{Node: claim.Node, Addrs: claim.Addrs}).Workload)})
+		e.Keys = append(e.Keys, requeue.Keys(metrics.Slot, b.Cache.Ledger.EntryOf(ledger.NodeAddresses{Node: claim.Node, Addrs: claim.Addrs}).Workload)...)
 	}
-	if _, awaited := b.predecessors.LoadAndDelete(claim.Owner); awaited {
-		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Owner, claim.Owner)})
-	}
+	b.Cache.Notify(e)
 }
 
 // Claimed reports whether Bind has nothing to do: the pools give the pod its addresses for certain, and it needs no

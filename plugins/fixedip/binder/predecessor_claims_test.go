@@ -6,12 +6,14 @@ package binder
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
@@ -37,24 +39,24 @@ func TestPredecessorClaim(t *testing.T) {
 			told = append(told, k.Name)
 		}
 	})
-	former, next := namedPod("mysql-0"), namedPod("mysql-0")
-	former.UID, next.UID = "former", "next"
+	former := namedPod("mysql-0")
 	if _, err := l.Assume(former.UID, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: "other", Addrs: []netip.Addr{mine}}, Carry: true}); err != nil {
 		t.Fatal(err)
 	}
-	if at, ok := b.predecessorClaim(next.UID, owner, "home"); !ok || at != "other" {
-		t.Fatalf("overtakes on node %q, %t", at, ok)
+	p := &Plan{id: identity.Identity{Namespace: "db", PodName: "mysql-0"}, uid: "next", reservation: reservation{holders: []string{"home"}}}
+	if refusal := b.claimedElsewhere(p, "home"); refusal == nil || !strings.Contains(refusal.Reason, "being claimed on node other") {
+		t.Fatalf("refused with %v", refusal)
 	}
 	b.Forget(former)
 	if !slices.Equal(told, []string{owner}) {
 		t.Errorf("events when the claim has ended: %v", told)
 	}
-	if at, ok := b.predecessorClaim(next.UID, owner, "home"); ok {
-		t.Errorf("overtakes on node %s once it has ended", at)
+	if refusal := b.claimedElsewhere(p, "home"); refusal != nil {
+		t.Errorf("once it has ended: %v", refusal)
 	}
 	told = nil
 	b.Forget(former)
 	if told != nil {
-		t.Errorf("events without a waiting pod: %v", told)
+		t.Errorf("events without a claim: %v", told)
 	}
 }

@@ -67,36 +67,25 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		if !slices.Contains(b.families, f) {
 			return nil, refuse(wake, "asks for %s, but the scheduler gives pods no %s addresses; leave them out or add %s to its ipFamilies", requested, f, f)
 		}
+		if a, single := requested.Single(f); single {
+			if blocker := b.Cache.Ledger.Blocker(p.id.Key(), a); blocker != nil {
+				return nil, refuse(b.wakeOnRoom(p), "asks for %s (%s): %s", a, requested.Source, blocker.Message())
+			}
+		}
 	}
 	reach := b.Cache.Ledger.NodesServing(requested.Addresses)
-	if reason := b.unsatisfiable(p, reach); reason != "" {
-		return nil, &Refusal{Reason: reason, WakeOn: b.wakeOnRoom(p)}
-	}
 	existing := slices.DeleteFunc(slices.Clone(reach), func(name string) bool { return b.node(name) == nil })
-	if len(existing) == 0 {
+	switch {
+	case len(reach) == 0 && len(requested.Families()) > 1:
+		return nil, refuse(b.wakeOnRoom(p), "asks for %s, but no node has addresses of each family among them in its subnets; ask for addresses of one node", requested)
+	case len(reach) == 0:
+		return nil, refuse(b.wakeOnRoom(p), "asks for %s, which is in no node's subnet; ask for addresses that are", requested)
+	case len(existing) == 0:
 		// MayUse wakes it.
 		return nil, refuse(wake, "asks for %s, which is in the subnets of node %s, which does not exist; it waits for that node to come back", requested, reach[0])
 	}
 	p.Nodes = sets.New(existing...)
 	return p, nil
-}
-
-// unsatisfiable says why no node can give the pod what it asks for; empty if Fits has to look at each node in reach.
-func (b *Binder) unsatisfiable(p *Plan, reach []string) string {
-	for _, f := range p.requested.Families() {
-		if a, single := p.requested.Single(f); single {
-			if blocker := b.Cache.Ledger.Blocker(p.id.Key(), a); blocker != nil {
-				return fmt.Sprintf("asks for %s (%s): %s", a, p.requested.Source, blocker.Message())
-			}
-		}
-	}
-	if len(reach) > 0 {
-		return ""
-	}
-	if len(p.requested.Families()) > 1 {
-		return fmt.Sprintf("asks for %s, but no node has addresses of each family among them in its subnets; ask for addresses of one node", p.requested)
-	}
-	return fmt.Sprintf("asks for %s, which is in no node's subnet; ask for addresses that are", p.requested)
 }
 
 // fitsRequested accepts a node that has a free address in each family, and in those that the pod asks for one of these.

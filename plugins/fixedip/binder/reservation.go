@@ -148,9 +148,6 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 		}
 		r.node, r.addrs = home, append(r.addrs, a)
 	}
-	if r.node == "" {
-		return reservation{}, nil
-	}
 	return r, nil
 }
 

@@ -130,13 +130,8 @@ func (q *Queue) offerSlots(t task) {
 func (q *Queue) candidates(k Key, in window) []*waitingPod {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.SortedFunc(func(yield func(*waitingPod) bool) {
-		for w := range maps.Values(q.byKey[k]) {
-			if w.arrival > in.after && w.arrival <= in.until && !yield(w) {
-				return
-			}
-		}
-	}, func(x, y *waitingPod) int { return cmp.Compare(x.arrival, y.arrival) })
+	waiting := slices.SortedFunc(maps.Values(q.byKey[k]), func(x, y *waitingPod) int { return cmp.Compare(x.arrival, y.arrival) })
+	return slices.DeleteFunc(waiting, func(w *waitingPod) bool { return w.arrival <= in.after || w.arrival > in.until })
 }
 
 // notOffered returns the nodes of free slots without those that a woken pod is about to take.

@@ -148,11 +148,8 @@ func (q *Queue) missed(w *waitingPod, now *corev1.Pod, decided uint64) bool {
 
 // current returns the pod as the watch shows it; nil if it is gone, or another pod has its name.
 func (q *Queue) current(pod *corev1.Pod) *corev1.Pod {
-	obj, exists, err := q.cached.Get(pod)
-	if err != nil || !exists {
-		return nil
-	}
-	if now := obj.(*corev1.Pod); now.UID == pod.UID {
+	obj, _, err := q.cached.Get(pod)
+	if now, ok := obj.(*corev1.Pod); ok && err == nil && now.UID == pod.UID {
 		return now
 	}
 	return nil
