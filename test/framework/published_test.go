@@ -287,7 +287,7 @@ func TestMovable(t *testing.T) {
 				{before: leavesA},
 				{rest: says(unconfirmed), before: allows()},
 				{at: preBind, before: func(s *scene) { s.ready("a", corev1.ConditionUnknown) },
-					answer: "Unschedulable: the address decided for the pod was lost: node a is not ready: its old pod may still run; it is tried again"},
+					answer: "Unschedulable: the address decided for the pod was lost: node a is not ready; delete the node or taint it node.kubernetes.io/out-of-service: its old pod may still run; it is tried again"},
 				{rest: says(notReady), before: func(s *scene) { s.ready("a", corev1.ConditionTrue) }},
 				{at: preBind, then: movedToB},
 			}, onB(nil)...)...),
