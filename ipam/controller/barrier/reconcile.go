@@ -27,7 +27,7 @@ func (s *Service) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		s.mu.Unlock()
 		return reconcile.Result{}, nil
 	}
-	maps.DeleteFunc(n.answers, func(_ string, a agentview.Evidence) bool { return s.clock.Since(a.At) >= remembered })
+	maps.DeleteFunc(n.answers, func(_ string, a answer) bool { return s.clock.Since(a.at) >= remembered })
 	s.drop(req.Name)
 	barrier, open := n.barrier, n.open()
 	s.mu.Unlock()
@@ -60,9 +60,8 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 	switch got {
 	case agentview.Complete:
 		at := s.clock.Now()
-		evidence.At = at
 		for key, notify := range n.asked {
-			n.answers[key] = evidence
+			n.answers[key] = answer{evidence, at}
 			done = append(done, notify)
 		}
 		metrics.BarrierAnswered(at.Sub(n.began))

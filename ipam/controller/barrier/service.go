@@ -57,7 +57,7 @@ type node struct {
 	// serves. Key: the question. Value: what to call when there is an answer. A question is in one of waiting, asked and
 	// answers.
 	waiting, asked map[string]func()
-	answers        map[string]agentview.Evidence
+	answers        map[string]answer
 	// barrier is the one under way; nil: none.
 	barrier *agentview.Barrier
 	// began is when the oldest question was asked that has no answer yet, and reported means that this has been
@@ -89,34 +89,40 @@ func (s *Service) Setup(mgr manager.Manager, o controller.Options) error {
 	return nil
 }
 
-// Ask returns the answer of a node's agent to a question, or asks and returns false. It returns at once. When there is
-// an answer, notify is called, which is to have the caller ask again; it must not block. The same question gets the same
-// answer for some minutes.
+// answer is what an agent has answered, and when.
+type answer struct {
+	evidence agentview.Evidence
+	at       time.Time
+}
+
+// Ask returns the answer of a node's agent to a question and when it was given, or asks and returns the zero time. It
+// returns at once. When there is an answer, notify is called, which is to have the caller ask again; it must not block.
+// The same question gets the same answer for some minutes.
 //
-// key identifies the question and has to contain all that it depends on, for example the UID of the CiliumNode, the address, the
-// pool entry that the agent has to know, and the UID of the pod that has gone: an answer to the question about an earlier entry proves
-// nothing about the one that stands now.
-func (s *Service) Ask(nodeName, key string, notify func()) (agentview.Evidence, bool) {
+// key identifies the question and has to contain all that it depends on, for example the UID of the CiliumNode, the address,
+// the pool entry that the agent has to know, and the UID of the pod that has gone: an answer to the question about an
+// earlier entry proves nothing about a later one.
+func (s *Service) Ask(nodeName, key string, notify func()) (evidence agentview.Evidence, answered time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[nodeName]
 	if n == nil {
-		n = &node{waiting: map[string]func(){}, asked: map[string]func(){}, answers: map[string]agentview.Evidence{}}
+		n = &node{waiting: map[string]func(){}, asked: map[string]func(){}, answers: map[string]answer{}}
 		s.nodes[nodeName] = n
 	}
 	if a, ok := n.answers[key]; ok {
-		return a, true
+		return a.evidence, a.at
 	}
 	if _, asked := n.asked[key]; asked {
 		n.asked[key] = notify
-		return agentview.Evidence{}, false
+		return agentview.Evidence{}, time.Time{}
 	}
 	if n.open() == 0 {
 		n.began = s.clock.Now()
 	}
 	n.waiting[key] = notify
 	s.feed.Add(source.Named(nodeName))
-	return agentview.Evidence{}, false
+	return agentview.Evidence{}, time.Time{}
 }
 
 // Forget drops the answer to a question, so that the next Ask asks the agent again.

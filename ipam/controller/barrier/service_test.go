@@ -78,7 +78,8 @@ func (w *world) Ask(_ context.Context, n pool.NodePool, probe netip.Addr) (pool.
 func (w *world) Delay(string) time.Duration { return w.delay }
 
 func (w *world) ask(key string) bool {
-	evidence, ok := w.s.Ask("n", key, func() { w.notified = append(w.notified, key) })
+	evidence, answered := w.s.Ask("n", key, func() { w.notified = append(w.notified, key) })
+	ok := !answered.IsZero()
 	if ok && evidence.Node != "n" {
 		w.Errorf("question %s got %+v", key, evidence)
 	}

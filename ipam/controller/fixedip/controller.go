@@ -71,7 +71,7 @@ type Options struct {
 
 // Agents asks Cilium agents: see barrier.Service.
 type Agents interface {
-	Ask(node, question string, notify func()) (agentview.Evidence, bool)
+	Ask(node, question string, notify func()) (evidence agentview.Evidence, answered time.Time)
 	Forget(node, question string)
 }
 

@@ -53,12 +53,12 @@ type agents struct {
 
 func (a *agents) Forget(node, _ string) { a.forgotten = append(a.forgotten, node) }
 
-func (a *agents) Ask(node, _ string, _ func()) (agentview.Evidence, bool) {
+func (a *agents) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
 	a.asked = append(a.asked, node)
 	if a.evidence == nil {
-		return agentview.Evidence{}, false
+		return agentview.Evidence{}, time.Time{}
 	}
-	return *a.evidence, true
+	return *a.evidence, controllertest.Begin
 }
 
 func newStage(t *testing.T, api, cached []client.Object) *stage {

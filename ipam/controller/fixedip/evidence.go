@@ -50,7 +50,7 @@ func (c *Controller) lookAgain(err error) time.Duration {
 func (c *Controller) prove(ctx context.Context, again reconcile.Request, key types.NamespacedName, s reclaim.State, a reclaim.Action) (asked bool, err error) {
 	question := c.question(key, s, a)
 	evidence, answered := c.Agents.Ask(a.Node, question, func() { c.requeue(again) })
-	if !answered {
+	if answered.IsZero() {
 		return true, nil
 	}
 	owner := ""
@@ -69,7 +69,7 @@ func (c *Controller) prove(ctx context.Context, again reconcile.Request, key typ
 				// list the address any more.
 				c.Agents.Forget(a.Node, question)
 			}
-			return false, &unproved{why: v.Why, answered: evidence.At}
+			return false, &unproved{why: v.Why, answered: answered}
 		}
 	}
 	return false, nil

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"fixedip.io/fixedip/ipam/core/pool"
 )
@@ -22,8 +21,6 @@ type Evidence struct {
 	Entries    map[netip.Addr]pool.Entry
 	// Used are the addresses that the agent had allocated when it answered. Value: the owner.
 	Used map[netip.Addr]string
-	// At is when the answer was read.
-	At time.Time
 }
 
 // Pod is a pod that is bound to the node, as the API server shows it.

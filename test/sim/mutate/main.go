@@ -47,7 +47,7 @@ var mutations = []mutation{
 	{"move an address without a fence", "ipam/core/pool/move.go",
 		"if !m.Down && n.InUse(a) {", "if false {"},
 	{"let addresses move without an answer of the agent", "ipam/controller/fixedip/evidence.go",
-		"if !answered {", "if false {"},
+		"if answered.IsZero() {", "if false {"},
 	{"let addresses move that the answer lists", "ipam/controller/fixedip/evidence.go",
 		"v.State != agentview.Clear {", "v.State == agentview.State(99) {"},
 	{"count what an agent said before it was asked as its answer", "ipam/core/agentview/barrier.go",
