@@ -177,7 +177,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	e.agentless("empty")
 	e.event("empty", "SubnetMissing", "spec.podCIDRs of node empty is empty")
 	e.agentless("overlaps", "10.60.0.128/25")
-	e.event("overlaps", "SubnetOverlap", "Subnet 10.60.0.128/25 of spec.podCIDRs of node overlaps overlaps a subnet of node ")
+	e.event("overlaps", "SubnetOverlap", "subnet 10.60.0.128/25 of node overlaps overlaps subnet 10.60.0.0/24 of node ")
 	for _, name := range []string{"empty", "overlaps"} {
 		e.subnetsOf(name, 0)
 	}
