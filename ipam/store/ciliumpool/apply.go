@@ -90,13 +90,16 @@ func (w *Writer) Apply(ctx context.Context, c Change) (stand []pool.EntryChange,
 	return stand, fmt.Errorf("pool of node %s: %w: %w", c.Node, ErrUndone, err)
 }
 
-// confirm calls Confirm until it has a verdict.
+// confirm calls Confirm until it has a verdict. It is an error if the Writer ends before.
 func (w *Writer) confirm(ctx context.Context, c Change, made []pool.EntryChange) (undo []pool.EntryChange, err error) {
 	retry := w.retry
 	retry.Steps = confirmTries
-	_ = wait.ExponentialBackoffWithContext(ctx, retry, func(ctx context.Context) (done bool, _ error) {
+	ended := wait.ExponentialBackoffWithContext(w.ctx, retry, func(context.Context) (done bool, _ error) {
 		undo, err = c.Confirm(ctx, made)
 		return err == nil || len(undo) > 0, nil
 	})
+	if err == nil && ended != nil {
+		err = context.Cause(w.ctx)
+	}
 	return undo, err
 }

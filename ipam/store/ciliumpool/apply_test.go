@@ -123,6 +123,27 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// A change whose Writer ends before anything has confirmed it does not count as confirmed.
+func TestApplyEndsWithItsWriter(t *testing.T) {
+	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
+		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.100": {Owner: "db/mysql-0"}}
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
+	// The patch is applied.
+	w.OnPatch = func(int, bool) { cancel() }
+	_, err := w.Apply(t.Context(), Change{
+		WriteRequest: WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			return n.Release("db/mysql-0", nil, time.Unix(1, 0)), nil
+		}},
+		Confirm: func(ctx context.Context, _ []pool.EntryChange) ([]pool.EntryChange, error) { return nil, ctx.Err() },
+	})
+	w.Wait()
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+}
+
 // A caller that gives up does not leave a written change unconfirmed.
 func TestApplyOutlivesItsCaller(t *testing.T) {
 	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
