@@ -24,7 +24,7 @@ var rules = []struct {
 	never []string
 }{
 	{"ipam/api", nil, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
-	{"ipam/core/subnetplan", []string{"ipam/api", "ipam/core/address", "ipam/core/plan", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
+	{"ipam/core/subnetplan", []string{"ipam/api", "ipam/core/address", "ipam/core/reservation", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/core/nodepool", []string{"ipam/core/address", "ipam/core/pool"}, []string{"k8s.io", "sigs.k8s.io", "github.com/cilium", "context"}},
 	{"ipam/core/reclaim", []string{"ipam/api", "ipam/core/address", "ipam/core/identity", "ipam/core/ledger", "ipam/core/podutil", "ipam/core/pool"}, []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium", "k8s.io/kubernetes", "context"}},
 	{"ipam/core/agentview", []string{"ipam/core/pool"}, []string{"k8s.io", "sigs.k8s.io", "github.com/cilium", "context", "time"}},

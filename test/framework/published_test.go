@@ -238,7 +238,7 @@ func TestMovable(t *testing.T) {
 				{at: preFilter},
 				{at: preBind, then: movedToB},
 				{at: bind, then: bound("web-0", "b")},
-				// The second time it is told to try other nodes.
+				// The second cycle has to try other nodes.
 				{rest: map[string]string{"db-0": "on b", "web-0": "on b"}, before: woken(2)},
 			}...),
 		},

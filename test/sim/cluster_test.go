@@ -193,9 +193,7 @@ func (w *world) makePod(s *appsv1.StatefulSet, name string) {
 		OwnerReferences: ownedBy(s),
 	}}
 	pod.Spec.SchedulerName = schedulerName
-	if _, err := w.server.create(pods, pod, "statefulset"); err != nil {
-		panic(err)
-	}
+	w.server.mustCreate(pods, pod, "statefulset")
 }
 
 func ownedBy(s *appsv1.StatefulSet) []metav1.OwnerReference {

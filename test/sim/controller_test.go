@@ -92,9 +92,7 @@ func (w *world) startController() *controller {
 	c := &controller{process: w.newProcess("controller")}
 	c.busySince = c.oldest
 	cfg := controllerConfig(w.setup)
-	if errs := cfg.Validate(); len(errs) > 0 {
-		panic(errs.ToAggregate())
-	}
+	must(cfg.Validate().ToAggregate())
 	c.caches, _ = c.newCaches(nil, ipamcontroller.CacheOptions(cfg))
 	var versions []schema.GroupVersion
 	for _, k := range kinds {
@@ -111,21 +109,13 @@ func (w *world) startController() *controller {
 	c.mapper = m
 	var err error
 	c.client, err = client.New(c.config(), client.Options{Scheme: w.scheme, Mapper: m, Cache: &client.CacheOptions{Reader: c.caches}})
-	if err != nil {
-		panic(err)
-	}
-	if err := ipamcontroller.Setup(c.ctx, c, cfg); err != nil {
-		panic(err)
-	}
+	must(err)
+	must(ipamcontroller.Setup(c.ctx, c, cfg))
 	for _, r := range c.runnables {
 		if s, ok := r.(*workloads.Store); ok {
-			if err := s.UseInformer(identity.StatefulSets, c.informer(statefulSets)); err != nil {
-				panic(err)
-			}
+			must(s.UseInformer(identity.StatefulSets, c.informer(statefulSets)))
 			if w.setup.slots {
-				if err := s.UseInformer(identity.ReplicaSets, c.informer(replicaSets)); err != nil {
-					panic(err)
-				}
+				must(s.UseInformer(identity.ReplicaSets, c.informer(replicaSets)))
 			}
 			c.run(r)
 		}

@@ -68,9 +68,7 @@ func (s *scheduler) takeSnapshot() []fwk.NodeInfo {
 				continue
 			}
 			podInfo, err := framework.NewPodInfo(pod)
-			if err != nil {
-				panic(err)
-			}
+			must(err)
 			info.AddPodInfo(podInfo)
 		}
 		list = append(list, info)

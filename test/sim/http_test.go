@@ -111,9 +111,7 @@ func (e *netError) Unwrap() error { return e.error }
 // RoundTrip waits in the line.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c, err := parse(r)
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	c.from, c.begun = t.p, t.p.busySince()
 	if t.p.dead() {
 		return nil, errDown
@@ -202,14 +200,12 @@ func (s *server) carryOut(c *call) {
 func (c *call) refuse(err error) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		panic(err)
+		must(err)
 	}
 	st := status.Status()
 	st.Kind, st.APIVersion = "Status", "v1"
 	data, err := json.Marshal(st)
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	c.status, c.answer = int(st.Code), data
 }
 

@@ -131,9 +131,7 @@ func (i *informer) set(key string, after client.Object, initial bool) {
 		return
 	}
 	now := i.transformed(after)
-	if err := i.indexer.Add(now); err != nil {
-		panic(err)
-	}
+	must(i.indexer.Add(now))
 	for _, h := range i.told() {
 		if known {
 			h.OnUpdate(before, now)
@@ -152,16 +150,12 @@ func (i *informer) transformed(o client.Object) any {
 		return now
 	}
 	now, err := i.transform(now)
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	return now
 }
 
 func (i *informer) drop(last, tell any) {
-	if err := i.indexer.Delete(last); err != nil {
-		panic(err)
-	}
+	must(i.indexer.Delete(last))
 	for _, h := range i.told() {
 		h.OnDelete(tell)
 		synctest.Wait()

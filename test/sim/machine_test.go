@@ -98,9 +98,7 @@ func (w *world) newMachine() *machine {
 	if w.setup.strict && w.machinesMade%2 == 0 {
 		node.Labels = map[string]string{strictLabel: "true"}
 	}
-	if _, err := w.server.create(nodes, node, "kubelet"); err != nil {
-		panic(err)
-	}
+	w.server.mustCreate(nodes, node, "kubelet")
 	change(w.server, nodes, m.name, "kubelet", func(n *corev1.Node) {
 		n.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("20")}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
@@ -142,9 +140,7 @@ func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
 		}
 	}
 	cn.Spec.HealthAddressing.IPv4, cn.Spec.HealthAddressing.IPv6 = m.own[ownKey{"health", false}], m.own[ownKey{"health", true}]
-	if _, err := m.w.server.create(ciliumNodes, cn, "agent "+m.name); err != nil {
-		panic(err)
-	}
+	m.w.server.mustCreate(ciliumNodes, cn, "agent "+m.name)
 }
 
 // remakeCiliumNode is what an agent does whose local node changes after its CiliumNode was deleted: it goes on running

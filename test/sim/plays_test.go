@@ -182,9 +182,7 @@ func (w *world) newSet(name string, replicas int32, annotations map[string]strin
 	s.Namespace, s.Name, s.Annotations = namespace, name, annotations
 	s.Spec.Replicas = ptr.To(replicas)
 	s.Spec.Template.Labels = map[string]string{templateHash: "0"}
-	if _, err := w.server.create(statefulSets, s, "user"); err != nil {
-		panic(err)
-	}
+	w.server.mustCreate(statefulSets, s, "user")
 	return s
 }
 

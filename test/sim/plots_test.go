@@ -170,9 +170,7 @@ func (w *world) plots() []deed {
 				s.Annotations = map[string]string{request.AnnotationIPs: ip}
 				s.Spec.Replicas = ptr.To[int32](1)
 				s.Spec.Template.Labels = map[string]string{templateHash: "0"}
-				if _, err := w.server.create(statefulSets, s, "user"); err != nil {
-					panic(err)
-				}
+				w.server.mustCreate(statefulSets, s, "user")
 			})
 		}
 	}

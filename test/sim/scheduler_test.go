@@ -76,9 +76,7 @@ func (c clients) CoreV1() typedcorev1.CoreV1Interface { return c.core }
 func (w *world) startScheduler() *scheduler {
 	s := &scheduler{process: w.newProcess("scheduler"), pods: map[types.UID]*pending{}}
 	core, err := typedcorev1.NewForConfig(s.config())
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	s.clients.core = core
 	s.factory = informers.NewSharedInformerFactory(s.clients, 0)
 	for _, k := range w.setup.schedulerKinds() {
@@ -95,22 +93,17 @@ func (w *world) startScheduler() *scheduler {
 		Workloads:             w.setup.workloads(),
 	}
 	plugin, err := fixedip.FactoryOver(s.newCaches)(klog.NewContext(s.ctx, klog.Logger{}), args, s)
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	s.plugin = plugin.(*fixedip.Plugin)
 	hints, err := s.plugin.EventsToRegister(s.ctx)
-	if err != nil {
-		panic(err)
-	}
-	if _, err := s.process.informer(pods).AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	must(err)
+	_, err = s.process.informer(pods).AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { s.saw(o.(*corev1.Pod)) },
 		UpdateFunc: func(_, o any) { s.saw(o.(*corev1.Pod)) },
 		DeleteFunc: func(o any) { s.forget(o) },
-	}); err != nil {
-		panic(err)
-	}
-	if _, err := s.process.informer(nodes).AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	})
+	must(err)
+	_, err = s.process.informer(nodes).AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			for _, p := range s.pods {
 				if hint, err := hints[0].QueueingHintFn(klog.Logger{}, p.pod, nil, o); !p.refused || err != nil || hint == fwk.Queue {
@@ -125,9 +118,8 @@ func (w *world) startScheduler() *scheduler {
 				}
 			}
 		},
-	}); err != nil {
-		panic(err)
-	}
+	})
+	must(err)
 	w.schedulers = append(w.schedulers, s)
 	w.settleDown()
 	return s

@@ -165,9 +165,7 @@ func (s *server) store(k *kind, before, after client.Object, by string) client.O
 		after.GetObjectKind().SetGroupVersionKind(k.gvk)
 		e.after = after
 		data, err := json.Marshal(after)
-		if err != nil {
-			panic(err)
-		}
+		must(err)
 		s.objects[k][keyOf(after)] = stored{after, data}
 	} else {
 		gone := before.DeepCopyObject().(client.Object)
@@ -178,6 +176,19 @@ func (s *server) store(k *kind, before, after client.Object, by string) client.O
 	s.history[k] = append(s.history[k], e)
 	s.wrote(k, e, by)
 	return after
+}
+
+// mustCreate creates an object that the server has to accept.
+func (s *server) mustCreate(k *kind, obj client.Object, by string) {
+	_, err := s.create(k, obj, by)
+	must(err)
+}
+
+// must ends the run with a panic, which rapid reports with its stack: the model is wrong, not the product.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
 }
 
 // create makes an object.
@@ -432,9 +443,7 @@ func change[T client.Object](s *server, k *kind, key, by string, f func(T)) bool
 	f(next)
 	next.SetResourceVersion(current.obj.GetResourceVersion())
 	data, err := json.Marshal(next)
-	if err != nil {
-		panic(err)
-	}
+	must(err)
 	if bytes.Equal(data, current.data) {
 		return false
 	}

@@ -36,9 +36,7 @@ func (w *world) replicaSet() (s *appsv1.ReplicaSet, ok bool) {
 func (w *world) makeReplicaSet() {
 	s := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: replicaSetName, Annotations: w.policy()}}
 	s.Spec.Replicas = ptr.To(int32(1 + w.choose(maxReplicas)))
-	if _, err := w.server.create(replicaSets, s, "user"); err != nil {
-		panic(err)
-	}
+	w.server.mustCreate(replicaSets, s, "user")
 }
 
 // controllerExists reports whether the controller of a pod exists.
@@ -89,9 +87,7 @@ func (w *world) makeReplica(s *appsv1.ReplicaSet) {
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: replicaSets.gvk.Kind, Name: s.Name, UID: s.UID, Controller: ptr.To(true)}},
 	}}
 	pod.Spec.SchedulerName = schedulerName
-	if _, err := w.server.create(pods, pod, "replicaset"); err != nil {
-		panic(err)
-	}
+	w.server.mustCreate(pods, pod, "replicaset")
 }
 
 // replicaSetUserDeeds are what users can do with the ReplicaSet.

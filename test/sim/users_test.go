@@ -186,9 +186,7 @@ func (w *world) makeSet(name string) {
 			s.Spec.Replicas = ptr.To[int32](1)
 		}
 	}
-	if _, err := w.server.create(statefulSets, s, "user"); err != nil {
-		panic(err)
-	}
+	w.server.mustCreate(statefulSets, s, "user")
 }
 
 // orphan deletes a workload and keeps its pods. One that is not placed yet would be placed as any pod that
@@ -224,9 +222,7 @@ func (w *world) makeJob() {
 	} else if w.setup.adoption && w.choose(2) == 0 {
 		pod.Labels = map[string]string{adoptLabel: "true"}
 	}
-	if _, err := w.server.create(pods, pod, "user"); err != nil {
-		panic(err)
-	}
+	w.server.mustCreate(pods, pod, "user")
 }
 
 // endJobs ends all ordinary pods.
@@ -274,9 +270,7 @@ func (w *world) pin() {
 	if w.mentioned(namespace + "/" + name) {
 		return
 	}
-	if _, err := w.server.create(fixedIPs, r, "user"); err != nil {
-		panic(err)
-	}
+	w.server.mustCreate(fixedIPs, r, "user")
 }
 
 // spokenFor tells whether anybody has an address, or somebody's record names it.

@@ -3,7 +3,7 @@
 
 // Package conflict reports IPs that more than one pod, FixedIP or pool has. It owns the condition Conflict of FixedIPs.
 //
-// It changes nothing else: which of two is right can't be found out, and both may work.
+// It changes nothing else: it cannot know which of two is right, and both may work.
 package conflict
 
 import (
@@ -104,8 +104,8 @@ func (r *Reconciler) Setup(mgr manager.Manager) error {
 		})).
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
 			record := obj.(*v1alpha1.FixedIP)
-			told := meta.IsStatusConditionTrue(record.Status.Conditions, v1alpha1.ConditionConflict)
-			return r.suspicious(ctx, record.Spec.IPs, told)
+			reported := meta.IsStatusConditionTrue(record.Status.Conditions, v1alpha1.ConditionConflict)
+			return r.suspicious(ctx, record.Spec.IPs, reported)
 		})).
 		WithOptions(source.Workers(1)).
 		Complete(r)
@@ -125,8 +125,9 @@ func (r *Reconciler) PoolChanged(node string) {
 	}
 }
 
-// suspicious returns the requests for the IPs that have another user, or that were found to be in conflict.
-func (r *Reconciler) suspicious(ctx context.Context, ips []string, told bool) []reconcile.Request {
+// suspicious returns the requests for the IPs that have another user, or that were found to be in conflict. reported: a
+// condition says that one of them is.
+func (r *Reconciler) suspicious(ctx context.Context, ips []string, reported bool) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, ip := range ips {
 		a, err := address.Parse(ip)
@@ -136,7 +137,7 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []string, told bool) []
 		r.mu.Lock()
 		_, known := r.known[a]
 		r.mu.Unlock()
-		if !told && !known {
+		if !reported && !known {
 			c, err := r.users(ctx, a)
 			if err != nil {
 				klog.FromContext(ctx).Error(err, "Users of an IP not listed", "address", a)
@@ -299,7 +300,7 @@ const (
 // conflicts returns what is wrong, in words for the users of a namespace: objects of other namespaces have no name there.
 // If namespace is empty, everything has its name. Key: the kind.
 func (c addressUsers) conflicts(namespace string) map[string]string {
-	told := func(of, name string) string {
+	redact := func(of, name string) string {
 		if namespace != "" && of != namespace {
 			return "one of another namespace"
 		}
@@ -308,16 +309,16 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 	found := map[string]string{}
 	var pods, records, strangers []string
 	for _, p := range c.pods {
-		pod := told(p.Namespace, fmt.Sprintf("pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName))
+		pod := redact(p.Namespace, fmt.Sprintf("pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName))
 		pods = append(pods, strings.TrimPrefix(pod, "pod "))
 		for _, r := range c.records {
 			if r.Namespace != p.Namespace || r.Spec.PodName != p.Name {
-				strangers = append(strangers, fmt.Sprintf("%s runs with %s, which is reserved for %s", pod, c.addr, told(r.Namespace, "pod "+r.Namespace+"/"+r.Spec.PodName)))
+				strangers = append(strangers, fmt.Sprintf("%s runs with %s, which is reserved for %s", pod, c.addr, redact(r.Namespace, "pod "+r.Namespace+"/"+r.Spec.PodName)))
 			}
 		}
 	}
 	for _, r := range c.records {
-		records = append(records, told(r.Namespace, r.Namespace+"/"+r.Name))
+		records = append(records, redact(r.Namespace, r.Namespace+"/"+r.Name))
 	}
 	for kind, text := range map[string]struct {
 		users  []string

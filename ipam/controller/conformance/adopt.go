@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // errNotKept says why a pod can't keep the IPs that it runs with.
@@ -73,9 +73,9 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (reconcile
 		return reconcile.Result{}, err
 	}
 	held := c.Ledger.Held(id.Key())
-	var reserved []plan.ReservedAddress
+	var reserved []reservation.Address
 	if record != nil {
-		reserved = plan.ReservedAddresses(record)
+		reserved = reservation.Of(record)
 	}
 	node, missing := conformance.MissingReserved(held, reserved, ips)
 	switch {

@@ -19,9 +19,9 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
@@ -29,7 +29,7 @@ import (
 // next decision, which reports it. The IP of a dynamic entry, or of one in cooldown, is written only while the pod provably
 // runs with it: before the write, and after it, or the write is undone.
 func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Action) error {
-	entry := plan.EntryOf(s.Record)
+	entry := reservation.EntryOf(s.Record)
 	own := func(addr netip.Addr) bool { return reclaim.RunsOn(s.Pod, a.Node, addr) }
 	if slices.ContainsFunc(a.Addrs, own) {
 		if runs, err := c.stillRuns(ctx, s.Pod, a); err != nil {

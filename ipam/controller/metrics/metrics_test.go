@@ -117,7 +117,7 @@ fixedip_ciliumendpoint_ownerref_fixes_total 1
 # HELP fixedip_cluster_pool_free_subnets Subnets of a cluster pool that are free for new nodes.
 # TYPE fixedip_cluster_pool_free_subnets gauge
 fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 60
-# HELP fixedip_conflicting_addresses Addresses that more than one has, holds or offers, by kind: pods, fixedips, pools, stranger (a pod runs with what is kept for another).
+# HELP fixedip_conflicting_addresses Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), stranger (a pod runs with an address that is reserved for another pod).
 # TYPE fixedip_conflicting_addresses gauge
 fixedip_conflicting_addresses{kind="pods"} 1
 # HELP fixedip_overlapping_subnet_nodes Nodes whose subnets overlap subnets of another node. No address in them is claimed.

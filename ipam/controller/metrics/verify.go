@@ -23,7 +23,7 @@ var (
 	Conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: namespace,
 		Name:      "conflicting_addresses",
-		Help:      "Addresses that more than one has, holds or offers, by kind: pods, fixedips, pools, stranger (a pod runs with what is kept for another).",
+		Help:      "Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), stranger (a pod runs with an address that is reserved for another pod).",
 	}, []string{"kind"})
 	// EndpointsRemoved counts removed CiliumEndpoints, by cause.
 	EndpointsRemoved = prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
@@ -184,7 +184,7 @@ func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subn
 	if err != nil {
 		return nil, err
 	}
-	kept := subnetplan.ReservedIn(lost, plan.AllReservedAddresses(records))
+	kept := subnetplan.ReservedIn(lost, reservation.OfAll(records))
 	return subnetplan.Orphans(list, kept, func(node string) bool { return gone[node] }), nil
 }
 

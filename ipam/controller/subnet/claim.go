@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
@@ -114,7 +114,7 @@ func (c *Controller) carve(ctx context.Context, families []address.Family, h sub
 	if err != nil {
 		return nil, nil, err
 	}
-	missing := subnetplan.Missing(c.Rules.Pools, address.Union(taken), plan.AllReservedAddresses(records), func(string) bool { return true })
+	missing := subnetplan.Missing(c.Rules.Pools, address.Union(taken), reservation.OfAll(records), func(string) bool { return true })
 	taken = append(taken, subnetplan.CIDRs(missing)...)
 	for _, f := range families {
 		cidr, ok := c.choose(f, taken)

@@ -23,16 +23,16 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// reserveTries bounds how often the pools are read for one node: each time after announcements were taken away. No
-// scheduler announces an address without a home, so two are enough.
+// reserveTries bounds how often the pools are read for one node: each time after moves were cancelled. No scheduler begins
+// to move an address without a home node, so two are enough.
 const reserveTries = 4
 
 // publish writes the subnets of the claims into the CiliumNode, together with the first entries: the addresses that
@@ -80,7 +80,7 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 //
 // A subnet that a node had before is read about at the API server: an address may live in the pool of another node, or
 // be about to move there. For a new subnet what the caches show is enough: it was free.
-func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (kept []plan.ReservedAddress, entries map[netip.Addr]pool.Entry, others []pool.NodePool, own []subnetplan.Running, err error) {
+func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (kept []reservation.Address, entries map[netip.Addr]pool.Entry, others []pool.NodePool, own []subnetplan.Running, err error) {
 	if had {
 		kept, err = c.keptLive(ctx, in)
 	} else {
@@ -90,7 +90,7 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 		}
 		var records []*v1alpha1.FixedIP
 		records, err = fixedips.Read(ctx, c.Cached, known)
-		kept = subnetplan.ReservedIn(in, plan.AllReservedAddresses(records))
+		kept = subnetplan.ReservedIn(in, reservation.OfAll(records))
 	}
 	if err != nil {
 		return nil, nil, nil, nil, err
@@ -118,17 +118,17 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 			return kept, entries, others, own, nil
 		}
 		for _, m := range announced {
-			if err := c.callOff(ctx, m); err != nil {
+			if err := c.cancelMove(ctx, m); err != nil {
 				return nil, nil, nil, nil, err
 			}
 		}
 	}
-	return nil, nil, nil, nil, fmt.Errorf("addresses in %v are announced on other nodes again and again: %w", in, ciliumpool.ErrChanged)
+	return nil, nil, nil, nil, fmt.Errorf("addresses in %v were still about to move to other nodes after %d tries: %w", in, reserveTries, ciliumpool.ErrChanged)
 }
 
 // elsewhere returns the nodes on which pods run with reserved addresses of a node's subnets: their addresses have moved.
 // The API server is asked about those pods of which the cache, or the FixedIP, says that they are on another node.
-func (c *Controller) elsewhere(ctx context.Context, node string, kept []plan.ReservedAddress) (map[netip.Addr]string, error) {
+func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	for _, k := range kept {
 		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
@@ -168,7 +168,7 @@ func (c *Controller) movedTo(ctx context.Context, node string, others []pool.Nod
 			case err != nil:
 				return nil, fmt.Errorf("read FixedIP %s from the cache: %w", e.Pod, err)
 			}
-			if entry := plan.EntryOf(&record); slices.Contains(record.Spec.IPs, addr.String()) {
+			if entry := reservation.EntryOf(&record); slices.Contains(record.Spec.IPs, addr.String()) {
 				moved = append(moved, subnetplan.Running{Owner: e.Pod, Addrs: []netip.Addr{addr}, Fixed: &entry, Recorded: true})
 			}
 		}
@@ -176,9 +176,9 @@ func (c *Controller) movedTo(ctx context.Context, node string, others []pool.Nod
 	return moved, nil
 }
 
-// callOff takes away the announcement of an address that was about to move. If it is gone the address may have
+// cancelMove replaces the move-target entry of an address that was about to move. If it is gone the address may have
 // arrived, which the next list will show.
-func (c *Controller) callOff(ctx context.Context, m subnetplan.Announced) error {
+func (c *Controller) cancelMove(ctx context.Context, m subnetplan.Announced) error {
 	at := c.Clock.Now()
 	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: m.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		if n.Entries[m.Addr] != m.Entry {
@@ -187,15 +187,15 @@ func (c *Controller) callOff(ctx context.Context, m subnetplan.Announced) error 
 		return []pool.EntryChange{n.Set(m.Addr, pool.CooldownEntry("", at))}, nil
 	}})
 	if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
-		return fmt.Errorf("call off the move of %s to node %s: %w", m.Addr, m.Node, err)
+		return fmt.Errorf("cancel the move of address %s to node %s: %w", m.Addr, m.Node, err)
 	}
 	return nil
 }
 
 // keptLive returns the addresses that FixedIPs reserve in some subnets, as the API server has them.
-func (c *Controller) keptLive(ctx context.Context, in []netip.Prefix) (kept []plan.ReservedAddress, err error) {
+func (c *Controller) keptLive(ctx context.Context, in []netip.Prefix) (kept []reservation.Address, err error) {
 	err = c.each(ctx, &v1alpha1.FixedIPList{}, func(obj runtime.Object) {
-		kept = append(kept, subnetplan.ReservedIn(in, plan.ReservedAddresses(obj.(*v1alpha1.FixedIP)))...)
+		kept = append(kept, subnetplan.ReservedIn(in, reservation.Of(obj.(*v1alpha1.FixedIP)))...)
 	})
 	return kept, err
 }

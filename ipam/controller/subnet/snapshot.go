@@ -17,7 +17,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
@@ -102,7 +102,7 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 
 // addOrphans adds the orphans, and the condition of the FixedIPs in them. FixedIPs whose node exists and is about to
 // have its subnets back keep the condition that they have.
-func (c *Controller) addOrphans(s *snapshot, kept []plan.ReservedAddress) {
+func (c *Controller) addOrphans(s *snapshot, kept []reservation.Address) {
 	for _, k := range kept {
 		delete(s.available, k.Record)
 	}
@@ -123,7 +123,7 @@ func (c *Controller) addOrphans(s *snapshot, kept []plan.ReservedAddress) {
 
 // addRecords adds the FixedIPs that are in no pool's subnet, whose subnet overlaps another, or that say so and should
 // not: all others need nothing. kept are the addresses of the first.
-func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []plan.ReservedAddress, err error) {
+func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []reservation.Address, err error) {
 	var said v1alpha1.FixedIPList
 	if err := c.Cached.List(ctx, &said, client.MatchingFields{unavailableIndex: "true"}); err != nil {
 		return nil, fmt.Errorf("list the FixedIPs whose subnet has no node from the cache: %w", err)
@@ -149,7 +149,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	for _, record := range homeless {
 		s.records[client.ObjectKeyFromObject(record)] = record
 	}
-	for _, k := range plan.AllReservedAddresses(homeless) {
+	for _, k := range reservation.OfAll(homeless) {
 		// The other family of the FixedIP may have its home.
 		if len(c.Ledger.HomesOf(k.Addr)) == 0 {
 			kept = append(kept, k)
@@ -159,24 +159,24 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 }
 
 // waitsFor says what a reserved address without a home waits for.
-func (c *Controller) waitsFor(o subnetplan.Orphan, k plan.ReservedAddress) string {
+func (c *Controller) waitsFor(o subnetplan.Orphan, k reservation.Address) string {
 	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
 	if o.Node != "" {
 		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)
 	}
 	if len(o.Subnets) == 0 {
-		return what + ", and no cluster pool has the address: it waits for a node that brings such a subnet"
+		return what + ", and no cluster pool has the address: it waits for a node with such a subnet"
 	}
 	switch c.Rules.Policy {
 	case subnetplan.Inherit:
-		what += fmt.Sprintf("; after %v the next node that joins has it", c.Rules.Hold)
+		what += fmt.Sprintf("; after %v the next node that joins gets it", c.Rules.Hold)
 	case subnetplan.Free:
-		what += fmt.Sprintf("; after %v it is given up", c.Rules.Hold)
+		what += fmt.Sprintf("; after %v the address is released", c.Rules.Hold)
 	}
 	if o.Node == "" {
 		return what
 	}
-	return what + fmt.Sprintf("; at once has it a node of that name, or one with the label %s=%s", successorLabel, o.Node)
+	return what + fmt.Sprintf("; a node of that name, or one with the label %s=%s, gets it at once", successorLabel, o.Node)
 }
 
 func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {

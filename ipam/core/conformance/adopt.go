@@ -13,9 +13,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // AdoptableIPs returns the IPs that a pod runs with and will have for a while. It returns none while that is not sure.
@@ -29,7 +29,7 @@ func AdoptableIPs(pod *corev1.Pod, ipv4Only bool) []netip.Addr {
 // MissingReserved returns the IPs that are reserved for an identity and that its pod runs without, in families that it
 // has: they are not given up for the IPs that the pod has now. node is where their entries are; it is empty if they are
 // in no pool. reserved are the IPs of the FixedIP.
-func MissingReserved(held []ledger.NodeAddresses, reserved []plan.ReservedAddress, has []netip.Addr) (node string, missing []netip.Addr) {
+func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address, has []netip.Addr) (node string, missing []netip.Addr) {
 	lacks := func(a netip.Addr) bool {
 		return !slices.Contains(has, a) && slices.ContainsFunc(has, func(b netip.Addr) bool { return address.Of(a) == address.Of(b) })
 	}

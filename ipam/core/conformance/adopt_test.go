@@ -15,8 +15,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 func addrs(texts ...string) []netip.Addr {
@@ -119,9 +119,9 @@ func TestMissingReserved(t *testing.T) {
 		"recorded, in no pool":      {kept: []string{"10.0.2.7"}, has: addrs("10.0.1.7"), want: addrs("10.0.2.7")},
 		"the other family is fixed": {held: []ledger.NodeAddresses{{Node: "node-1", Addrs: addrs("10.0.1.7")}}, has: addrs("10.0.1.7", "fd00::7")},
 	} {
-		var kept []plan.ReservedAddress
+		var kept []reservation.Address
 		for _, ip := range c.kept {
-			kept = append(kept, plan.ReservedAddress{Addr: netip.MustParseAddr(ip)})
+			kept = append(kept, reservation.Address{Addr: netip.MustParseAddr(ip)})
 		}
 		node, got := conformance.MissingReserved(c.held, kept, c.has)
 		if diff := cmp.Diff(c.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || node != c.node {

@@ -282,7 +282,7 @@ func ExpireCooldowns(n pool.NodePool, now time.Time, coolDown time.Duration, hea
 			continue
 		}
 		if n.InUse(a) {
-			// Without a cool-down there is nothing to start anew, and a write would follow the other.
+			// With a cooldown of 0 there is nothing to restart, and each write would lead to the next.
 			if coolDown > 0 {
 				edits = append(edits, n.Set(a, pool.CooldownEntry(e.Pod, now)))
 			}

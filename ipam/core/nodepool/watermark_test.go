@@ -133,7 +133,7 @@ func TestRested(t *testing.T) {
 		if e.Addr == addr("10.0.1.3") {
 			// The agent still lists it: it cools down from now on.
 			if *e.To != pool.CooldownEntry("", now) {
-				t.Errorf("%+v does not start anew", e)
+				t.Errorf("the cooldown of %+v is not restarted", e)
 			}
 			continue
 		}
@@ -148,7 +148,7 @@ func TestRested(t *testing.T) {
 	if edits, next := nodepool.ExpireCooldowns(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
 		t.Errorf("of a node that has just been heard of %v are edited, and next at %v", edited(edits), next)
 	}
-	// Without a cool-down there is nothing to start anew.
+	// A cooldown of 0 is not restarted.
 	if edits, _ := nodepool.ExpireCooldowns(n, now, 0, time.Time{}, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
 		t.Errorf("without a cool-down %v is edited, and the agent still lists 10.0.1.3", edited(edits))
 	}

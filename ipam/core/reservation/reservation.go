@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package plan
+package reservation
 
 import (
 	"net/netip"
@@ -14,8 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// ReservedAddress is an address that a FixedIP reserves.
-type ReservedAddress struct {
+// Address is an address that a FixedIP reserves.
+type Address struct {
 	Addr netip.Addr
 	// Node is the node that the FixedIP names.
 	Node string
@@ -36,12 +36,12 @@ func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
 	return pool.OwnedEntry(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
 }
 
-// ReservedAddresses returns the addresses that a FixedIP reserves. Text that is not an address reserves nothing.
-func ReservedAddresses(r *v1alpha1.FixedIP) []ReservedAddress {
-	var kept []ReservedAddress
+// Of returns the addresses that a FixedIP reserves. Text that is not an address reserves nothing.
+func Of(r *v1alpha1.FixedIP) []Address {
+	var reserved []Address
 	for _, ip := range r.Spec.IPs {
 		if a, err := address.Parse(ip); err == nil {
-			kept = append(kept, ReservedAddress{
+			reserved = append(reserved, Address{
 				Addr:     a,
 				Node:     r.Spec.NodeName,
 				Entry:    EntryOf(r),
@@ -50,14 +50,14 @@ func ReservedAddresses(r *v1alpha1.FixedIP) []ReservedAddress {
 			})
 		}
 	}
-	return kept
+	return reserved
 }
 
-// AllReservedAddresses returns the addresses that several FixedIPs reserve.
-func AllReservedAddresses(records []*v1alpha1.FixedIP) []ReservedAddress {
-	var kept []ReservedAddress
+// OfAll returns the addresses that several FixedIPs reserve.
+func OfAll(records []*v1alpha1.FixedIP) []Address {
+	var reserved []Address
 	for _, r := range records {
-		kept = append(kept, ReservedAddresses(r)...)
+		reserved = append(reserved, Of(r)...)
 	}
-	return kept
+	return reserved
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // Announced is an address that the pool of a node announces: it was about to move there.
@@ -32,7 +32,7 @@ type Announced struct {
 // arrive any more once its home has it again: announced lists the marks to take away first, after which the pools
 // have to be read again, since it may have arrived meanwhile. What the node itself has under such an address is at
 // home from then on, and left as it is.
-func Reserve(heir pool.NodePool, subnets []netip.Prefix, kept []plan.ReservedAddress, elsewhere map[netip.Addr]string, others []pool.NodePool) (entries map[netip.Addr]pool.Entry, announced []Announced) {
+func Reserve(heir pool.NodePool, subnets []netip.Prefix, kept []reservation.Address, elsewhere map[netip.Addr]string, others []pool.NodePool) (entries map[netip.Addr]pool.Entry, announced []Announced) {
 	inside := address.Union(subnets)
 	entries = map[netip.Addr]pool.Entry{}
 	for _, k := range kept {

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
@@ -19,7 +19,7 @@ type entries = map[netip.Addr]pool.Entry
 
 func TestReserve(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
-	reserved := []plan.ReservedAddress{kept("10.0.0.17", "node-1"), kept("10.0.9.9", "node-1")}
+	reserved := []reservation.Address{kept("10.0.0.17", "node-1"), kept("10.0.9.9", "node-1")}
 	of := func(e pool.Entry) entries { return entries{addr("10.0.0.17"): e} }
 	for name, c := range map[string]struct {
 		heir, other entries

@@ -12,12 +12,12 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
 // lost is what node-1 had, which has been gone so long.
-func lost(ago time.Duration, kept ...plan.ReservedAddress) subnetplan.Orphan {
+func lost(ago time.Duration, kept ...reservation.Address) subnetplan.Orphan {
 	s := of("10.0.0.16/28", "node-1", ago)
 	return subnetplan.Orphan{Node: "node-1", Subnets: []subnetplan.Subnet{s}, Kept: kept, Since: s.OrphanedSince}
 }
@@ -112,7 +112,7 @@ func TestAdopter(t *testing.T) {
 		"it lets its node come back":               {subnetplan.Hold, lost(9*time.Second, waits, follows), []subnetplan.Heir{ready("a", old, none)}, "", at(time.Second)},
 		"it does not go to where it can't run":     {subnetplan.Hold, lost(time.Hour, follows), []subnetplan.Heir{{Name: "a", Joined: old}}, "", time.Time{}},
 		"it has migrated already":                  {subnetplan.Hold, lost(time.Hour, kept("10.0.0.18", "node-2", mayMove)), []subnetplan.Heir{ready("a", old, none)}, "", time.Time{}},
-		"it says that it does not":                 {subnetplan.Hold, lost(time.Hour, kept("10.0.0.18", "node-1", func(k *plan.ReservedAddress) { k.Failover = v1alpha1.Wait })), []subnetplan.Heir{ready("a", old, none)}, "", time.Time{}},
+		"it says that it does not":                 {subnetplan.Hold, lost(time.Hour, kept("10.0.0.18", "node-1", func(k *reservation.Address) { k.Failover = v1alpha1.Wait })), []subnetplan.Heir{ready("a", old, none)}, "", time.Time{}},
 		"the fewest subnets, then the name":        {subnetplan.Hold, lost(time.Hour, follows), []subnetplan.Heir{{Name: "c", Ready: true, Subnets: 1}, {Name: "a", Ready: true, Subnets: 2}, {Name: "b", Ready: true, Subnets: 1}}, "b", time.Time{}},
 		"before the loss is recorded":              {subnetplan.Inherit, unrecorded, []subnetplan.Heir{ready("a", newer, none)}, "", time.Time{}},
 		"addresses without a subnet":               {subnetplan.Inherit, homeless, []subnetplan.Heir{{Name: "a", SuccessorOf: "node-1"}}, "", time.Time{}},
@@ -141,10 +141,10 @@ func TestGivenUp(t *testing.T) {
 		policy subnetplan.Policy
 		hold   time.Duration
 		orphan subnetplan.Orphan
-		want   []plan.ReservedAddress
+		want   []reservation.Address
 		at     time.Time
 	}{
-		"what was on the node":            {subnetplan.Free, 30 * time.Second, orphan, []plan.ReservedAddress{its}, time.Time{}},
+		"what was on the node":            {subnetplan.Free, 30 * time.Second, orphan, []reservation.Address{its}, time.Time{}},
 		"not yet":                         {subnetplan.Free, 40 * time.Second, orphan, nil, clock.Add(10 * time.Second)},
 		"not before the loss is recorded": {subnetplan.Free, 0, unseen, nil, time.Time{}},
 		"not what never had a node":       {subnetplan.Free, 0, nameless, nil, time.Time{}},

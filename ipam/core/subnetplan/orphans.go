@@ -14,7 +14,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/plan"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // Orphan is what a node had that is gone. No pool decides over the addresses there. All of it goes to one heir, since
@@ -25,7 +25,7 @@ type Orphan struct {
 	// Subnets are its NodeSubnets, by CIDR. There are none for addresses that are in no cluster pool.
 	Subnets []Subnet
 	// Kept are the addresses that FixedIPs reserve there.
-	Kept []plan.ReservedAddress
+	Kept []reservation.Address
 	// Since is when the node was first observed to be gone; zero: that is not recorded yet.
 	Since time.Time
 	// Heir is a node that was given some of the node's subnets and has to be given the rest: the controller stopped
@@ -44,9 +44,9 @@ func (o Orphan) waited(hold time.Duration, now time.Time) bool {
 
 // Orphans groups the subnets whose nodes are gone, and the reserved addresses that no NodeSubnet contains. kept are
 // the reserved addresses that are in no node's pool. The result is sorted by node.
-func Orphans(subnets []Subnet, kept []plan.ReservedAddress, gone func(node string) bool) []Orphan {
+func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string) bool) []Orphan {
 	// inside are the addresses kept in each subnet. Key: its CIDR; the zero Prefix for addresses in none.
-	inside := map[netip.Prefix][]plan.ReservedAddress{}
+	inside := map[netip.Prefix][]reservation.Address{}
 	subnets = slices.SortedFunc(slices.Values(subnets), func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
 	subnetOf := containing(subnets)
 	for _, k := range kept {
@@ -67,10 +67,10 @@ func Orphans(subnets []Subnet, kept []plan.ReservedAddress, gone func(node strin
 			continue
 		}
 		there := inside[s.CIDR]
-		slices.SortFunc(there, func(x, y plan.ReservedAddress) int { return x.Addr.Compare(y.Addr) })
+		slices.SortFunc(there, func(x, y reservation.Address) int { return x.Addr.Compare(y.Addr) })
 		k := key{node: s.Node}
 		if s.Node == "" && len(there) > 0 {
-			k.owner = slices.MinFunc(there, func(x, y plan.ReservedAddress) int { return cmp.Compare(x.Entry.Owner, y.Entry.Owner) }).Entry.Owner
+			k.owner = slices.MinFunc(there, func(x, y reservation.Address) int { return cmp.Compare(x.Entry.Owner, y.Entry.Owner) }).Entry.Owner
 		} else if s.Node == "" {
 			k.owner = s.CIDR.String()
 		}
@@ -92,7 +92,7 @@ func Orphans(subnets []Subnet, kept []plan.ReservedAddress, gone func(node strin
 		orphans = append(orphans, *o)
 	}
 	for _, k := range inside[netip.Prefix{}] {
-		orphans = append(orphans, Orphan{Node: k.Node, Kept: []plan.ReservedAddress{k}})
+		orphans = append(orphans, Orphan{Node: k.Node, Kept: []reservation.Address{k}})
 	}
 	slices.SortFunc(orphans, func(x, y Orphan) int { return cmp.Or(cmp.Compare(x.Node, y.Node), x.first().Compare(y.first())) })
 	return orphans
@@ -129,8 +129,8 @@ func containing(subnets []Subnet) func(netip.Addr) netip.Prefix {
 // node has: a backup was restored, or a person reserved an address in a subnet that is not in use. They have to be
 // claimed, for the node that the FixedIPs name, before a new subnet is. has reports whether a node has subnets: then
 // it is not the node that lost these.
-func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []plan.ReservedAddress, has func(node string) bool) []Subnet {
-	inside := map[netip.Prefix][]plan.ReservedAddress{}
+func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []reservation.Address, has func(node string) bool) []Subnet {
+	inside := map[netip.Prefix][]reservation.Address{}
 	for _, k := range kept {
 		if cidr, ok := address.SubnetOf(pools, k.Addr, taken); ok {
 			inside[cidr] = append(inside[cidr], k)
@@ -145,7 +145,7 @@ func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []plan.Reser
 
 // lostNode returns the node without subnets that most FixedIPs name. The FixedIP of an address that lives on another
 // node than its home names that node, which has subnets as a rule.
-func lostNode(kept []plan.ReservedAddress, has func(string) bool) string {
+func lostNode(kept []reservation.Address, has func(string) bool) string {
 	named := map[string]int{}
 	for _, k := range kept {
 		if k.Node != "" && !has(k.Node) {
@@ -302,14 +302,14 @@ func (r Rules) PickExistingNode(o Orphan, heirs []Heir, now time.Time) (heir str
 // migrates reports whether an address of an orphan may follow its pod to another node. One that lives elsewhere has
 // done so.
 func (r Rules) migrates(o Orphan) bool {
-	return slices.ContainsFunc(o.Kept, func(k plan.ReservedAddress) bool {
+	return slices.ContainsFunc(o.Kept, func(k reservation.Address) bool {
 		return k.Node == o.Node && cmp.Or(k.Failover, r.Failover) == v1alpha1.Migrate
 	})
 }
 
 // ExpiredReservations returns the addresses of an orphan that policy Free gives up now, or when it will. An address that lives on
 // another node is not given up: only its home is gone.
-func (r Rules) ExpiredReservations(o Orphan, now time.Time) (kept []plan.ReservedAddress, at time.Time) {
+func (r Rules) ExpiredReservations(o Orphan, now time.Time) (kept []reservation.Address, at time.Time) {
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}
 	}
@@ -341,7 +341,7 @@ func (r Rules) Releasable(o Orphan, now time.Time) (ok bool, at time.Time) {
 }
 
 // ReservedIn returns the reserved addresses that are in some subnets.
-func ReservedIn(subnets []netip.Prefix, kept []plan.ReservedAddress) []plan.ReservedAddress {
+func ReservedIn(subnets []netip.Prefix, kept []reservation.Address) []reservation.Address {
 	set := address.Union(subnets)
-	return slices.DeleteFunc(slices.Clone(kept), func(k plan.ReservedAddress) bool { return !set.Contains(k.Addr) })
+	return slices.DeleteFunc(slices.Clone(kept), func(k reservation.Address) bool { return !set.Contains(k.Addr) })
 }

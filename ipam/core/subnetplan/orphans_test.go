@@ -14,8 +14,8 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
@@ -49,8 +49,8 @@ func of(text, node string, gone time.Duration) subnetplan.Subnet {
 }
 
 // kept is an address reserved for pod mysql-0, or another, by a FixedIP that names the node.
-func kept(a, node string, change ...func(*plan.ReservedAddress)) plan.ReservedAddress {
-	k := plan.ReservedAddress{
+func kept(a, node string, change ...func(*reservation.Address)) reservation.Address {
+	k := reservation.Address{
 		Addr: addr(a), Node: node, Entry: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
 		Record: types.NamespacedName{Namespace: "db", Name: "mysql-0"},
 	}
@@ -60,9 +60,9 @@ func kept(a, node string, change ...func(*plan.ReservedAddress)) plan.ReservedAd
 	return k
 }
 
-func mayMove(k *plan.ReservedAddress) { k.Failover = v1alpha1.Migrate }
-func forPod(name string) func(*plan.ReservedAddress) {
-	return func(k *plan.ReservedAddress) {
+func mayMove(k *reservation.Address) { k.Failover = v1alpha1.Migrate }
+func forPod(name string) func(*reservation.Address) {
+	return func(k *reservation.Address) {
 		k.Entry, k.Record.Name = pool.OwnedEntry("db", name, "StatefulSet", "mysql"), name
 	}
 }
@@ -81,12 +81,12 @@ func TestOrphans(t *testing.T) {
 	pending.OrphanedSince = clock.Add(-time.Minute)
 	for name, c := range map[string]struct {
 		subnets []subnetplan.Subnet
-		kept    []plan.ReservedAddress
+		kept    []reservation.Address
 		want    []subnetplan.Orphan
 	}{
-		"the node exists": {[]subnetplan.Subnet{of("10.0.0.0/28", "node-2", 0)}, []plan.ReservedAddress{kept("10.0.0.3", "node-1")}, nil},
-		"both families of a node, from the first observation on": {[]subnetplan.Subnet{v6, v4}, []plan.ReservedAddress{six, away, here},
-			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4, v6}, Kept: []plan.ReservedAddress{here, away, six}, Since: v6.OrphanedSince}}},
+		"the node exists": {[]subnetplan.Subnet{of("10.0.0.0/28", "node-2", 0)}, []reservation.Address{kept("10.0.0.3", "node-1")}, nil},
+		"both families of a node, from the first observation on": {[]subnetplan.Subnet{v6, v4}, []reservation.Address{six, away, here},
+			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4, v6}, Kept: []reservation.Address{here, away, six}, Since: v6.OrphanedSince}}},
 		"without a reserved address": {[]subnetplan.Subnet{v4}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}}},
 		"its constraints":            {[]subnetplan.Subnet{zoned}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{zoned}, Since: v4.OrphanedSince, Constraints: constraints}}},
 		"a successor":                {[]subnetplan.Subnet{chosen}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{chosen}, Since: v4.OrphanedSince, Successor: "node-7"}}},
@@ -98,16 +98,16 @@ func TestOrphans(t *testing.T) {
 			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}, {Node: "node-3", Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0)}}}},
 		"without a node: the pod keeps its families together": {
 			[]subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("10.0.0.64/28", "", 0), of("fd00:0:0:1::/64", "", 0)},
-			[]plan.ReservedAddress{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0")), kept("10.0.0.65", "", forPod("a-1"))},
+			[]reservation.Address{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0")), kept("10.0.0.65", "", forPod("a-1"))},
 			[]subnetplan.Orphan{
-				{Subnets: []subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("fd00:0:0:1::/64", "", 0)}, Kept: []plan.ReservedAddress{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0"))}},
-				{Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "", 0)}, Kept: []plan.ReservedAddress{kept("10.0.0.65", "", forPod("a-1"))}}}},
-		"an address in no subnet": {[]subnetplan.Subnet{v4}, []plan.ReservedAddress{kept("192.168.0.1", "node-1"), here},
-			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Kept: []plan.ReservedAddress{here}, Since: v4.OrphanedSince}, {Node: "node-1", Kept: []plan.ReservedAddress{kept("192.168.0.1", "node-1")}}}},
-		"subnets of different sizes": {[]subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, []plan.ReservedAddress{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1"), kept("10.0.1.9", "node-1")},
+				{Subnets: []subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("fd00:0:0:1::/64", "", 0)}, Kept: []reservation.Address{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0"))}},
+				{Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "", 0)}, Kept: []reservation.Address{kept("10.0.0.65", "", forPod("a-1"))}}}},
+		"an address in no subnet": {[]subnetplan.Subnet{v4}, []reservation.Address{kept("192.168.0.1", "node-1"), here},
+			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Kept: []reservation.Address{here}, Since: v4.OrphanedSince}, {Node: "node-1", Kept: []reservation.Address{kept("192.168.0.1", "node-1")}}}},
+		"subnets of different sizes": {[]subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, []reservation.Address{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1"), kept("10.0.1.9", "node-1")},
 			[]subnetplan.Orphan{
-				{Node: "node-1", Subnets: []subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, Kept: []plan.ReservedAddress{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1")}},
-				{Node: "node-1", Kept: []plan.ReservedAddress{kept("10.0.1.9", "node-1")}}}},
+				{Node: "node-1", Subnets: []subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, Kept: []reservation.Address{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1")}},
+				{Node: "node-1", Kept: []reservation.Address{kept("10.0.1.9", "node-1")}}}},
 	} {
 		got := subnetplan.Orphans(c.subnets, c.kept, func(n string) bool { return n != "node-2" })
 		if diff := cmp.Diff(c.want, got, byValue); diff != "" {
@@ -120,15 +120,15 @@ func TestMissing(t *testing.T) {
 	pools := []address.ClusterPool{{CIDR: cidr("10.0.0.0/24"), MaskSize: 28}, {CIDR: cidr("fd00::/48"), MaskSize: 64}}
 	taken := address.Union(cidrsOf("10.0.0.0/28", "10.0.0.40/29"))
 	for name, c := range map[string]struct {
-		kept []plan.ReservedAddress
+		kept []reservation.Address
 		want []subnetplan.Subnet
 	}{
-		"in a subnet that is claimed": {[]plan.ReservedAddress{kept("10.0.0.3", "node-2"), kept("10.0.0.44", "node-1")}, nil},
-		"of a node":                   {[]plan.ReservedAddress{kept("10.0.0.17", "node-1"), kept("fd00::17", "node-1")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0), of("fd00::/64", "node-1", 0)}},
-		"of a node that has others":   {[]plan.ReservedAddress{kept("10.0.0.17", "node-2")}, []subnetplan.Subnet{of("10.0.0.16/28", "", 0)}},
-		"of the node that most name":  {[]plan.ReservedAddress{kept("10.0.0.17", "node-1"), kept("10.0.0.18", "node-1"), kept("10.0.0.19", "node-0")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0)}},
-		"as much as is not claimed":   {[]plan.ReservedAddress{kept("10.0.0.33", "")}, []subnetplan.Subnet{of("10.0.0.32/29", "", 0)}},
-		"in no pool":                  {[]plan.ReservedAddress{kept("192.168.0.1", "node-1")}, nil},
+		"in a subnet that is claimed": {[]reservation.Address{kept("10.0.0.3", "node-2"), kept("10.0.0.44", "node-1")}, nil},
+		"of a node":                   {[]reservation.Address{kept("10.0.0.17", "node-1"), kept("fd00::17", "node-1")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0), of("fd00::/64", "node-1", 0)}},
+		"of a node that has others":   {[]reservation.Address{kept("10.0.0.17", "node-2")}, []subnetplan.Subnet{of("10.0.0.16/28", "", 0)}},
+		"of the node that most name":  {[]reservation.Address{kept("10.0.0.17", "node-1"), kept("10.0.0.18", "node-1"), kept("10.0.0.19", "node-0")}, []subnetplan.Subnet{of("10.0.0.16/28", "node-1", 0)}},
+		"as much as is not claimed":   {[]reservation.Address{kept("10.0.0.33", "")}, []subnetplan.Subnet{of("10.0.0.32/29", "", 0)}},
+		"in no pool":                  {[]reservation.Address{kept("192.168.0.1", "node-1")}, nil},
 	} {
 		got := subnetplan.Missing(pools, taken, c.kept, func(n string) bool { return n == "node-2" })
 		if diff := cmp.Diff(c.want, got, byValue); diff != "" {

@@ -41,7 +41,7 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 	}
 	if m.To != m.Home {
 		if err := b.write(ctx, m.To, m.PrepareTarget); err != nil {
-			return fmt.Errorf("announce %s on node %s: %w", address.Join(m.Addrs), m.To, err)
+			return fmt.Errorf("prepare node %[2]s for address %[1]s: %[3]w", address.Join(m.Addrs), m.To, err)
 		}
 	}
 	switch m.From {
@@ -51,22 +51,22 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 		// A migration that was about to go on from there stays.
 		err = b.write(ctx, m.Home, m.CommitAtHome)
 	default:
-		err = b.goOn(ctx, pod, m)
+		err = b.vacate(ctx, pod, m)
 	}
 	if err != nil {
-		return fmt.Errorf("have %s, at home on node %s, on node %s instead of %s: %w", address.Join(m.Addrs), m.Home, m.To, m.From, err)
+		return fmt.Errorf("move address %s from node %s to node %s, in the pool of its home node %s: %w", address.Join(m.Addrs), m.From, m.To, m.Home, err)
 	}
 	if m.To != m.Home {
-		if err := b.settle(ctx, m); err != nil {
-			return fmt.Errorf("settle %s on node %s: %w", address.Join(m.Addrs), m.To, err)
+		if err := b.complete(ctx, m); err != nil {
+			return fmt.Errorf("complete the move of address %s to node %s: %w", address.Join(m.Addrs), m.To, err)
 		}
 	}
 	klog.FromContext(ctx).V(2).Info("Address moved", "pod", klog.KObj(pod), "from", m.From, "to", m.To, "home", m.Home, "ips", m.Addrs)
 	return nil
 }
 
-// goOn makes the steps MarkLeaving, VacateSource and CommitAtHome, for addresses that leave a node that is not their home.
-func (b *Binder) goOn(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
+// vacate makes the steps MarkLeaving, VacateSource and CommitAtHome, for addresses that leave a node that is not their home.
+func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 	at := time.Now()
 	for range migrateTries {
 		if err := b.write(ctx, m.Home, m.MarkLeaving); err != nil {
@@ -84,7 +84,7 @@ func (b *Binder) goOn(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 			return err
 		}
 	}
-	return fmt.Errorf("CiliumNode %s is written to all the time: %w", m.Home, errPoolChanged)
+	return fmt.Errorf("CiliumNode %s changed during each of %d tries: %w", m.Home, migrateTries, errPoolChanged)
 }
 
 // takeAway makes the edits of a step that takes addresses away, in the pool of a node, and then reads the pod. If a pod
@@ -133,9 +133,9 @@ func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide 
 	}})
 }
 
-// settle gives the addresses to the pod where they have gone. The pool there is read first, then the home, and the write
-// happens only if the pool still is the same: a migration that goes on marks it before it turns the home.
-func (b *Binder) settle(ctx context.Context, m pool.Move) error {
+// complete makes the step CompleteAtTarget. The pool of the target is read first, then that of the home, and the write
+// happens only if the pool of the target is still the same: a later migration changes it before it commits at the home.
+func (b *Binder) complete(ctx context.Context, m pool.Move) error {
 	for range migrateTries {
 		there, err := b.Cache.Pools.Get(ctx, m.To)
 		if err != nil {
@@ -152,5 +152,5 @@ func (b *Binder) settle(ctx context.Context, m pool.Move) error {
 			return err
 		}
 	}
-	return fmt.Errorf("CiliumNode %s is written to all the time: %w", m.To, errPoolChanged)
+	return fmt.Errorf("CiliumNode %s changed during each of %d tries: %w", m.To, migrateTries, errPoolChanged)
 }

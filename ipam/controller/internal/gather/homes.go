@@ -14,9 +14,9 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/plan"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // homes returns what the caches show at the homes of the addresses of a FixedIP. A write tests what was seen of the
@@ -27,7 +27,7 @@ func (g *Gatherer) homes(ctx context.Context, record *v1alpha1.FixedIP) ([]recla
 	}
 	owner := pool.OwnerKey(record.Namespace, record.Spec.PodName)
 	var homes []reclaim.AddressHome
-	for _, kept := range plan.ReservedAddresses(record) {
+	for _, kept := range reservation.Of(record) {
 		h := reclaim.AddressHome{Addr: kept.Addr}
 		if node, ok := g.Ledger.Home(kept.Addr); ok {
 			h.Node = node
