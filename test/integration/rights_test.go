@@ -71,8 +71,13 @@ func TestRightsAreUsed(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(map[string]witness.Row{"web-0": before["web-0"]}, names("web", 2)...))
 	e.scale("web", 1)
 	e.eventually("the address of web-1 to go back", func() bool { return e.witness.Record(namespace, "web-1") == nil })
+	deleted := e.witness.Record(namespace, "web-0")
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
+	e.eventually("the deleted FixedIP of web-0 to go", func() bool {
+		now := e.witness.Record(namespace, "web-0")
+		return now == nil || now.UID != deleted.UID
+	})
 	e.delete(shop, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	e.eventually("the slot to go", func() bool { return len(e.records("shop")) == 0 })
 
