@@ -299,7 +299,7 @@ func TestMovable(t *testing.T) {
 				{before: leavesA},
 				{rest: says(unconfirmed), before: allows()},
 				{at: preBind, before: func(s *scene) { s.line.hold(); s.uses("a", "10.1.0.6", "web-0") }, then: announced,
-					answer: "Unschedulable: the address decided for the pod was lost: have 10.1.0.6, at home on node a, on node b instead of a: 10.1.0.6 is listed as used on node a: its old pod may still run; it is tried again"},
+					answer: "Unschedulable: the address decided for the pod was lost: move address 10.1.0.6 from node a to node b, in the pool of its home node a: 10.1.0.6 is listed as used on node a: its old pod may still run; it is tried again"},
 				{at: unreserve, before: func(s *scene) { s.line.release() }},
 				{rest: says("the agent on node a still lists 10.1.0.6 as used"), before: func(s *scene) { s.uses("a", "10.1.0.6", "") }},
 				{at: preBind, then: completed},
