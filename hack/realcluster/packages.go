@@ -38,11 +38,16 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 	began := time.Now()
 	log("installing the Debian packages %s", strings.Join(missing, ", "))
 	steps := [][]string{
+		// apt-get refuses to work after an installation that was interrupted; this completes it.
+		{"dpkg", "--configure", "-a"},
 		{"apt-get", "update"},
 		append([]string{"apt-get", "install", "-y", "--no-install-recommends"}, missing...),
 	}
 	for _, step := range steps {
-		if err := runApt(ctx, step, log); err != nil {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("install the Debian packages %s: %w", strings.Join(missing, ", "), err)
+		}
+		if err := runApt(step, log); err != nil {
 			return err
 		}
 	}
@@ -53,9 +58,10 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 	return nil
 }
 
-// runApt runs apt-get and prints its progress. If it fails, the error contains the whole output.
-func runApt(ctx context.Context, step []string, log func(string, ...any)) error {
-	cmd := exec.CommandContext(ctx, step[0], step[1:]...)
+// runApt runs a program that changes the installed packages, and prints its progress. If it fails, the error contains the
+// whole output. Nothing stops it, because a package that is installed by half stays so.
+func runApt(step []string, log func(string, ...any)) error {
+	cmd := exec.Command(step[0], step[1:]...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath)
 	output, err := cmd.StdoutPipe()
 	if err != nil {
