@@ -22,7 +22,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
-	"fixedip.io/fixedip/ipam/store/dryrun"
 )
 
 // options contains the values of the flags.
@@ -270,8 +269,5 @@ func (o *options) restConfig() (*rest.Config, error) {
 		return nil, fmt.Errorf("--kubeconfig %q: %w", o.kubeconfig, err)
 	}
 	cfg.QPS, cfg.Burst = o.qps, o.burst
-	if o.dryRun {
-		cfg.Wrap(dryrun.Guard)
-	}
 	return rest.AddUserAgent(cfg, "fixedip-controller"), nil
 }

@@ -63,12 +63,6 @@ func CacheOptions(cfg config.Config) cache.Options {
 // Setup adds the controllers to a manager. When ctx ends, writes that are under way are
 // abandoned.
 func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
-	if cfg.DryRun {
-		var err error
-		if mgr, err = dryrun.NewManager(mgr); err != nil {
-			return err
-		}
-	}
 	p, err := newParts(ctx, mgr, cfg)
 	if err != nil {
 		return err
@@ -218,9 +212,10 @@ type feeds struct{ nodes, identities, joining, orphans, slots, verified, adopted
 
 // newParts starts the informers and returns what the controllers share.
 func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*parts, error) {
-	live, err := newLiveClient(mgr)
+	// Its reads are not from the caches.
+	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DryRun: &cfg.DryRun})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	watched, err := informers.Start(ctx, mgr, CacheOptions(cfg))
 	if err != nil {
@@ -243,6 +238,9 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 	writer.Observe(metrics.PoolWrites{})
 	writer.LimitRate(ciliumpool.NewRateLimiter(real, cfg.WritesPerMinute))
 	recorder := mgr.GetEventRecorder("fixedip-controller")
+	if cfg.DryRun {
+		recorder = dryrun.Recorder{Log: mgr.GetLogger()}
+	}
 	return &parts{
 		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer, claims: subnets.New(live, mgr.GetClient()),
 		cached: mgr.GetClient(), live: live,
@@ -326,18 +324,6 @@ func (p *parts) orphaned(ctx context.Context) (orphaned int, claimed []netip.Pre
 		}
 	}
 	return orphaned, claimed
-}
-
-// newLiveClient returns a client that reads from the API server, not from the caches.
-func newLiveClient(mgr manager.Manager) (client.Client, error) {
-	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
-	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-	if m, ok := mgr.(*dryrun.Manager); ok {
-		return m.Over(live), nil
-	}
-	return live, nil
 }
 
 // newWorkloads returns the store of workloads, which the manager runs.

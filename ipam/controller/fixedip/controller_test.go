@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/release"
@@ -36,6 +36,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 type stage struct {
@@ -63,7 +64,7 @@ func (a *agents) Ask(node, _ string, _ func()) (agentview.Evidence, bool) {
 
 func newStage(t *testing.T, api, cached []client.Object) *stage {
 	t.Helper()
-	s := &stage{Stage: controllertest.New(t, api, cached)}
+	s := &stage{Stage: controllertest.New(t, index.Each, api, cached)}
 	s.fixedips = New(Options{
 		Gatherer: &gather.Gatherer{
 			Ledger: s.Ledger, Cached: s.Cached, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,

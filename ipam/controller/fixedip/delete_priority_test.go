@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 // The identity of a deleted pod comes first, also if its request waits already.

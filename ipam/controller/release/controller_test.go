@@ -17,10 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 // stage has a controller whose batch for the node has the three identities.
@@ -32,7 +33,7 @@ type stage struct {
 
 func newStage(t *testing.T, api, cached []client.Object) *stage {
 	t.Helper()
-	s := &stage{Stage: controllertest.New(t, api, cached), t: t}
+	s := &stage{Stage: controllertest.New(t, index.Each, api, cached), t: t}
 	batches := NewBatches(s.Clock)
 	s.release = New(Options{
 		Gatherer: &gather.Gatherer{

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 // Nodes that read a workload at about the same time share an answer. It counts from the moment at which the read began,
