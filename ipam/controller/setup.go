@@ -156,17 +156,13 @@ func (p *parts) isFixed(ctx context.Context, pod types.NamespacedName) bool {
 
 func (p *parts) newFixedIPControllers(to *feeds) (*fixedip.Controller, *release.Controller) {
 	gatherer := &gather.Gatherer{
-		Ledger: p.ledger, Cached: p.cached, Kinds: p.kinds, Events: p.events, Clock: p.clock,
+		Ledger: p.ledger, Cached: p.cached, Live: p.live, Workloads: p.workloads, Kinds: p.kinds, Events: p.events, Clock: p.clock,
 		Failover: p.cfg.Failover, Deadline: p.cfg.FinalizerDeadline,
 	}
-	batches := release.NewBatches(p.clock)
-	return fixedip.New(fixedip.Options{
-			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
-			Events: p.events, Clock: p.clock, ResyncPeriod: p.cfg.SweepInterval, Agents: p.agents, Identities: &to.identities, Slots: &to.slots,
-		}), release.New(release.Options{
-			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
-			Events: p.events, Clock: p.clock, Again: &to.identities,
-		})
+	batches := &release.Batches{Clock: p.clock}
+	return &fixedip.Controller{
+		Gatherer: gatherer, Batches: batches, Writer: p.writer, ResyncPeriod: p.cfg.SweepInterval, Agents: p.agents, IdentityFeed: &to.identities, SlotFeed: &to.slots,
+	}, &release.Controller{Gatherer: gatherer, Batches: batches, Writer: p.writer, Again: &to.identities}
 }
 
 func (p *parts) newSubnetController(pools *nodepool.Reconciler, to *feeds) *subnet.Controller {

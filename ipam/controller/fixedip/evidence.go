@@ -78,7 +78,7 @@ func (c *Controller) prove(ctx context.Context, again reconcile.Request, key typ
 
 // question names what the agent is asked, with all that the answer depends on: see barrier.Service.
 func (c *Controller) question(key types.NamespacedName, s reclaim.State, a reclaim.Action) string {
-	n, _ := c.Gatherer.Ledger.Node(a.Node)
+	n, _ := c.Ledger.Node(a.Node)
 	parts := []any{a.Type, key, n.UID}
 	for _, addr := range a.Addrs {
 		parts = append(parts, addr, n.Entries[addr])

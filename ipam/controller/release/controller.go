@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -45,28 +46,15 @@ const (
 	maxRetry = 30 * time.Second
 )
 
-// Options are what a Controller needs.
-type Options struct {
-	Gatherer  *gather.Gatherer
-	Batches   *Batches
-	Writer    *ciliumpool.Writer
-	Cached    client.Reader
-	Live      client.Client
-	Workloads gather.Workloads
-	Events    events.EventRecorder
-	Clock     clock.Clock
-	// Again has the controller of FixedIPs look at identities again that were not released.
-	Again *source.Feed
-}
-
 // Controller releases the batches. A request names a node.
 type Controller struct {
-	Options
-	notFound *notFoundCache
+	*gather.Gatherer
+	Batches *Batches
+	Writer  *ciliumpool.Writer
+	// Again has the controller of FixedIPs look at identities again that were not released.
+	Again    *source.Feed
+	notFound notFoundCache
 }
-
-// New returns a Controller.
-func New(o Options) *Controller { return &Controller{Options: o, notFound: newNotFoundCache(o.Clock)} }
 
 func nodeRequest(node string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
@@ -104,12 +92,15 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if wait := c.Batches.wait(node, terminating); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	identities := c.Batches.take(node)
+	identities, landed := c.Batches.take(node)
+	defer landed()
 	if len(identities) == 0 {
 		return reconcile.Result{}, nil
 	}
-	err = c.releaseBatch(ctx, node, identities)
-	c.Batches.finish(node, identities, err != nil)
+	if err = c.releaseBatch(ctx, node, identities); err != nil {
+		// The error makes the queue try again, later each time.
+		c.Batches.add(node, identities...)
+	}
 	metrics.Reconciled("release", c.Clock.Now())
 	return reconcile.Result{}, err
 }
@@ -128,28 +119,28 @@ func (c *Controller) terminating(ctx context.Context, node string) (bool, error)
 
 // releaseBatch releases the addresses of identities on a node, if a live look confirms it.
 func (c *Controller) releaseBatch(ctx context.Context, node string, identities []types.NamespacedName) error {
-	reader := nodeReader{cached: gather.Cached{API: c.Cached, Workloads: c.Workloads}, live: gather.Live{API: c.Live, Workloads: c.Workloads}, node: node, notFound: c.notFound}
+	objects := nodeReader{Reader: c.Cached, live: c.Live, node: node}
 	calls, callCtx := errgroup.WithContext(ctx)
 	calls.SetLimit(parallelReads)
 	calls.Go(func() (err error) {
-		reader.pods, err = c.podsOn(callCtx, node)
+		objects.pods, err = c.podsOn(callCtx, node)
 		return err
 	})
 	// The workloads are read at the same time: if the API server is busy, one read after another takes the time.
-	for gk, key := range c.workloadsOf(ctx, identities) {
+	for key := range c.workloadsOf(ctx, identities) {
 		calls.Go(func() error {
-			_, err := c.notFound.workload(callCtx, c.Workloads, gk.kind, key.Namespace, key.Name)
+			_, err := c.notFound.workload(callCtx, c.Workloads, c.Clock.Now(), key)
 			return err
 		})
 	}
 	if err := calls.Wait(); err != nil {
 		return err
 	}
-	records, err := c.confirm(ctx, reader, identities)
+	records, err := c.confirm(ctx, objects, identities)
 	if err != nil {
 		return err
 	}
-	switch err := c.write(ctx, node, records, reader.pods); {
+	switch err := c.write(ctx, node, records, objects.pods); {
 	case errors.Is(err, ciliumpool.ErrGone):
 		// The entries are gone with the node.
 		return nil
@@ -160,25 +151,27 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 	return nil
 }
 
-// workloadsOf returns the workloads of the FixedIPs that are to be deleted, each once.
-func (c *Controller) workloadsOf(ctx context.Context, identities []types.NamespacedName) map[objectKey]types.NamespacedName {
-	found := map[objectKey]types.NamespacedName{}
+// workloadsOf returns the workloads of the FixedIPs that are to be deleted.
+func (c *Controller) workloadsOf(ctx context.Context, identities []types.NamespacedName) sets.Set[objectKey] {
+	found := sets.New[objectKey]()
 	for _, key := range identities {
-		record, err := gather.Cached{API: c.Cached}.FixedIP(ctx, key)
+		record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, key)
 		if err != nil || record == nil || record.DeletionTimestamp != nil {
 			continue
 		}
 		if owner := identity.OwnerOf(record); owner.Kind != identity.PodKind {
-			workload := types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}
-			found[objectKey{owner.GroupKind(), workload}] = workload
+			found.Insert(objectKey{owner.GroupKind(), key.Namespace, owner.Name})
 		}
 	}
 	return found
 }
 
-// confirm decides about each identity from the live reader, deletes the FixedIPs that are to be deleted, and returns
+// confirm decides about each identity from live objects, deletes the FixedIPs that are to be deleted, and returns
 // those whose addresses are released. Key: the owner in the pool.
-func (c *Controller) confirm(ctx context.Context, reader nodeReader, identities []types.NamespacedName) (map[string]*v1alpha1.FixedIP, error) {
+func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities []types.NamespacedName) (map[string]*v1alpha1.FixedIP, error) {
+	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+		return c.notFound.workload(ctx, c.Workloads, c.Clock.Now(), objectKey{gk, namespace, name})
+	}}
 	var mu sync.Mutex
 	records, deletes := map[string]*v1alpha1.FixedIP{}, map[types.NamespacedName]reclaim.State{}
 	calls, callCtx := errgroup.WithContext(ctx)
@@ -190,7 +183,7 @@ func (c *Controller) confirm(ctx context.Context, reader nodeReader, identities 
 				return err
 			}
 			a := reclaim.Decide(s)
-			if !ok || Node(s, a) != reader.node {
+			if !ok || Node(s, a) != objects.node {
 				c.Again.Add(reconcile.Request{NamespacedName: key})
 				return nil
 			}

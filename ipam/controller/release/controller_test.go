@@ -34,17 +34,15 @@ type stage struct {
 func newStage(t *testing.T, api, cached []client.Object) *stage {
 	t.Helper()
 	s := &stage{Stage: controllertest.New(t, index.Each, api, cached), t: t}
-	batches := NewBatches(s.Clock)
-	s.release = New(Options{
+	s.release = &Controller{
 		Gatherer: &gather.Gatherer{
-			Ledger: s.Ledger, Cached: s.Cached, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
+			Ledger: s.Ledger, Cached: s.Cached, Live: s.API, Workloads: s, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
 			Deadline: 10 * time.Minute,
 		},
-		Batches: batches, Writer: s.Writer, Cached: s.Cached, Live: s.API, Workloads: s, Events: s.Recorder, Clock: s.Clock,
-		Again: &source.Feed{},
-	})
+		Batches: &Batches{Clock: s.Clock}, Writer: s.Writer, Again: &source.Feed{},
+	}
 	for i := range 3 {
-		batches.Add("n", key(i))
+		s.release.Batches.Add("n", key(i))
 	}
 	return s
 }
