@@ -78,7 +78,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 		return err
 	}
 	metrics.Register(metrics.World{
-		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States,
+		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
 		Subnets: func() (orphaned int, claimed []netip.Prefix) { return p.orphaned(ctx) },
 	})
 
@@ -110,7 +110,6 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 			return err
 		}
 	}
-	metrics.Barriers(p.agents.Overdue)
 	if err := releases.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
