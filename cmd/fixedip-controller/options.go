@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -69,7 +68,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum of writes to one CiliumNode per minute; half of them may come at once")
 	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields from CiliumNodes, which is half of their size")
 	fs.DurationVar(&o.CoolDown, "address-cooldown", time.Minute, "How long a released address is not offered to other pods")
-	fs.StringVar((*string)(&o.Failover), "failover", string(v1alpha1.Wait), "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign. Has to equal failover of the scheduler")
+	fs.StringVar((*string)(&o.Failover), "failover", "Wait", "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign. Has to equal failover of the scheduler")
 
 	o.Verify = conformance.DefaultConfig()
 	v := &o.Verify

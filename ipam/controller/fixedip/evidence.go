@@ -9,12 +9,11 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -93,18 +92,14 @@ func (c *Controller) question(key types.NamespacedName, s reclaim.State, a recla
 }
 
 // podsOn reads the pods that are bound to a node.
-func (c *Controller) podsOn(ctx context.Context, node string) ([]agentview.Pod, error) {
-	var list corev1.PodList
-	if err := c.Live.List(ctx, &list, client.MatchingFields{"spec.nodeName": node}); err != nil {
-		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
-	}
-	var pods []agentview.Pod
-	for i := range list.Items {
-		if p := &list.Items[i]; !p.Spec.HostNetwork {
+func (c *Controller) podsOn(ctx context.Context, node string) (pods []agentview.Pod, err error) {
+	list, err := index.LivePodsOnNode(ctx, c.Live, node)
+	for i := range list {
+		if p := &list[i]; !p.Spec.HostNetwork {
 			pods = append(pods, agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Addrs: podutil.IPs(p), Stopped: podutil.IsTerminal(p)})
 		}
 	}
-	return pods, nil
+	return pods, err
 }
 
 // acknowledge notes in the entries that the agent knows their owner.

@@ -156,11 +156,12 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 		if !ok {
 			continue
 		}
-		var pod corev1.Pod
-		if err := c.Cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pod); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read pod %s: %w", b.User, err)
-		} else if err == nil {
-			c.Events.Eventf(&pod, nil, corev1.EventTypeWarning, "WrongPodAddress", "Verify",
+		pod, err := index.Get[corev1.Pod](ctx, c.Cached, types.NamespacedName{Namespace: namespace, Name: name})
+		if err != nil {
+			return err
+		}
+		if pod != nil {
+			c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "WrongPodAddress", "Verify",
 				"The pod runs with IP %s, which is reserved for %s and cannot be released before this pod is gone; delete it", b.Addr, pool.RedactOwner(owner, b.User))
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -172,46 +171,38 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities
 	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 		return c.notFound.workload(ctx, c.Workloads, c.Clock.Now(), objectKey{gk, namespace, name})
 	}}
-	var mu sync.Mutex
-	records, deletes := map[string]*v1alpha1.FixedIP{}, map[types.NamespacedName]reclaim.State{}
+	// states are those of the identities that are released.
+	states := make([]*reclaim.State, len(identities))
 	calls, callCtx := errgroup.WithContext(ctx)
 	calls.SetLimit(parallelReads)
-	for _, key := range identities {
+	for i, key := range identities {
 		calls.Go(func() error {
 			s, ok, err := c.Gatherer.Identity(callCtx, reader, key)
-			if err != nil {
-				return err
+			if err == nil && ok && Node(s, reclaim.Decide(s)) == objects.node {
+				states[i] = &s
 			}
-			a := reclaim.Decide(s)
-			if !ok || Node(s, a) != objects.node {
-				c.Again.Add(reconcile.Request{NamespacedName: key})
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if a.Type == reclaim.DeleteRecord {
-				deletes[key] = s
-			}
-			records[pool.OwnerKey(key.Namespace, key.Name)] = s.Record
-			return nil
+			return err
 		})
 	}
 	if err := calls.Wait(); err != nil {
 		return nil, err
 	}
+	records := map[string]*v1alpha1.FixedIP{}
 	// One after the other: the order of the events is that of the pods.
-	for _, key := range identities {
-		s, ok := deletes[key]
-		if !ok {
+	for i, key := range identities {
+		s := states[i]
+		if s != nil && s.Record.DeletionTimestamp == nil {
+			if err := DeleteRecord(ctx, c.Live, c.Events, *s); apierrors.IsConflict(err) {
+				s = nil
+			} else if err != nil {
+				return nil, fmt.Errorf("delete FixedIP %s: %w", key, err)
+			}
+		}
+		if s == nil {
+			c.Again.Add(reconcile.Request{NamespacedName: key})
 			continue
 		}
-		switch err := DeleteRecord(ctx, c.Live, c.Events, s); {
-		case apierrors.IsConflict(err):
-			c.Again.Add(reconcile.Request{NamespacedName: key})
-			delete(records, pool.OwnerKey(key.Namespace, key.Name))
-		case err != nil:
-			return nil, fmt.Errorf("delete FixedIP %s: %w", key, err)
-		}
+		records[pool.OwnerKey(key.Namespace, key.Name)] = s.Record
 	}
 	return records, nil
 }
@@ -261,7 +252,7 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 		WriteRequest: ciliumpool.WriteRequest{Node: node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			var edits []pool.EntryChange
 			for _, owner := range slices.Sorted(maps.Keys(records)) {
-				if entries := n.Release(owner, nil, at); !MayUse(pods[owner], entries) {
+				if entries := n.Release(owner, nil, at); !MayUse(pods[owner], node, entries) {
 					edits = append(edits, entries...)
 				}
 			}
@@ -272,7 +263,7 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 			if err != nil {
 				return nil, err
 			}
-			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return !reliesOn(pods[e.From.Owner], e) }), nil
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return !reliesOn(pods[e.From.Owner], node, e) }), nil
 		},
 	})
 	metrics.Released(metrics.Deleted, len(released))
@@ -287,37 +278,33 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 
 // podsOn returns the pods that are bound to a node, from the API server. Key: namespace/name.
 func (c *Controller) podsOn(ctx context.Context, node string) (map[string]*corev1.Pod, error) {
-	var list corev1.PodList
-	if err := c.Live.List(ctx, &list, client.MatchingFields{"spec.nodeName": node}); err != nil {
-		return nil, fmt.Errorf("list the pods on node %s: %w", node, err)
+	list, err := index.LivePodsOnNode(ctx, c.Live, node)
+	pods := make(map[string]*corev1.Pod, len(list))
+	for i := range list {
+		pods[pool.OwnerKey(list[i].Namespace, list[i].Name)] = &list[i]
 	}
-	pods := make(map[string]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		p := &list.Items[i]
-		pods[pool.OwnerKey(p.Namespace, p.Name)] = p
-	}
-	return pods, nil
+	return pods, err
 }
 
-// MayUse reports whether a pod on the node of the edits may use one of the edited addresses. The agent gives the address
-// of a move target to no pod.
-func MayUse(pod *corev1.Pod, edits []pool.EntryChange) bool {
+// MayUse reports whether a pod is bound to the node of the edits and may use one of the edited addresses. The agent gives
+// the address of a move target to no pod.
+func MayUse(pod *corev1.Pod, node string, edits []pool.EntryChange) bool {
 	var addrs []netip.Addr
 	for _, e := range edits {
 		if e.From == nil || e.From.Kind != pool.MoveTarget {
 			addrs = append(addrs, e.Addr)
 		}
 	}
-	return pod != nil && len(addrs) > 0 && !reclaim.RunsWithout(pod, addrs)
+	return pod != nil && pod.Spec.NodeName == node && len(addrs) > 0 && !reclaim.RunsWithout(pod, addrs)
 }
 
 // reliesOn reports whether a pod that is on the node by now relies on an address that was taken. A pod that opted out
 // does not, unless it was given the address all the same.
-func reliesOn(pod *corev1.Pod, taken pool.EntryChange) bool {
+func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
 	if pod != nil && identity.OptsOut(pod.Annotations) && len(pod.Status.PodIPs) == 0 {
 		return false
 	}
-	return MayUse(pod, []pool.EntryChange{taken})
+	return MayUse(pod, node, []pool.EntryChange{taken})
 }
 
 // reportFailure says on each FixedIP why its address is not released, and removes the finalizers that are overdue: a

@@ -112,6 +112,15 @@ func PodsOnNode(ctx context.Context, cached client.Reader, node string) ([]corev
 	return pods.Items, nil
 }
 
+// LivePodsOnNode returns the pods that are bound to a node, as the API server has them.
+func LivePodsOnNode(ctx context.Context, live client.Reader, node string, opts ...client.ListOption) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := live.List(ctx, &pods, append(opts, client.MatchingFields{"spec.nodeName": node})...); err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	return pods.Items, nil
+}
+
 // FixedIPsWithIP returns the FixedIPs that reserve the IP.
 func FixedIPsWithIP(ctx context.Context, cached client.Reader, a netip.Addr) ([]*v1alpha1.FixedIP, error) {
 	var records v1alpha1.FixedIPList
