@@ -65,7 +65,7 @@ func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Ob
 type notFoundCache struct {
 	mu sync.Mutex
 	// lookups are the latest reads. An old one is removed with the next that begins.
-	lookups map[objectKey]lookup
+	lookups map[objectKey]*lookup
 }
 
 type objectKey struct {
@@ -77,31 +77,38 @@ type objectKey struct {
 type lookup struct {
 	// began is when the read began. The answer was true at that moment or later.
 	began time.Time
-	// answer waits for the answer.
-	answer func() (*identity.Workload, error)
+	// done is closed when found and err are the answer.
+	done  chan struct{}
+	found *identity.Workload
+	err   error
 }
 
 // workload reads a workload from the API server, unless it was not found a moment ago or is being read.
 func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now time.Time, key objectKey) (*identity.Workload, error) {
 	c.mu.Lock()
-	maps.DeleteFunc(c.lookups, func(_ objectKey, l lookup) bool { return now.Sub(l.began) >= notFoundLasts })
-	latest, ok := c.lookups[key]
+	maps.DeleteFunc(c.lookups, func(_ objectKey, l *lookup) bool { return now.Sub(l.began) >= notFoundLasts })
+	latest := c.lookups[key]
 	c.mu.Unlock()
-	if ok {
-		if w, err := latest.answer(); err == nil && w == nil {
+	if latest != nil {
+		select {
+		case <-latest.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if latest.err == nil && latest.found == nil {
 			if w, err := from.Get(key.kind, key.namespace, key.name); err == nil && w == nil {
 				return nil, nil
 			}
 		}
 	}
-	l := lookup{now, sync.OnceValues(func() (*identity.Workload, error) {
-		return from.Live(ctx, key.kind, key.namespace, key.name)
-	})}
+	l := &lookup{began: now, done: make(chan struct{})}
+	defer close(l.done)
 	c.mu.Lock()
 	if c.lookups == nil {
-		c.lookups = map[objectKey]lookup{}
+		c.lookups = map[objectKey]*lookup{}
 	}
 	c.lookups[key] = l
 	c.mu.Unlock()
-	return l.answer()
+	l.found, l.err = from.Live(ctx, key.kind, key.namespace, key.name)
+	return l.found, l.err
 }
