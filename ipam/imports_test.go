@@ -32,7 +32,6 @@ var rules = []struct {
 	{"ipam/scheme", []string{"ipam/api"}, []string{"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime"}},
 	{"ipam/store", []string{"ipam/api", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/metrics", []string{"ipam/api", "ipam/core"}, []string{"k8s.io/client-go", "k8s.io/kubernetes"}},
-	{"ipam/controller/internal/controllertest", []string{"ipam/api", "ipam/controller/internal/index", "ipam/core", "ipam/scheme", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/subnet", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller/internal", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/barrier", []string{"ipam/controller/internal/source", "ipam/core/agentview", "ipam/core/pool", "ipam/store/ciliumpool", "ipam/controller/metrics"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/config", []string{"ipam/api", "ipam/controller/conformance", "ipam/controller/internal/source", "ipam/core"}, []string{"k8s.io/kubernetes", "k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
@@ -48,6 +47,7 @@ var rules = []struct {
 	{"cmd/fixedip-scheduler", []string{"plugins"}, nil},
 	{"cmd/fixedip-controller", []string{"ipam/controller", "ipam/core", "ipam/scheme", "ipam/store/dryrun"}, nil},
 	{"cmd/kubectl-fixedip", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store/ciliumpool", "ipam/store/fixedips", "ipam/store/workloads"}, nil},
+	{"test/controllertest", []string{"ipam/api", "ipam/core", "ipam/scheme", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"hack/witness", []string{"ipam/api", "ipam/scheme", "hack/reconnect"}, nil},
 	{"hack", []string{"ipam/api", "ipam/scheme", "hack"}, nil},
 }

@@ -4,29 +4,23 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
 	"github.com/spf13/pflag"
 )
 
-// alias is a deprecated name of a flag, from a guide to fixed addresses on Cilium. It has the meaning of the guide.
-type alias struct {
-	old, new string
-	// translate converts a value of the guide; nil if values are the same.
-	translate func(string) (string, error)
-}
-
-// aliases are the flags of the guide with another name.
-var aliases = []alias{
-	{old: "labelSector", new: "label-selector"},
-	{old: "ipRateNum", new: "min-free-ips"},
-	{old: "maxAllocatedIP", new: "max-dynamic-ips"},
-	{old: "enableIPv6", new: "enable-ipv6"},
-	{old: "enableStaticPodIPv6", new: "enable-static-pod-ipv6"},
-	{old: "excludeDbbranchPrefixs", new: "exclude-dbbranch-prefixes"},
-	{old: "cepTerminationTimeout", new: "cep-termination-timeout"},
-	{old: "logLevel", new: "v", translate: verbosity},
+// aliases are the flags that a guide to fixed addresses on Cilium names differently. They have the meaning of the guide.
+var aliases = []struct{ old, new string }{
+	{"labelSector", "label-selector"},
+	{"ipRateNum", "min-free-ips"},
+	{"maxAllocatedIP", "max-dynamic-ips"},
+	{"enableIPv6", "enable-ipv6"},
+	{"enableStaticPodIPv6", "enable-static-pod-ipv6"},
+	{"excludeDbbranchPrefixs", "exclude-dbbranch-prefixes"},
+	{"cepTerminationTimeout", "cep-termination-timeout"},
+	{"logLevel", "v"},
 }
 
 // variable is an environment variable that sets a flag if neither the command line nor the configuration file does.
@@ -46,39 +40,16 @@ var variables = []variable{
 	{name: "CLUSTER_POOL_IPV6_MASK_SIZE", flag: "cluster-pool-ipv6-mask-size", deprecated: true},
 }
 
-// verbosity converts the log levels of the guide (0 panic, 1 fatal, 2 error, 3 warning, 4 info, 5 debug, 6 trace) to -v.
-func verbosity(level string) (string, error) {
+// logLevel sets the verbosity -v by a log level of the guide: 0 panic, 1 fatal, 2 error, 3 warning, 4 info, 5 debug,
+// 6 trace.
+type logLevel struct{ pflag.Value }
+
+func (v logLevel) Set(level string) error {
 	n, err := strconv.Atoi(level)
-	switch {
-	case err != nil || n < 0 || n > 6:
-		return "", fmt.Errorf("must be a number from 0 (panic) to 6 (trace)")
-	case n < 4:
-		return "0", nil
-	case n == 4:
-		return "2", nil
-	case n == 5:
-		return "4", nil
+	if err != nil || n < 0 || n > 6 {
+		return errors.New("must be a number from 0 (panic) to 6 (trace)")
 	}
-	return "6", nil
-}
-
-// aliasValue is the value of an alias. Setting it sets the flag.
-type aliasValue struct {
-	alias
-	target *pflag.Flag
-}
-
-func (v aliasValue) String() string { return "" }
-func (v aliasValue) Type() string   { return v.target.Value.Type() }
-
-func (v aliasValue) Set(s string) error {
-	if v.translate != nil {
-		var err error
-		if s, err = v.translate(s); err != nil {
-			return err
-		}
-	}
-	return v.target.Value.Set(s)
+	return v.Value.Set(strconv.Itoa([]int{0, 0, 0, 0, 2, 4, 6}[n]))
 }
 
 // addAliases adds the aliases of existing flags, hidden from the usage.
@@ -88,13 +59,11 @@ func addAliases(fs *pflag.FlagSet) {
 		if target == nil {
 			continue
 		}
-		fs.AddFlag(&pflag.Flag{
-			Name:        a.old,
-			Usage:       "Deprecated: use --" + a.new,
-			Value:       aliasValue{alias: a, target: target},
-			NoOptDefVal: target.NoOptDefVal,
-			Hidden:      true,
-		})
+		value := target.Value
+		if a.old == "logLevel" {
+			value = logLevel{value}
+		}
+		fs.AddFlag(&pflag.Flag{Name: a.old, Usage: "Deprecated: use --" + a.new, Value: value, NoOptDefVal: target.NoOptDefVal, Hidden: true})
 	}
 }
 
@@ -102,24 +71,15 @@ func addAliases(fs *pflag.FlagSet) {
 // under both names is an error.
 func settleAliases(fs *pflag.FlagSet) (warnings []string, err error) {
 	for _, a := range aliases {
-		given := fs.Lookup(a.old)
+		given, target := fs.Lookup(a.old), fs.Lookup(a.new)
 		if given == nil || !given.Changed {
 			continue
 		}
-		target := fs.Lookup(a.new)
 		if target.Changed {
-			return nil, fmt.Errorf("--%s and --%s are the same flag; set %s only", a.old, a.new, dashed(target))
+			return nil, fmt.Errorf("--%s and --%s are the same flag; set --%s only", a.old, a.new, a.new)
 		}
 		target.Changed = true
-		warnings = append(warnings, fmt.Sprintf("Flag --%s is deprecated; use %s", a.old, dashed(target)))
+		warnings = append(warnings, fmt.Sprintf("Flag --%s is deprecated; use --%s", a.old, a.new))
 	}
 	return warnings, nil
-}
-
-// dashed returns a flag as it is written on the command line; -v has no long name.
-func dashed(f *pflag.Flag) string {
-	if f.Shorthand == f.Name {
-		return "-" + f.Name
-	}
-	return "--" + f.Name
 }

@@ -22,12 +22,12 @@ import (
 
 // newFlags returns the flags of the controller with their defaults, and a namespace for the Leases.
 func newFlags() (*options, *pflag.FlagSet) {
-	o := defaults()
+	o := &options{}
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	fs.Usage = func() {}
 	o.addFlags(fs)
 	addAliases(fs)
-	o.leaderElectionNamespace = "fixedip-system"
+	o.Namespace = "fixedip-system"
 	return o, fs
 }
 
@@ -63,7 +63,7 @@ func FuzzFlag(f *testing.F) {
 		} else if !strings.Contains(parsed.Error(), name) {
 			t.Errorf("--%s=%q is refused without its name: %v", name, value, parsed)
 		}
-		if slices.ContainsFunc(aliases, func(a alias) bool { return a.old == name }) {
+		if canonical(name) != name {
 			return
 		}
 		inFile, byFile := newFlags()
@@ -89,15 +89,22 @@ func FuzzFlag(f *testing.F) {
 	})
 }
 
+// canonical returns the name of a flag that may be given by an alias.
+func canonical(name string) string {
+	for _, a := range aliases {
+		if a.old == name {
+			return a.new
+		}
+	}
+	return name
+}
+
 // judge checks the result of config for one flag.
 func judge(t *testing.T, o *options, name, value string) {
 	t.Helper()
 	cfg, err := o.config()
 	if err != nil {
-		flag := name
-		if i := slices.IndexFunc(aliases, func(a alias) bool { return a.old == name }); i >= 0 {
-			flag = aliases[i].new
-		}
+		flag := canonical(name)
 		// If another flag forbids the value, the error names that flag.
 		related := map[string]string{"enable-ipv6": "cluster-pool-ipv4-cidr", "subnet-source": "cluster-pool-ipv4-cidr", "cluster-pool-ipv4-mask-size": "cluster-pool-ipv4-cidr", "cluster-pool-ipv6-mask-size": "cluster-pool-ipv6-cidr", "cluster-pool-ipv4-cidr": "cluster-pool-ipv4-mask-size", "cluster-pool-ipv6-cidr": "cluster-pool-ipv6-mask-size", "min-free-ips": "max-dynamic-ips", "leader-election-renew-deadline": "leader-election-lease-duration", "leader-election-retry-period": "leader-election-lease-duration"}
 		if message := err.Error(); !strings.HasPrefix(message, "--") || !strings.Contains(message, flag) && !strings.Contains(message, related[flag]+":") && !strings.Contains(message, related[flag]+" ") || strings.Contains(message, "\n") {

@@ -29,6 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
 	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/dryrun"
 )
 
 // cacheSyncTimeout limits the time in which the caches of a new leader sync. The default of two minutes is too short for
@@ -44,7 +45,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	o := defaults()
+	o := &options{}
 	logging := logsapi.NewLoggingConfiguration()
 	cmd := &cobra.Command{
 		Use:   "fixedip-controller",
@@ -85,6 +86,11 @@ func run(o *options) error {
 	if err != nil {
 		return err
 	}
+	if o.DryRun {
+		dry := &dryrun.Run{Log: klog.Background().WithName("dry-run")}
+		kubeconfig.Wrap(dry.Wrap)
+		defer func() { dry.Log.Info("Nothing was written", "writes", dry.Writes()) }()
+	}
 	kinds, err := scheme.New()
 	if err != nil {
 		return err
@@ -94,12 +100,13 @@ func run(o *options) error {
 	}
 	mgr, err := manager.New(kubeconfig, manager.Options{
 		Scheme:                        kinds,
+		Client:                        client.Options{DryRun: &o.DryRun},
 		Cache:                         controller.CacheOptions(cfg),
 		Metrics:                       server.Options{BindAddress: o.metricsBindAddress},
 		HealthProbeBindAddress:        o.healthProbeBindAddress,
 		PprofBindAddress:              o.pprofBindAddress,
-		LeaderElection:                o.leaderElection && !o.dryRun,
-		LeaderElectionNamespace:       o.leaderElectionNamespace,
+		LeaderElection:                o.leaderElection && !o.DryRun,
+		LeaderElectionNamespace:       cfg.Namespace,
 		LeaderElectionID:              o.leaderElectionID,
 		LeaseDuration:                 &o.leaseDuration,
 		RenewDeadline:                 &o.renewDeadline,

@@ -4,12 +4,13 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -64,18 +65,15 @@ func (s *settings) readFile(path string) error {
 	for key, want := range map[string]string{"apiVersion": configVersion, "kind": configKind} {
 		var have string
 		if err := json.Unmarshal(file[key], &have); err != nil || have != want {
-			return fmt.Errorf("%s is %s; write %s", key, orNothing(file[key]), want)
+			return fmt.Errorf("%s is %s; write %s", key, cmp.Or(string(file[key]), "missing"), want)
 		}
 		delete(file, key)
 	}
-	keys := make([]string, 0, len(file))
-	for key := range file {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
-		if i := slices.IndexFunc(aliases, func(a alias) bool { return a.old == key }); i >= 0 {
-			return fmt.Errorf("key %s is named %s here", key, aliases[i].new)
+	for _, key := range slices.Sorted(maps.Keys(file)) {
+		for _, a := range aliases {
+			if a.old == key {
+				return fmt.Errorf("key %s is named %s here", key, a.new)
+			}
 		}
 		flag := s.fs.Lookup(key)
 		if flag == nil || slices.Contains(notInFile, key) {
@@ -92,41 +90,32 @@ func (s *settings) readFile(path string) error {
 	return nil
 }
 
-func orNothing(raw json.RawMessage) string {
-	if raw == nil {
-		return "missing"
-	}
-	return string(raw)
-}
-
 // setFromFile sets a flag to a value of the file: a list for flags that take several values, the JSON text of an object
 // or number for others.
 func setFromFile(flag *pflag.Flag, raw json.RawMessage) error {
-	var value any
-	if err := json.Unmarshal(raw, &value); err != nil {
-		return err
-	}
-	switch v := value.(type) {
-	case nil:
+	var text string
+	var list []json.RawMessage
+	switch {
+	case string(raw) == "null":
 		return errors.New("the value is missing")
-	case string:
-		return flag.Value.Set(v)
-	case []any:
-		list, ok := flag.Value.(pflag.SliceValue)
-		if !ok {
-			return errors.New("the flag takes one value")
-		}
-		texts := make([]string, len(v))
-		for i, element := range v {
-			if n, number := element.(float64); number && flag.Value.Type() == "intSlice" {
-				texts[i] = strconv.FormatFloat(n, 'f', -1, 64)
-			} else if texts[i], ok = element.(string); !ok {
-				return fmt.Errorf("element %d is not text", i)
-			}
-		}
-		return list.Replace(texts)
+	case json.Unmarshal(raw, &text) == nil:
+		return flag.Value.Set(text)
+	case json.Unmarshal(raw, &list) != nil:
+		return flag.Value.Set(string(raw))
 	}
-	return flag.Value.Set(string(raw))
+	values, ok := flag.Value.(pflag.SliceValue)
+	if !ok {
+		return errors.New("the flag takes one value")
+	}
+	texts := make([]string, len(list))
+	for i, element := range list {
+		if flag.Value.Type() == "intSlice" && json.Unmarshal(element, new(float64)) == nil {
+			texts[i] = string(element)
+		} else if string(element) == "null" || json.Unmarshal(element, &texts[i]) != nil {
+			return fmt.Errorf("element %d is not text", i)
+		}
+	}
+	return values.Replace(texts)
 }
 
 func (s *settings) readEnvironment(getenv func(string) string) error {

@@ -26,7 +26,7 @@ type given struct {
 // read does what command does without a cluster.
 func read(t *testing.T, g given) (*options, *settings, error) {
 	t.Helper()
-	o := defaults()
+	o := &options{}
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	o.addFlags(fs)
 	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), fs)
@@ -80,7 +80,7 @@ func TestSettings(t *testing.T) {
 		"nothing": {want: func(*options) {}},
 		"the guide's names": {
 			given: given{args: []string{"--ipRateNum=10", "--maxAllocatedIP=100", "--enableIPv6=false"}},
-			want:  func(o *options) { o.watermark.Free, o.watermark.Max, o.ipv6 = 10, 100, false },
+			want:  func(o *options) { o.Watermark.Free, o.Watermark.Max, o.ipv6 = 10, 100, false },
 			warnings: []string{
 				"Flag --ipRateNum is deprecated; use --min-free-ips",
 				"Flag --maxAllocatedIP is deprecated; use --max-dynamic-ips",
@@ -96,7 +96,7 @@ func TestSettings(t *testing.T) {
 			given:    given{args: []string{"--logLevel=5"}},
 			want:     func(*options) {},
 			v:        "4",
-			warnings: []string{"Flag --logLevel is deprecated; use -v"},
+			warnings: []string{"Flag --logLevel is deprecated; use --v"},
 		},
 		"no such log level":        {given: given{args: []string{"--logLevel=7"}}, wantErr: `invalid argument "7" for "--logLevel" flag: must be a number from 0 (panic) to 6 (trace)`},
 		"a bad value, guide's way": {given: given{args: []string{"--ipRateNum=ten"}}, wantErr: `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
@@ -115,7 +115,7 @@ v: 6
 			want: func(o *options) {
 				o.ipv4CIDRs, o.ipv6CIDRs = []string{"10.240.0.0/16", "10.250.0.0/16"}, []string{"fd00::/48"}
 				o.labelSelector = `{"matchLabels":{"app":"mysql"}}`
-				o.ipv4MaskSizes, o.coolDown, o.leaderElection = []int{25, 24}, 5*time.Minute, false
+				o.ipv4MaskSizes, o.CoolDown, o.leaderElection = []int{25, 24}, 5*time.Minute, false
 			},
 		},
 		"flags before the file, the file before the environment": {
@@ -125,7 +125,7 @@ v: 6
 				env:  map[string]string{"POD_NAMESPACE": "of-env", "KUBECONFIG": "/k"},
 			},
 			want: func(o *options) {
-				o.watermark.Free, o.watermark.Max, o.leaderElectionNamespace, o.kubeconfig = 3, 33, "of-file", "/k"
+				o.Watermark.Free, o.Watermark.Max, o.Namespace, o.kubeconfig = 3, 33, "of-file", "/k"
 			},
 			warnings: []string{"Flag --maxAllocatedIP is deprecated; use --max-dynamic-ips"},
 		},
@@ -136,7 +136,7 @@ v: 6
 			}},
 			want: func(o *options) {
 				o.ipv4CIDRs, o.ipv6CIDRs, o.ipv4MaskSizes, o.ipv6MaskSizes = []string{"10.240.0.0/16"}, []string{"fd00:240::/120"}, []int{25}, []int{124}
-				o.leaderElectionNamespace = "kube-system"
+				o.Namespace = "kube-system"
 			},
 			warnings: []string{
 				"Variable CLUSTER_POOL_IPV4_CIDR is deprecated; use --cluster-pool-ipv4-cidr",
@@ -174,7 +174,7 @@ v: 6
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := defaults()
+			want, _, _ := read(t, given{})
 			c.want(want)
 			want.configFile = o.configFile
 			if diff := cmp.Diff(want, o, cmp.AllowUnexported(options{})); diff != "" {
@@ -230,7 +230,7 @@ func TestAdoptedFamilies(t *testing.T) {
 
 // TestGuideFlags checks that every flag of the guide exists, as a flag or as an alias.
 func TestGuideFlags(t *testing.T) {
-	o := defaults()
+	o := &options{}
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	o.addFlags(fs)
 	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), fs)
@@ -268,8 +268,12 @@ func TestGuideFlags(t *testing.T) {
 // TestVerbosity checks the conversion of log levels.
 func TestVerbosity(t *testing.T) {
 	for level, want := range map[string]string{"0": "0", "1": "0", "2": "0", "3": "0", "4": "2", "5": "4", "6": "6"} {
-		if got, err := verbosity(level); got != want || err != nil {
-			t.Errorf("level %s: %s, %v; want %s", level, got, err, want)
+		_, s, err := read(t, given{args: []string{"--logLevel=" + level}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.fs.Lookup("v").Value.String(); got != want {
+			t.Errorf("level %s: %s; want %s", level, got, want)
 		}
 	}
 }

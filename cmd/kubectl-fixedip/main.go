@@ -8,14 +8,17 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"fixedip.io/fixedip/ipam/core/explain"
@@ -46,26 +49,37 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	return root
 }
 
+// connected returns a function for cobra that runs a command with a connection to the cluster.
+func connected(flags *genericclioptions.ConfigFlags, run func(ctx context.Context, c *cluster, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := connect(flags)
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), c, args)
+	}
+}
+
 func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List fixed addresses and their pods, including claims without a FixedIP",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := connect(flags)
-			if err != nil {
-				return err
-			}
+		RunE: connected(flags, func(ctx context.Context, c *cluster, _ []string) error {
 			if all {
 				c.namespace = ""
 			}
-			rows, err := c.list(cmd.Context())
+			l, records, err := c.pools(ctx)
 			if err != nil {
 				return err
 			}
-			return writeList(streams.Out, rows, all, time.Now())
-		},
+			var pods corev1.PodList
+			if err := c.api.List(ctx, &pods, client.InNamespace(c.namespace)); err != nil {
+				return fmt.Errorf("list pods: %w", err)
+			}
+			return writeList(streams.Out, records, pods.Items, l, c.namespace, time.Now())
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "List fixed addresses of all namespaces")
 	return cmd
@@ -82,17 +96,13 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := connect(flags)
-			if err != nil {
-				return err
-			}
-			inputs, err := c.inputs(cmd.Context(), args[0], controllers)
+		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
+			inputs, err := c.inputs(ctx, args[0], controllers)
 			if err != nil {
 				return err
 			}
 			return writeReport(streams.Out, explain.Explain(inputs))
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Namespace and name of the Lease of the controllers")
 	return cmd
@@ -103,16 +113,16 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 		Use:   "nodes",
 		Short: "Show the subnets and free addresses of each node",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := connect(flags)
+		RunE: connected(flags, func(ctx context.Context, c *cluster, _ []string) error {
+			l, _, err := c.pools(ctx)
 			if err != nil {
 				return err
 			}
-			rows, err := c.nodes(cmd.Context())
+			nodes, err := c.nodes(ctx)
 			if err != nil {
 				return err
 			}
-			return writeNodes(streams.Out, rows)
-		},
+			return writeNodes(streams.Out, l, nodes)
+		}),
 	}
 }

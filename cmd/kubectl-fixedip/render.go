@@ -7,13 +7,19 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // table writes rows in the format of kubectl.
@@ -25,20 +31,43 @@ func table(out io.Writer, rows [][]string) error {
 	return w.Flush()
 }
 
-func writeList(out io.Writer, list []listRow, namespaces bool, now time.Time) error {
-	if len(list) == 0 {
+// writeList writes FixedIPs, and claims that have no FixedIP, of a namespace or, if it is empty, of all namespaces.
+func writeList(out io.Writer, records []v1alpha1.FixedIP, pods []corev1.Pod, l *ledger.Ledger, namespace string, now time.Time) error {
+	states := map[string]string{}
+	for _, p := range pods {
+		state := string(p.Status.Phase)
+		if p.DeletionTimestamp != nil {
+			state = "Terminating"
+		}
+		states[pool.OwnerKey(p.Namespace, p.Name)] = state
+	}
+	var rows [][]string
+	recorded := map[string]bool{}
+	for _, r := range records {
+		if namespace != "" && r.Namespace != namespace {
+			continue
+		}
+		key := pool.OwnerKey(r.Namespace, r.Spec.PodName)
+		recorded[key] = true
+		age := duration.HumanDuration(now.Sub(r.CreationTimestamp.Time))
+		rows = append(rows, []string{r.Namespace, r.Spec.PodName, orDash(strings.Join(r.Spec.IPs, ",")), orDash(r.Spec.NodeName), orDash(string(r.Status.Phase)), orDash(states[key]), age})
+	}
+	for _, owner := range l.Owners() {
+		ns, name, _ := pool.SplitOwnerKey(owner)
+		if recorded[owner] || namespace != "" && ns != namespace {
+			continue
+		}
+		for _, h := range l.Held(owner) {
+			rows = append(rows, []string{ns, name, strings.Join(address.Strings(h.Addrs), ","), h.Node, "Claimed", orDash(states[owner]), "-"})
+		}
+	}
+	if len(rows) == 0 {
 		_, err := fmt.Fprintln(out, "No fixed addresses found.")
 		return err
 	}
-	rows := [][]string{{"NAMESPACE", "NAME", "ADDRESSES", "NODE", "PHASE", "POD", "AGE"}}
-	for _, r := range list {
-		age := "-"
-		if !r.created.IsZero() {
-			age = duration.HumanDuration(now.Sub(r.created.Time))
-		}
-		rows = append(rows, []string{r.namespace, r.pod, orDash(strings.Join(r.addresses, ",")), orDash(r.node), orDash(r.phase), orDash(r.podState), age})
-	}
-	if !namespaces {
+	slices.SortStableFunc(rows, func(a, b []string) int { return strings.Compare(a[0]+"/"+a[1], b[0]+"/"+b[1]) })
+	rows = slices.Insert(rows, 0, []string{"NAMESPACE", "NAME", "ADDRESSES", "NODE", "PHASE", "POD", "AGE"})
+	if namespace != "" {
 		for i := range rows {
 			rows[i] = rows[i][1:]
 		}
@@ -46,14 +75,34 @@ func writeList(out io.Writer, list []listRow, namespaces bool, now time.Time) er
 	return table(out, rows)
 }
 
-func writeNodes(out io.Writer, nodes []nodeRow) error {
+// writeNodes writes each node, in each family of its subnets.
+func writeNodes(out io.Writer, l *ledger.Ledger, nodes map[string]*corev1.Node) error {
 	rows := [][]string{{"NODE", "FAMILY", "SUBNETS", "AVAILABLE", "FIXED", "FREE", "USED", "COOLDOWN", "STATE"}}
-	for _, n := range nodes {
-		row := []string{n.node, orDash(n.family), orDash(n.subnets)}
-		for _, count := range []int64{n.room, int64(n.fixed), int64(n.free), int64(n.used), int64(n.cooldown)} {
-			row = append(row, fmt.Sprint(count))
+	for _, n := range l.Nodes() {
+		state := explain.NodeState(nodes[n.Name])
+		if other, ok := l.OverlapsWith(n.Name); ok {
+			state += ", subnet overlaps that of " + other
 		}
-		rows = append(rows, append(row, n.state))
+		if len(n.Subnets) == 0 {
+			rows = append(rows, []string{n.Name, "-", "-", "0", "0", "0", "0", "0", state + ", no subnet"})
+		}
+		for _, f := range address.Families {
+			if !n.HasFamily(f) {
+				continue
+			}
+			var subnets []string
+			for _, s := range n.Subnets {
+				if address.Of(s.Addr()) == f {
+					subnets = append(subnets, s.String())
+				}
+			}
+			row := []string{n.Name, f.String(), strings.Join(subnets, ","), fmt.Sprint(l.Available(n.Name, f))}
+			counts := n.CountStates(f)
+			for _, s := range []pool.State{pool.StateFixed, pool.StateFree, pool.StateUsed, pool.StateCooldown} {
+				row = append(row, fmt.Sprint(counts[s]))
+			}
+			rows = append(rows, append(row, state))
+		}
 	}
 	return table(out, rows)
 }

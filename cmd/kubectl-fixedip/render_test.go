@@ -77,12 +77,10 @@ func TestGolden(t *testing.T) {
 	nodes := map[string]*corev1.Node{"node-1": node(ready), "node-2": node(), "node-4": node(ready)}
 	nodes["node-1"].Spec.Unschedulable = true
 	for name, write := range map[string]func(*bytes.Buffer) error{
-		"list-all": func(b *bytes.Buffer) error { return writeList(b, listRows(records(), pods(), pools(), ""), true, now) },
-		"list-db": func(b *bytes.Buffer) error {
-			return writeList(b, listRows(records(), pods(), pools(), "db"), false, now)
-		},
-		"list-empty": func(b *bytes.Buffer) error { return writeList(b, listRows(nil, nil, pools(), "none"), false, now) },
-		"nodes":      func(b *bytes.Buffer) error { return writeNodes(b, nodeRows(pools(), nodes)) },
+		"list-all":   func(b *bytes.Buffer) error { return writeList(b, records(), pods(), pools(), "", now) },
+		"list-db":    func(b *bytes.Buffer) error { return writeList(b, records(), pods(), pools(), "db", now) },
+		"list-empty": func(b *bytes.Buffer) error { return writeList(b, nil, nil, pools(), "none", now) },
+		"nodes":      func(b *bytes.Buffer) error { return writeNodes(b, pools(), nodes) },
 		"explain": func(b *bytes.Buffer) error {
 			record := records()[2]
 			return writeReport(b, explain.Explain(explain.Inputs{

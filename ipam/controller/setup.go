@@ -57,12 +57,6 @@ func CacheOptions(cfg config.Config) cache.Options {
 // Setup adds the controllers to a manager. When ctx ends, writes that are under way are
 // abandoned.
 func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
-	if cfg.DryRun {
-		var err error
-		if mgr, err = dryrun.NewManager(mgr); err != nil {
-			return err
-		}
-	}
 	p, err := newParts(ctx, mgr, cfg)
 	if err != nil {
 		return err
@@ -90,7 +84,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	}
 	subnets := p.newSubnetController(pools, to)
 	metrics.Register(metrics.World{
-		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States,
+		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
 		Subnets: func() (orphaned int, claimed []netip.Prefix) { return subnets.Count(ctx) },
 	})
 	if err := subnets.Setup(ctx, mgr, p.watched["fixedips"]); err != nil {
@@ -107,7 +101,6 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 			return err
 		}
 	}
-	metrics.Barriers(p.agents.Overdue)
 	if err := releases.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
@@ -140,17 +133,13 @@ func (p *parts) isFixed(ctx context.Context, pod types.NamespacedName) bool {
 
 func (p *parts) newFixedIPControllers(to *feeds) (*fixedip.Controller, *release.Controller) {
 	gatherer := &gather.Gatherer{
-		Ledger: p.ledger, Cached: p.cached, Kinds: p.kinds, Events: p.events, Clock: p.clock,
+		Ledger: p.ledger, Cached: p.cached, Live: p.live, Workloads: p.workloads, Kinds: p.kinds, Events: p.events, Clock: p.clock,
 		Failover: p.cfg.Failover, Deadline: p.cfg.FinalizerDeadline,
 	}
-	batches := release.NewBatches(p.clock)
-	return fixedip.New(fixedip.Options{
-			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
-			Events: p.events, Clock: p.clock, ResyncPeriod: p.cfg.SweepInterval, Agents: p.agents, Identities: &to.identities, Slots: &to.slots,
-		}), release.New(release.Options{
-			Gatherer: gatherer, Batches: batches, Writer: p.writer, Cached: p.cached, Live: p.live, Workloads: p.workloads,
-			Events: p.events, Clock: p.clock, Again: &to.identities,
-		})
+	batches := &release.Batches{Clock: p.clock}
+	return &fixedip.Controller{
+		Gatherer: gatherer, Batches: batches, Writer: p.writer, ResyncPeriod: p.cfg.SweepInterval, Agents: p.agents, IdentityFeed: &to.identities, SlotFeed: &to.slots,
+	}, &release.Controller{Gatherer: gatherer, Batches: batches, Writer: p.writer, Again: &to.identities}
 }
 
 func (p *parts) newSubnetController(pools *nodepool.Reconciler, to *feeds) *subnet.Controller {
@@ -188,9 +177,10 @@ type feeds struct{ nodes, identities, joining, orphans, slots, verified, adopted
 
 // newParts starts the informers and returns what the controllers share.
 func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*parts, error) {
-	live, err := newLiveClient(mgr)
+	// Its reads are not from the caches.
+	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DryRun: &cfg.DryRun})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	watched, err := informers.Start(ctx, mgr, CacheOptions(cfg))
 	if err != nil {
@@ -211,6 +201,9 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 	writer.OnPatch = metrics.PoolWrite
 	writer.RateLimit = ciliumpool.NewRateLimiter(real, cfg.WritesPerMinute)
 	recorder := mgr.GetEventRecorder("fixedip-controller")
+	if cfg.DryRun {
+		recorder = dryrun.Recorder{Log: mgr.GetLogger()}
+	}
 	return &parts{
 		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer,
 		cached: mgr.GetClient(), live: live,
@@ -278,18 +271,6 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 		to.identities.Add(r.OfWorkload(ctx, *w)...)
 	})
 	return nil
-}
-
-// newLiveClient returns a client that reads from the API server, not from the caches.
-func newLiveClient(mgr manager.Manager) (client.Client, error) {
-	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
-	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-	if m, ok := mgr.(*dryrun.Manager); ok {
-		return m.Over(live), nil
-	}
-	return live, nil
 }
 
 // newWorkloads returns the store of workloads, which the manager runs.

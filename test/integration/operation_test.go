@@ -129,7 +129,7 @@ func TestDryRun(t *testing.T) {
 	dry, err := product.StartController(e.Cluster, "dry", filepath.Join(bin, "race", "fixedip-controller"),
 		product.ControllerOptions{Lease: testLease, Args: append([]string{"--dry-run"}, defaultPool...)})
 	e.must(err)
-	for _, write := range []string{`verb="patch" kind="CiliumNode" object="/node-2" body="[`, `verb="delete" kind="FixedIP" object="default/web-0"`} {
+	for _, write := range []string{`method="PATCH" path="/apis/cilium.io/v2/ciliumnodes/node-2" body="[`, `method="DELETE" path="/apis/fixedip.io/v1alpha1/namespaces/default/fixedips/web-0"`} {
 		e.awaitLogged(dry, write)
 	}
 	e.must(dry.Terminate(within(t)))

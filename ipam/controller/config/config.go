@@ -5,7 +5,6 @@ package config
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -87,6 +86,11 @@ func (c Config) SubnetRules() subnetplan.Rules {
 // Validate returns each field whose value is wrong, under the name of its flag.
 func (c Config) Validate() field.ErrorList {
 	var errs field.ErrorList
+	check := func(ok bool, flag string, value any, message string) {
+		if !ok {
+			errs = append(errs, field.Invalid(field.NewPath(flag), value, message))
+		}
+	}
 	switch c.SubnetSource {
 	case ClusterPool:
 		if len(c.ClusterPools) == 0 {
@@ -94,7 +98,7 @@ func (c Config) Validate() field.ErrorList {
 		}
 	case FromNode:
 		if len(c.ClusterPools) > 0 {
-			errs = append(errs, field.Forbidden(field.NewPath("cluster-pool-"+strings.ToLower(c.ClusterPools[0].Family().String())+"-cidr"), "with subnet-source Node the subnets come from spec.podCIDRs of the nodes"))
+			errs = append(errs, field.Forbidden(field.NewPath(poolFlag(c.ClusterPools[0], "cidr")), "with subnet-source Node the subnets come from spec.podCIDRs of the nodes"))
 		}
 	default:
 		errs = append(errs, field.NotSupported(field.NewPath("subnet-source"), c.SubnetSource, []SubnetSource{ClusterPool, FromNode}))
@@ -102,50 +106,32 @@ func (c Config) Validate() field.ErrorList {
 	if !slices.Contains(subnetplan.Policies, c.SubnetPolicy) {
 		errs = append(errs, field.NotSupported(field.NewPath("orphaned-subnet-policy"), c.SubnetPolicy, subnetplan.Policies))
 	}
-	if c.SubnetHold < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("orphaned-subnet-grace-period"), c.SubnetHold.String(), "must not be negative"))
-	}
-	var cidrs []netip.Prefix
-	for _, p := range c.ClusterPools {
-		family := "ipv4"
-		if p.Family() == address.IPv6 {
-			family = "ipv6"
-		}
+	check(c.SubnetHold >= 0, "orphaned-subnet-grace-period", c.SubnetHold.String(), "must not be negative")
+	for i, p := range c.ClusterPools {
 		if err := p.Validate(); err != nil {
-			errs = append(errs, field.Invalid(field.NewPath("cluster-pool-"+family+"-mask-size"), p.MaskSize, err.Error()))
+			check(false, poolFlag(p, "mask-size"), p.MaskSize, err.Error())
 		}
-		if i := slices.IndexFunc(cidrs, p.CIDR.Overlaps); i >= 0 {
-			errs = append(errs, field.Invalid(field.NewPath("cluster-pool-"+family+"-cidr"), p.CIDR.String(), "overlaps "+cidrs[i].String()))
+		for _, other := range c.ClusterPools[:i] {
+			check(!p.CIDR.Overlaps(other.CIDR), poolFlag(p, "cidr"), p.CIDR.String(), "overlaps "+other.CIDR.String())
 		}
-		cidrs = append(cidrs, p.CIDR)
 	}
-	if c.Watermark.Free < minFree {
-		errs = append(errs, field.Invalid(field.NewPath("min-free-ips"), c.Watermark.Free, fmt.Sprintf("must be at least %d: an agent does not start with a smaller pool", minFree)))
-	}
-	if c.Watermark.Max != 0 && c.Watermark.Max < c.Watermark.Free {
-		errs = append(errs, field.Invalid(field.NewPath("max-dynamic-ips"), c.Watermark.Max, "must not be less than min-free-ips"))
-	}
-	if c.Watermark.Excess < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("max-surplus-ips"), c.Watermark.Excess, "must not be negative"))
-	}
-	if c.WritesPerMinute < minWritesPerMinute {
-		errs = append(errs, field.Invalid(field.NewPath("node-writes-per-minute"), c.WritesPerMinute, fmt.Sprintf("must be at least %d: a pod that ends on a node can take as many", minWritesPerMinute)))
-	}
-	if c.CoolDown < 0 {
-		errs = append(errs, field.Invalid(field.NewPath("address-cooldown"), c.CoolDown.String(), "must not be negative"))
-	}
-	if slices.Contains(c.Adoption.ExcludeDBBranch, "") {
-		errs = append(errs, field.Invalid(field.NewPath("exclude-dbbranch-prefixes"), "", "every label begins with the empty prefix"))
-	}
+	w := c.Watermark
+	check(w.Free >= minFree, "min-free-ips", w.Free, fmt.Sprintf("must be at least %d: an agent does not start with a smaller pool", minFree))
+	check(w.Max == 0 || w.Max >= w.Free, "max-dynamic-ips", w.Max, "must not be less than min-free-ips")
+	check(w.Excess >= 0, "max-surplus-ips", w.Excess, "must not be negative")
+	check(c.WritesPerMinute >= minWritesPerMinute, "node-writes-per-minute", c.WritesPerMinute, fmt.Sprintf("must be at least %d: a pod that ends on a node can take as many", minWritesPerMinute))
+	check(c.CoolDown >= 0, "address-cooldown", c.CoolDown.String(), "must not be negative")
+	check(!slices.Contains(c.Adoption.ExcludeDBBranch, ""), "exclude-dbbranch-prefixes", "", "every label begins with the empty prefix")
 	errs = append(errs, identity.ValidateKinds(field.NewPath("workload-kind"), c.Workloads)...)
-	if c.FinalizerDeadline <= 0 {
-		errs = append(errs, field.Invalid(field.NewPath("force-finalize-after"), c.FinalizerDeadline.String(), "must be more than 0, so that the release has time"))
-	}
-	if c.SweepInterval < time.Second {
-		errs = append(errs, field.Invalid(field.NewPath("resync-period"), c.SweepInterval.String(), "must be at least 1s"))
-	}
+	check(c.FinalizerDeadline > 0, "force-finalize-after", c.FinalizerDeadline.String(), "must be more than 0, so that the release has time")
+	check(c.SweepInterval >= time.Second, "resync-period", c.SweepInterval.String(), "must be at least 1s")
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
 	}
 	return append(errs, c.Verify.Validate()...)
+}
+
+// poolFlag returns the name of a flag for the cluster pools of the family of p.
+func poolFlag(p address.ClusterPool, suffix string) string {
+	return "cluster-pool-" + strings.ToLower(p.Family().String()) + "-" + suffix
 }

@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 // Finding C12. A dynamic entry becomes the pod's own only while the pod runs with the IP. If the pod is gone before the

@@ -7,18 +7,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -47,28 +48,6 @@ const (
 	whileUnproved = 5 * time.Second
 )
 
-// Options are what a Controller needs.
-type Options struct {
-	Gatherer  *gather.Gatherer
-	Batches   *release.Batches
-	Writer    *ciliumpool.Writer
-	Cached    client.Reader
-	Live      client.Client
-	Workloads gather.Workloads
-	Events    events.EventRecorder
-	Clock     clock.Clock
-	// PoolsSeen reports whether the ledger has all pools that existed at the start, and Ready whether everything else
-	// that existed then is known: before that nothing can be decided.
-	PoolsSeen toolscache.InformerSynced
-	Ready     []toolscache.InformerSynced
-	// ResyncPeriod is how often an identity is looked at without an event.
-	ResyncPeriod time.Duration
-	// Agents answers what has to be proved.
-	Agents Agents
-	// Identities and Slots have what the ledger reports: identities, and workloads with slots.
-	Identities, Slots *source.Feed
-}
-
 // Agents asks Cilium agents: see barrier.Service.
 type Agents interface {
 	Ask(node, question string, notify func()) (evidence agentview.Evidence, answered time.Time)
@@ -79,15 +58,25 @@ var _ Agents = &barrier.Service{}
 
 // Controller reconciles FixedIPs.
 type Controller struct {
-	Options
-	idle idleTimes
-	// finishing has an item for each finalizer that is being removed.
-	finishing chan struct{}
-}
+	*gather.Gatherer
+	Batches *release.Batches
+	Writer  *ciliumpool.Writer
+	// PoolsSeen reports whether the ledger has all pools that existed at the start, and Ready whether everything else
+	// that existed then is known: before that nothing can be decided.
+	PoolsSeen toolscache.InformerSynced
+	Ready     []toolscache.InformerSynced
+	// ResyncPeriod is how often an identity is looked at without an event.
+	ResyncPeriod time.Duration
+	// Agents answers what has to be proved.
+	Agents Agents
+	// IdentityFeed and SlotFeed have what the ledger reports: identities, and workloads with slots.
+	IdentityFeed, SlotFeed *source.Feed
 
-// New returns a Controller.
-func New(o Options) *Controller {
-	return &Controller{Options: o, finishing: make(chan struct{}, parallelFinishes)}
+	// idle has since when FixedIPs have no pod that is bound to a node. It serves the delay of reclaim.Gap alone: a
+	// replica that takes over counts from its own first look. Key: namespace/name. Value: a time.
+	idle sync.Map
+	// finishing counts the finalizers that are being removed.
+	finishing atomic.Int32
 }
 
 // Setup adds the controller to a manager.
@@ -95,31 +84,19 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).
 		Named("fixedip").
 		For(&v1alpha1.FixedIP{}, builder.WithPredicates(source.BesideLedger)).
-		WatchesRawSource(c.Identities.Resynced(source.Resync{
+		WatchesRawSource(c.IdentityFeed.Resynced(source.Resync{
 			Clock: c.Clock, Period: c.ResyncPeriod, Ready: c.Ready,
-			All: func() []string { return source.Identities(c.Gatherer.Ledger) },
+			All: func() []string { return source.Identities(c.Ledger) },
 		})).
-		WatchesRawSource(c.Slots.Source(c.PoolsSeen, c.allSlots)).
-		Watches(&corev1.Pod{}, newDeletedFirst(c.ofPod), builder.WithPredicates(source.AfterStart)).
+		WatchesRawSource(c.SlotFeed.Source(c.PoolsSeen, c.allSlots)).
+		Watches(&corev1.Pod{}, deletedFirst{handler.EnqueueRequestsFromMapFunc(c.ofPod), c.ofPod}, builder.WithPredicates(source.AfterStart)).
 		WithOptions(source.Workers(32)).
 		Complete(c)
 }
 
-func (c *Controller) cached() gather.Reader {
-	return gather.Cached{API: c.Cached, Workloads: c.Workloads}
-}
-
-func (c *Controller) live() gather.Reader {
-	return gather.Live{API: c.Live, Workloads: c.Workloads}
-}
-
 // Reconcile performs the next action for one identity, or for each slot of a workload.
-func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (result reconcile.Result, err error) {
-	if strings.Contains(req.Name, "/") {
-		result, err = c.reconcileSlots(ctx, req)
-	} else {
-		result, err = c.reconcileIdentity(ctx, req)
-	}
+func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	result, err := c.reconcile(ctx, req)
 	if err == nil {
 		metrics.Reconciled("fixedip", c.Clock.Now())
 		// A request that came first once (see deletedFirst) is not urgent the next time.
@@ -128,108 +105,107 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (resu
 	return result, err
 }
 
-func (c *Controller) reconcileIdentity(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if c.Batches.InFlight(req.NamespacedName) {
 		// The watches may show the pool without the address, and not yet that the FixedIP is deleted.
 		return reconcile.Result{RequeueAfter: whileInFlight}, nil
 	}
-	s, ok, err := c.Gatherer.Identity(ctx, c.cached(), req.NamespacedName)
+	states, actions, err := c.decide(ctx, c.FromCaches(), req)
 	if err != nil {
 		return requeue.WhenKnown(ctx, err)
 	}
-	if !ok {
-		c.idle.forget(req.String())
-		if s.Record != nil && s.Record.Spec.Slot {
-			c.Slots.Add(c.ofSlot(s.Record)...)
+	for i, a := range actions {
+		if node := release.Node(states[i], a); node != "" {
+			c.Batches.Add(node, req.NamespacedName)
+			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{}, nil
 	}
-	s.Idle = c.idle.look(req.String(), s.Record != nil, s.Pod, s.Now)
-	a := reclaim.Decide(s)
-	if node := release.Node(s, a); node != "" {
-		c.Batches.Add(node, req.NamespacedName)
-		return reconcile.Result{}, nil
-	}
-	if a.Type.Destroys() || a.Type == reclaim.Allocate {
-		if s, ok, err = c.Gatherer.Identity(ctx, c.live(), req.NamespacedName); err != nil || !ok {
+	if slices.ContainsFunc(actions, func(a reclaim.Action) bool { return a.Type.Destroys() || a.Type == reclaim.Allocate }) {
+		if states, actions, err = c.decide(ctx, c.FromAPIServer(), req); err != nil {
 			return requeue.WhenKnown(ctx, err)
-		}
-		a = reclaim.Decide(s)
-	}
-	switch err := c.perform(ctx, req, req.NamespacedName, s, a); {
-	case errors.Is(err, requeue.ErrSuperseded), apierrors.IsConflict(err):
-		klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "rule", a.Rule, "err", err)
-		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
-	case errors.Is(err, errBusy):
-		return reconcile.Result{RequeueAfter: whileFinishing}, nil
-	case errors.Is(err, errUnproved):
-		klog.FromContext(ctx).V(2).Info("Action waits", "action", a.Type, "err", err)
-		return requeue.BeforeResync(c.lookAgain(err), c.ResyncPeriod), nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("%s of %s: %w", a.Type, req, err)
-	case a.Type == reclaim.FenceTarget:
-		// The cooldown entry names no pod, so that no watch requests the identity, and it is removed when it is due.
-		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
-	case a.At.IsZero():
-		return reconcile.Result{}, nil
-	}
-	return requeue.BeforeResync(a.At.Sub(c.Clock.Now()), c.ResyncPeriod), nil
-}
-
-// reconcileSlots performs the next action for each slot of a workload.
-func (c *Controller) reconcileSlots(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	states, err := c.Gatherer.Slots(ctx, c.cached(), req.NamespacedName)
-	if err != nil {
-		return requeue.WhenKnown(ctx, err)
-	}
-	actions := decideAll(states)
-	for _, a := range actions {
-		if a.Type.Destroys() || a.Type == reclaim.Allocate {
-			if states, err = c.Gatherer.Slots(ctx, c.live(), req.NamespacedName); err != nil {
-				return requeue.WhenKnown(ctx, err)
-			}
-			actions = decideAll(states)
-			break
 		}
 	}
 	after := c.ResyncPeriod
 	var failed []error
 	for i, a := range actions {
-		switch err := c.performForSlot(ctx, req, states[i], a); {
-		case errors.Is(err, requeue.ErrSuperseded), apierrors.IsConflict(err):
-			klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "rule", a.Rule, "pod", states[i].Holder, "err", err)
-			after = min(after, requeue.AfterConflict)
-		case errors.Is(err, errBusy):
-			after = min(after, whileFinishing)
-		case errors.Is(err, errUnproved):
-			klog.FromContext(ctx).V(2).Info("Action waits", "action", a.Type, "pod", states[i].Holder, "err", err)
-			after = min(after, c.lookAgain(err))
-		case err != nil:
-			failed = append(failed, fmt.Errorf("%s of the slot of %s, held by pod %s: %w", a.Type, req, states[i].Holder, err))
-		}
-		if !a.At.IsZero() {
-			after = min(after, max(requeue.AfterConflict, a.At.Sub(c.Clock.Now())))
-		}
+		next, err := c.step(ctx, req, states[i], a)
+		after = min(after, next)
+		failed = append(failed, err)
 	}
-	if len(failed) > 0 || len(states) == 0 {
-		return reconcile.Result{}, errors.Join(failed...)
+	err = errors.Join(failed...)
+	if err != nil || len(states) == 0 || !isWorkload(req) && after == c.ResyncPeriod {
+		// The resync looks at identities, and not at workloads.
+		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: after}, nil
 }
 
-// requeue queues a request again.
-func (c *Controller) requeue(req reconcile.Request) {
-	if strings.Contains(req.Name, "/") {
-		c.Slots.Add(req)
+// isWorkload reports whether a request is for the slots of a workload.
+func isWorkload(req reconcile.Request) bool { return strings.Contains(req.Name, "/") }
+
+// decide returns the state and the next action of an identity, or of each slot of a workload.
+func (c *Controller) decide(ctx context.Context, from gather.Reader, req reconcile.Request) (states []reclaim.State, actions []reclaim.Action, err error) {
+	if isWorkload(req) {
+		states, err = c.Slots(ctx, from, req.NamespacedName)
 	} else {
-		c.Identities.Add(req)
+		states, err = c.identity(ctx, from, req)
 	}
+	for _, s := range states {
+		actions = append(actions, reclaim.Decide(s))
+	}
+	return states, actions, err
 }
 
-func decideAll(states []reclaim.State) []reclaim.Action {
-	actions := make([]reclaim.Action, len(states))
-	for i, s := range states {
-		actions[i] = reclaim.Decide(s)
+// identity returns the state of an identity; none if there is no such identity.
+func (c *Controller) identity(ctx context.Context, from gather.Reader, req reconcile.Request) ([]reclaim.State, error) {
+	s, ok, err := c.Identity(ctx, from, req.NamespacedName)
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok || s.Record == nil || s.Pod != nil && s.Pod.Spec.NodeName != "":
+		c.idle.Delete(req.String())
+	default:
+		since, _ := c.idle.LoadOrStore(req.String(), s.Now)
+		s.Idle = since.(time.Time)
 	}
-	return actions
+	if ok {
+		return []reclaim.State{s}, nil
+	}
+	if s.Record != nil && s.Record.Spec.Slot {
+		c.SlotFeed.Add(c.ofSlot(s.Record)...)
+	}
+	return nil, nil
+}
+
+// step performs an action, and returns after which time the next one is due without an event; the resync period if no
+// such time is known.
+func (c *Controller) step(ctx context.Context, req reconcile.Request, s reclaim.State, a reclaim.Action) (after time.Duration, err error) {
+	log := klog.FromContext(ctx).WithValues("action", a.Type, "rule", a.Rule, "pod", s.Holder)
+	switch err := c.perform(ctx, req, s, a); {
+	case errors.Is(err, requeue.ErrSuperseded), apierrors.IsConflict(err):
+		log.V(3).Info("Action superseded", "err", err)
+		return requeue.AfterConflict, nil
+	case errors.Is(err, errBusy):
+		return whileFinishing, nil
+	case errors.Is(err, errUnproved):
+		log.V(2).Info("Action waits", "err", err)
+		return c.lookAgain(err), nil
+	case err != nil:
+		return c.ResyncPeriod, fmt.Errorf("%s of %s, held by pod %s: %w", a.Type, req, s.Holder, err)
+	case a.Type == reclaim.FenceTarget:
+		// The cooldown entry names no pod, so that no watch requests the identity, and it is removed when it is due.
+		return requeue.AfterConflict, nil
+	case a.At.IsZero():
+		return c.ResyncPeriod, nil
+	}
+	return max(requeue.AfterConflict, a.At.Sub(c.Clock.Now())), nil
+}
+
+// requeue queues a request again.
+func (c *Controller) requeue(req reconcile.Request) {
+	if isWorkload(req) {
+		c.SlotFeed.Add(req)
+	} else {
+		c.IdentityFeed.Add(req)
+	}
 }

@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/release"
@@ -36,10 +36,12 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 type stage struct {
 	*controllertest.Stage
+	t        *testing.T
 	fixedips *Controller
 	agents   agents
 }
@@ -63,15 +65,15 @@ func (a *agents) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
 
 func newStage(t *testing.T, api, cached []client.Object) *stage {
 	t.Helper()
-	s := &stage{Stage: controllertest.New(t, api, cached)}
-	s.fixedips = New(Options{
+	s := &stage{Stage: controllertest.New(t, index.Each, api, cached), t: t}
+	s.fixedips = &Controller{
 		Gatherer: &gather.Gatherer{
-			Ledger: s.Ledger, Cached: s.Cached, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
+			Ledger: s.Ledger, Cached: s.Cached, Live: s.API, Workloads: s, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
 			Deadline: 10 * time.Minute,
 		},
-		Batches: release.NewBatches(s.Clock), Writer: s.Writer, Cached: s.Cached, Live: s.API, Workloads: s, Events: s.Recorder, Clock: s.Clock,
-		ResyncPeriod: source.ResyncPeriod, Agents: &s.agents, Identities: &source.Feed{}, Slots: &source.Feed{},
-	})
+		Batches: &release.Batches{Clock: s.Clock}, Writer: s.Writer,
+		ResyncPeriod: source.ResyncPeriod, Agents: &s.agents, IdentityFeed: &source.Feed{}, SlotFeed: &source.Feed{},
+	}
 	return s
 }
 
@@ -116,7 +118,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 			}
 			state := reclaim.State{Slot: c.record.Spec.Slot, Record: &record, Holder: "web-0", Now: controllertest.Begin}
 			again := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: "web-0"}}
-			if err := s.fixedips.perform(t.Context(), again, again.NamespacedName, state, c.action); !errors.Is(err, c.err) {
+			if err := s.fixedips.perform(t.Context(), again, state, c.action); !errors.Is(err, c.err) {
 				t.Error(err)
 			}
 			if diff := cmp.Diff([]string{"n"}, s.agents.asked); diff != "" {
@@ -175,7 +177,7 @@ func TestOptedOutPodOfAWorkloadThatDidNot(t *testing.T) {
 			sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}}
 			sts.Spec.Template.Annotations = c.template
 			s := newStage(t, nil, controllertest.Objects(controllertest.Record(0, false), pod, sts))
-			state, _, err := s.fixedips.Gatherer.Identity(t.Context(), s.fixedips.cached(), client.ObjectKeyFromObject(pod))
+			state, _, err := s.fixedips.Identity(t.Context(), s.fixedips.FromCaches(), client.ObjectKeyFromObject(pod))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -259,7 +261,7 @@ func TestBlockedReleaseIsReported(t *testing.T) {
 		"without a record": {nil, []string{onPod}},
 	} {
 		recorder := events.NewFakeRecorder(10)
-		r := New(Options{Cached: fake.NewClientBuilder().WithScheme(kinds).WithObjects(other).Build(), Events: recorder})
+		r := &Controller{Gatherer: &gather.Gatherer{Cached: fake.NewClientBuilder().WithScheme(kinds).WithObjects(other).Build(), Events: recorder}}
 		if err := r.reportBlocked(t.Context(), "db/mysql-0", reclaim.State{Record: c.record, Blockers: blockers}, "another has it"); err != nil {
 			t.Fatal(err)
 		}
@@ -271,6 +273,41 @@ func TestBlockedReleaseIsReported(t *testing.T) {
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
+	}
+}
+
+// released lets the watch show that the entry of pod 0 is released.
+func (s *stage) released() {
+	node, _ := s.Ledger.Node("n")
+	s.Ledger.SetNode(node.With(node.Release("db/web-0", nil, controllertest.Begin)))
+}
+
+// releaseInFlight releases the address of pod 0, and calls check when the watch shows that, before the release is
+// confirmed.
+func (s *stage) releaseInFlight(check func()) {
+	s.t.Helper()
+	checked := false
+	s.OnPatch = func() (func(), error) {
+		return func() {
+			s.released()
+			check()
+			checked = true
+		}, nil
+	}
+	r := &release.Controller{Gatherer: s.fixedips.Gatherer, Batches: s.fixedips.Batches, Writer: s.Writer, Again: &source.Feed{}}
+	r.Batches.Add("n", client.ObjectKeyFromObject(controllertest.Pod(0)))
+	for {
+		result, err := r.Reconcile(s.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "n"}})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if result.RequeueAfter == 0 {
+			break
+		}
+		s.Clock.Step(result.RequeueAfter)
+	}
+	if !checked {
+		s.t.Error("nothing was released")
 	}
 }
 
@@ -293,21 +330,23 @@ func TestFinish(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, c.api, c.cached)
-			if !c.held {
-				node, _ := s.Ledger.Node("n")
-				s.Ledger.SetNode(node.With(node.Release("db/web-0", nil, controllertest.Begin)))
+			if !c.held && !c.inFlight {
+				s.released()
 			}
-			key := client.ObjectKeyFromObject(controllertest.Pod(0))
+			check := func() {
+				if _, err := s.fixedips.Reconcile(t.Context(), source.Request("db/web-0")[0]); err != nil {
+					t.Fatal(err)
+				}
+				var record v1alpha1.FixedIP
+				err := s.API.Get(t.Context(), client.ObjectKeyFromObject(controllertest.Pod(0)), &record)
+				if client.IgnoreNotFound(err) != nil || apierrors.IsNotFound(err) != c.gone {
+					t.Errorf("%v, finalizers %v", err, record.Finalizers)
+				}
+			}
 			if c.inFlight {
-				defer s.fixedips.Batches.Fly(key)()
-			}
-			if _, err := s.fixedips.Reconcile(t.Context(), source.Request("db/web-0")[0]); err != nil {
-				t.Fatal(err)
-			}
-			var record v1alpha1.FixedIP
-			err := s.API.Get(t.Context(), key, &record)
-			if client.IgnoreNotFound(err) != nil || apierrors.IsNotFound(err) != c.gone {
-				t.Errorf("%v, finalizers %v", err, record.Finalizers)
+				s.releaseInFlight(check)
+			} else {
+				check()
 			}
 		})
 	}

@@ -6,11 +6,8 @@ package fixedip
 import (
 	"context"
 
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 )
@@ -25,18 +22,7 @@ type deletedFirst struct {
 	of handler.MapFunc
 }
 
-func newDeletedFirst(of handler.MapFunc) deletedFirst {
-	return deletedFirst{handler.EnqueueRequestsFromMapFunc(of), of}
-}
-
 // Delete queues the identity of a deleted pod.
 func (h deletedFirst) Delete(ctx context.Context, e event.DeleteEvent, q source.Queue) {
-	requests := h.of(ctx, e.Object)
-	if first, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-		first.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(deletePriority)}, requests...)
-		return
-	}
-	for _, r := range requests {
-		q.Add(r)
-	}
+	source.AddWithPriority(q, deletePriority, h.of(ctx, e.Object)...)
 }

@@ -11,16 +11,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 // The identity of a deleted pod comes first, also if its request waits already.
 func TestDeletedFirst(t *testing.T) {
-	h := newDeletedFirst(func(_ context.Context, o client.Object) []reconcile.Request {
+	of := func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKeyFromObject(o)}}
-	})
+	}
+	h := deletedFirst{handler.EnqueueRequestsFromMapFunc(of), of}
 	q := priorityqueue.New[reconcile.Request]("test")
 	defer q.ShutDown()
 	for i := range 3 {

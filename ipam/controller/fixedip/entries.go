@@ -11,11 +11,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
@@ -53,10 +53,9 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 			return adopted, nil
 		},
 	})
-	if errors.Is(err, ciliumpool.ErrUndone) {
-		return fmt.Errorf("pod %s does not run with %v any more: %w: %w", klog.KObj(s.Pod), a.Addrs, requeue.ErrSuperseded, err)
-	}
 	switch {
+	case errors.Is(err, ciliumpool.ErrUndone):
+		return fmt.Errorf("pod %s does not run with %v any more: %w: %w", klog.KObj(s.Pod), a.Addrs, requeue.ErrSuperseded, err)
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, ciliumpool.ErrGone):
 		return fmt.Errorf("write the entries of %v on node %s: %w: %w", a.Addrs, a.Node, requeue.ErrSuperseded, err)
 	case err != nil:
@@ -69,15 +68,12 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 
 // stillRuns reads whether the very pod runs on the node with those of the IPs that it ran with.
 func (c *Controller) stillRuns(ctx context.Context, pod *corev1.Pod, a reclaim.Action) (bool, error) {
-	var now corev1.Pod
-	switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(pod), &now); {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("read pod %s: %w", klog.KObj(pod), err)
+	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
+	if now == nil || err != nil {
+		return false, err
 	}
 	lost := func(addr netip.Addr) bool {
-		return reclaim.RunsOn(pod, a.Node, addr) && !reclaim.RunsOn(&now, a.Node, addr)
+		return reclaim.RunsOn(pod, a.Node, addr) && !reclaim.RunsOn(now, a.Node, addr)
 	}
 	return now.UID == pod.UID && !slices.ContainsFunc(a.Addrs, lost), nil
 }
@@ -87,31 +83,20 @@ func (c *Controller) stillRuns(ctx context.Context, pod *corev1.Pod, a reclaim.A
 // entries again.
 func (c *Controller) releaseEntries(ctx context.Context, key types.NamespacedName, s reclaim.State, a reclaim.Action) error {
 	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
-	onNode := func(pod *corev1.Pod) *corev1.Pod {
-		if pod == nil || pod.Spec.NodeName != a.Node {
-			return nil
-		}
-		return pod
-	}
 	released, err := c.Writer.Apply(ctx, ciliumpool.Change{
 		WriteRequest: ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			edits := n.Release(owner, a.Addrs, at)
-			if release.MayUse(onNode(s.Pod), edits) {
+			if release.MayUse(s.Pod, a.Node, edits) {
 				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, requeue.ErrSuperseded)
 			}
 			return edits, nil
 		}},
 		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
-			var pod corev1.Pod
-			switch err := c.Live.Get(ctx, key, &pod); {
-			case apierrors.IsNotFound(err):
-				return nil, nil
-			case err != nil:
-				return nil, fmt.Errorf("read pod %s: %w", key, err)
-			case release.MayUse(onNode(&pod), written):
-				return written, nil
+			pod, err := index.Get[corev1.Pod](ctx, c.Live, key)
+			if err != nil || !release.MayUse(pod, a.Node, written) {
+				return nil, err
 			}
-			return nil, nil
+			return written, nil
 		},
 	})
 	switch {

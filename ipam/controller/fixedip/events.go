@@ -35,8 +35,8 @@ func SlotRequest(kinds identity.Kinds, resource string) []reconcile.Request {
 // allSlots returns the requests for all workloads with slots.
 func (c *Controller) allSlots() []reconcile.Request {
 	var all []reconcile.Request
-	for _, resource := range c.Gatherer.Ledger.Workloads() {
-		all = append(all, SlotRequest(c.Gatherer.Kinds, resource)...)
+	for _, resource := range c.Ledger.Workloads() {
+		all = append(all, SlotRequest(c.Kinds, resource)...)
 	}
 	return all
 }
@@ -44,22 +44,22 @@ func (c *Controller) allSlots() []reconcile.Request {
 // ofSlot returns the request for the workload of a slot.
 func (c *Controller) ofSlot(record *v1alpha1.FixedIP) []reconcile.Request {
 	o := identity.OwnerOf(record)
-	return SlotRequest(c.Gatherer.Kinds, identity.Resource(record.Namespace, o.GroupKind(), o.Name))
+	return SlotRequest(c.Kinds, identity.Resource(record.Namespace, o.GroupKind(), o.Name))
 }
 
 // ofPod returns the requests for the identity of a pod and for the workload whose slot it holds.
 func (c *Controller) ofPod(ctx context.Context, obj client.Object) []reconcile.Request {
 	pod := obj.(*corev1.Pod)
 	key := pool.OwnerKey(pod.Namespace, pod.Name)
-	held := c.Gatherer.Ledger.Held(key)
+	held := c.Ledger.Held(key)
 	var requests []reconcile.Request
 	for _, h := range held {
-		if label, name, ok := c.Gatherer.Ledger.EntryOf(h).WorkloadRef(); ok {
-			requests = append(requests, SlotRequest(c.Gatherer.Kinds, pool.WorkloadKey(pod.Namespace, label, name))...)
+		if label, name, ok := c.Ledger.EntryOf(h).WorkloadRef(); ok {
+			requests = append(requests, SlotRequest(c.Kinds, pool.WorkloadKey(pod.Namespace, label, name))...)
 		}
 	}
-	_, fixed, err := identity.Of(pod, c.Gatherer.Kinds, identity.NoControllers)
-	entries := len(held) + len(c.Gatherer.Ledger.Away(key)) + len(c.Gatherer.Ledger.Arriving(key))
+	_, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers)
+	entries := len(held) + len(c.Ledger.Away(key)) + len(c.Ledger.Arriving(key))
 	if err == nil && fixed || entries > 0 || c.recorded(ctx, pod) {
 		requests = append(requests, source.Request(key)...)
 	}
@@ -82,7 +82,7 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []reco
 	for _, record := range records.Items {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&record)})
 	}
-	for _, owner := range c.Gatherer.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name) {
+	for _, owner := range c.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name) {
 		requests = append(requests, source.Request(owner)...)
 	}
 	return requests
@@ -92,12 +92,12 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []reco
 // subnets, and that have no entry there: their entries can be written now. At the start all identities are queued
 // anyway.
 func (c *Controller) OfNode(node string) []reconcile.Request {
-	n, ok := c.Gatherer.Ledger.Node(node)
+	n, ok := c.Ledger.Node(node)
 	if !ok || c.PoolsSeen == nil || !c.PoolsSeen() || len(n.Subnets) == 0 {
 		return nil
 	}
 	var requests []reconcile.Request
-	for _, k := range c.Gatherer.Ledger.ReservationsIn(n.Subnets...) {
+	for _, k := range c.Ledger.ReservationsIn(n.Subnets...) {
 		if slices.ContainsFunc(k.Addrs, func(a netip.Addr) bool { return n.Home(a) && !n.Entries[a].OwnedBy(k.Owner) }) {
 			requests = append(requests, source.Request(k.Record)...)
 		}

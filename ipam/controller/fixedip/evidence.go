@@ -77,7 +77,7 @@ func (c *Controller) prove(ctx context.Context, again reconcile.Request, key typ
 
 // question names what the agent is asked, with all that the answer depends on: see barrier.Service.
 func (c *Controller) question(key types.NamespacedName, s reclaim.State, a reclaim.Action) string {
-	n, _ := c.Gatherer.Ledger.Node(a.Node)
+	n, _ := c.Ledger.Node(a.Node)
 	parts := []any{a.Type, key, n.UID}
 	for _, addr := range a.Addrs {
 		parts = append(parts, addr, n.Entries[addr])
@@ -92,18 +92,14 @@ func (c *Controller) question(key types.NamespacedName, s reclaim.State, a recla
 }
 
 // podsOn reads the pods that are bound to a node.
-func (c *Controller) podsOn(ctx context.Context, node string) ([]agentview.Pod, error) {
+func (c *Controller) podsOn(ctx context.Context, node string) (pods []agentview.Pod, err error) {
 	list, err := index.LivePodsOnNode(ctx, c.Live, node)
-	if err != nil {
-		return nil, err
-	}
-	var pods []agentview.Pod
 	for i := range list {
 		if p := &list[i]; !p.Spec.HostNetwork {
 			pods = append(pods, agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Addrs: podutil.IPs(p), Stopped: podutil.IsTerminal(p)})
 		}
 	}
-	return pods, nil
+	return pods, err
 }
 
 // acknowledge notes in the entries that the agent knows their owner.

@@ -31,9 +31,10 @@ import (
 // errBusy is the error of a FinishRecord that has to wait.
 var errBusy = errors.New("as many finalizers are being removed as may be")
 
-// perform performs an action. again is the request that it is for. key is the identity: the pod of the entries, and the
-// name of the FixedIP to create.
-func (c *Controller) perform(ctx context.Context, again reconcile.Request, key types.NamespacedName, s reclaim.State, a reclaim.Action) error {
+// perform performs an action for an identity or a slot. again is the request that it is for.
+func (c *Controller) perform(ctx context.Context, again reconcile.Request, s reclaim.State, a reclaim.Action) error {
+	// The entries are those of the holder.
+	key := types.NamespacedName{Namespace: again.Namespace, Name: s.Holder}
 	if a.Why != "" {
 		if err := c.reportBlocked(ctx, pool.OwnerKey(key.Namespace, key.Name), s, a.Why); err != nil {
 			return err
@@ -68,38 +69,26 @@ func (c *Controller) perform(ctx context.Context, again reconcile.Request, key t
 	case reclaim.MarkLeaving, reclaim.FenceTarget, reclaim.ReleaseHome:
 		return c.releaseMoved(ctx, key, a)
 	case reclaim.FinishRecord:
-		select {
-		case c.finishing <- struct{}{}:
-			defer func() { <-c.finishing }()
-			return release.Finish(ctx, c.Live, s.Record)
-		default:
+		defer c.finishing.Add(-1)
+		if c.finishing.Add(1) > parallelFinishes {
 			return errBusy
 		}
+		return release.Finish(ctx, c.Live, s.Record)
 	}
 	return fmt.Errorf("unknown action %v", a.Type)
 }
 
-// performForSlot performs an action for a slot. Entries are those of its holder; a new FixedIP is named after the
-// workload and an address.
-func (c *Controller) performForSlot(ctx context.Context, again reconcile.Request, s reclaim.State, a reclaim.Action) error {
-	key := types.NamespacedName{Namespace: again.Namespace, Name: s.Holder}
-	if a.Type == reclaim.CreateRecord {
-		first, err := address.Parse(a.Spec.IPs[0])
-		if err != nil {
-			return err
-		}
-		key.Name = identity.SlotName(a.Spec.Owner.Name, first)
-	}
-	return c.perform(ctx, again, key, s, a)
-}
-
+// createRecord creates the FixedIP of a claim. That of a slot is named after the workload and an address.
 func (c *Controller) createRecord(ctx context.Context, key types.NamespacedName, a reclaim.Action) error {
-	// A claim may take an address whose former FixedIP is still being removed. Two FixedIPs never have one address.
-	for _, ip := range a.Spec.IPs {
+	for i, ip := range a.Spec.IPs {
 		addr, err := address.Parse(ip)
 		if err != nil {
 			return err
 		}
+		if i == 0 && a.Spec.Slot {
+			key.Name = identity.SlotName(a.Spec.Owner.Name, addr)
+		}
+		// A claim may take an address whose former FixedIP is still being removed. Two FixedIPs never have one address.
 		records, err := index.FixedIPsWithIP(ctx, c.Cached, addr)
 		if err != nil {
 			return err
@@ -167,11 +156,12 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 		if !ok {
 			continue
 		}
-		var pod corev1.Pod
-		if err := c.Cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &pod); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read pod %s: %w", b.User, err)
-		} else if err == nil {
-			c.Events.Eventf(&pod, nil, corev1.EventTypeWarning, "WrongPodAddress", "Verify",
+		pod, err := index.Get[corev1.Pod](ctx, c.Cached, types.NamespacedName{Namespace: namespace, Name: name})
+		if err != nil {
+			return err
+		}
+		if pod != nil {
+			c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "WrongPodAddress", "Verify",
 				"The pod runs with IP %s, which is reserved for %s and cannot be released before this pod is gone; delete it", b.Addr, pool.RedactOwner(owner, b.User))
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // World is the state that the gauges are read from whenever metrics are served.
@@ -25,69 +24,62 @@ type World struct {
 	Phases func() map[v1alpha1.Phase]int
 	// Subnets returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets.
 	Subnets func() (orphaned int, claimed []netip.Prefix)
+	// Barriers counts the nodes whose agents have not answered yet, and those of them whose agents are overdue.
+	Barriers func() (pending, overdue int)
 	// Synced reports for each informer whether it has seen every object that existed at the start.
 	// Key: the plural name of the resource.
 	Synced func() map[string]bool
 }
 
-// The states of an entry in a pool.
-const (
-	stateFree    = "free"
-	stateUsed    = "used"
-	stateFixed   = "fixed"
-	stateResting = "cooldown"
-	stateNode    = "node"
-	stateOther   = "other"
-)
+// described are the descriptions of all gauges that are read from the World.
+var described []*prometheus.Desc
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	d := prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+	described = append(described, d)
+	return d
+}
 
 var (
-	poolAddresses = prometheus.NewDesc("fixedip_pool_addresses",
-		"Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod), cooldown (released recently), node (owned by the node itself), other.",
-		[]string{"node", "family", "state"}, nil)
-	subnetFree = prometheus.NewDesc("fixedip_subnet_free_addresses",
-		"Addresses in the subnets of a node that a new claim can take.",
-		[]string{"node", "family"}, nil)
-	disputedNodes = prometheus.NewDesc("fixedip_overlapping_subnet_nodes",
-		"Nodes whose subnets overlap subnets of another node. No address in them is claimed.",
-		nil, nil)
-	freeSubnets = prometheus.NewDesc("fixedip_cluster_pool_free_subnets",
-		"Subnets of a cluster pool that are free for new nodes.",
-		[]string{"cidr"}, nil)
-	orphanedSubnets = prometheus.NewDesc("fixedip_orphaned_subnets",
-		"Subnets whose node is gone and in which addresses are kept.",
-		nil, nil)
-	lackingNodes = prometheus.NewDesc("fixedip_nodes_without_subnet",
-		"Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.",
-		[]string{"family"}, nil)
-	reservations = prometheus.NewDesc("fixedip_reservations",
-		"FixedIPs by phase. None: the FixedIP has not been reconciled yet.",
-		[]string{"phase"}, nil)
-	unrecorded = prometheus.NewDesc("fixedip_claims_without_fixedip",
-		"Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.",
-		nil, nil)
-	watchSynced = prometheus.NewDesc("fixedip_informer_synced",
-		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready before.",
-		[]string{"resource"}, nil)
+	poolAddresses = describe("pool_addresses",
+		"Entries in the pool of a node, by state: free and used (dynamic entries, by the last report of the agent), fixed (owned by a pod), cooldown (released recently), node (owned by the node itself), other.", "node", "family", "state")
+	subnetFree = describe("subnet_free_addresses",
+		"Addresses in the subnets of a node that a new claim can take.", "node", "family")
+	disputedNodes = describe("overlapping_subnet_nodes",
+		"Nodes whose subnets overlap subnets of another node. No address in them is claimed.")
+	freeSubnets = describe("cluster_pool_free_subnets",
+		"Subnets of a cluster pool that are free for new nodes.", "cidr")
+	orphanedSubnets = describe("orphaned_subnets",
+		"Subnets whose node is gone and in which addresses are kept.")
+	lackingNodes = describe("nodes_without_subnet",
+		"Nodes without a subnet in a family that has cluster pools. If it stays above 0, the cluster pools are exhausted.", "family")
+	reservations = describe("reservations",
+		"FixedIPs by phase. None: the FixedIP has not been reconciled yet.", "phase")
+	unrecorded = describe("claims_without_fixedip",
+		"Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.")
+	barriersPending = describe("agent_barriers_pending",
+		"Nodes whose Cilium agents have been asked, or are about to be, and have not answered.")
+	barriersOverdue = describe("agent_barriers_overdue",
+		"Nodes whose Cilium agents have not answered for more than two minutes. Addresses of these nodes are not released or taken over.")
+	watchSynced = describe("informer_synced",
+		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready before.", "resource")
 )
 
-// worldCollector collects the gauges.
-type worldCollector struct{ world atomic.Pointer[World] }
+var world atomic.Pointer[World]
 
-var gauges = &worldCollector{}
+// worldCollector collects the gauges.
+type worldCollector struct{}
 
 // Describe sends the descriptions of all gauges.
-func (c *worldCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{poolAddresses, subnetFree, disputedNodes, freeSubnets, orphanedSubnets, lackingNodes, reservations, unrecorded, watchSynced} {
+func (worldCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range described {
 		ch <- d
 	}
 }
 
 // Collect sends the values of all gauges.
-func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
-	w := c.world.Load()
-	if w == nil {
-		return
-	}
+func (worldCollector) Collect(ch chan<- prometheus.Metric) {
+	w := world.Load()
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
@@ -108,13 +100,12 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 		if _, ok := w.Ledger.OverlapsWith(n.Name); ok {
 			disputed++
 		}
-		states := count(n)
 		for _, f := range address.Families {
 			if !n.HasFamily(f) {
 				continue
 			}
-			for state, value := range states[f] {
-				gauge(poolAddresses, float64(value), n.Name, f.String(), state)
+			for state, value := range n.CountStates(f) {
+				gauge(poolAddresses, float64(value), n.Name, f.String(), string(state))
 			}
 			gauge(subnetFree, float64(w.Ledger.Available(n.Name, f)), n.Name, f.String())
 		}
@@ -137,6 +128,9 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(reservations, float64(value), phase)
 	}
 	gauge(unrecorded, float64(w.Ledger.Unrecorded()))
+	pending, overdue := w.Barriers()
+	gauge(barriersPending, float64(pending))
+	gauge(barriersOverdue, float64(overdue))
 	for resource, synced := range w.Synced() {
 		value := 0.0
 		if synced {
@@ -144,33 +138,4 @@ func (c *worldCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(watchSynced, value, resource)
 	}
-}
-
-// count counts the entries of a pool by family and state. The states that alerts use are present
-// even if they are 0.
-func count(n pool.NodePool) map[address.Family]map[string]int {
-	states := map[address.Family]map[string]int{}
-	for _, f := range address.Families {
-		states[f] = map[string]int{stateFree: 0, stateUsed: 0, stateFixed: 0}
-	}
-	for a, e := range n.Entries {
-		states[address.Of(a)][state(n, a, e)]++
-	}
-	return states
-}
-
-func state(n pool.NodePool, a netip.Addr, e pool.Entry) string {
-	switch {
-	case e.Kind == pool.Cooldown:
-		return stateResting
-	case e.Kind == pool.Dynamic && n.InUse(a):
-		return stateUsed
-	case e.Kind == pool.Dynamic:
-		return stateFree
-	case e.Kind == pool.Owned:
-		return stateFixed
-	case e.Kind == pool.NodeOwned:
-		return stateNode
-	}
-	return stateOther
 }

@@ -52,8 +52,9 @@ func TestMetrics(t *testing.T) {
 		Phases: func() map[v1alpha1.Phase]int {
 			return map[v1alpha1.Phase]int{v1alpha1.PhaseInUse: 1, v1alpha1.PhaseReserved: 1, "": 1}
 		},
-		Subnets: func() (int, []netip.Prefix) { return 1, []netip.Prefix{netip.MustParsePrefix("10.0.0.96/29")} },
-		Synced:  func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
+		Subnets:  func() (int, []netip.Prefix) { return 1, []netip.Prefix{netip.MustParsePrefix("10.0.0.96/29")} },
+		Synced:   func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
+		Barriers: func() (pending, overdue int) { return 3, 1 },
 	})
 	Released(Deleted, 2)
 	Adopted()
@@ -69,7 +70,6 @@ func TestMetrics(t *testing.T) {
 	EndpointsMissing.Inc()
 	EndpointsMissingNow.Set(7)
 	EndpointEvictionsPaused.Set(1)
-	Barriers(func() (pending, overdue int) { return 3, 1 })
 	BarrierAnswered(3 * time.Second)
 
 	want := `

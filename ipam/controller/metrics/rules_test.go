@@ -34,17 +34,16 @@ var ofScheduler = []string{"fixedip_claims_total"}
 func own(t *testing.T) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
-	for _, c := range Collectors() {
-		ch := make(chan *prometheus.Desc, 100)
-		c.Describe(ch)
-		close(ch)
-		for d := range ch {
-			match := fqName.FindStringSubmatch(d.String())
-			if match == nil {
-				t.Fatalf("no name in %s", d)
-			}
-			found[match[1]] = true
+	ch := make(chan *prometheus.Desc, 100)
+	registry.Describe(ch)
+	worldCollector{}.Describe(ch)
+	close(ch)
+	for d := range ch {
+		match := fqName.FindStringSubmatch(d.String())
+		if match == nil {
+			t.Fatalf("no name in %s", d)
 		}
+		found[match[1]] = true
 	}
 	return found
 }

@@ -17,11 +17,11 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 // shrinking is a node whose pool has one free entry too many, 10.0.1.2, and the reconciler of pools.

@@ -12,10 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 // stage is a node "n" whose pool the test sets.
@@ -26,7 +27,7 @@ type stage struct {
 
 func newStage(t *testing.T, api, cached []client.Object) *stage {
 	t.Helper()
-	return &stage{controllertest.New(t, api, cached), t}
+	return &stage{controllertest.New(t, index.Each, api, cached), t}
 }
 
 // reconciler returns a reconciler with a cooldown of 10 seconds.

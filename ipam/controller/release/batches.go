@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
 	"fixedip.io/fixedip/ipam/controller/internal/source"
-	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 
 // Batches are the identities whose addresses are to be released, by node.
 type Batches struct {
-	clock clock.PassiveClock
+	Clock clock.PassiveClock
 	// queue has the nodes.
 	queue source.Feed
 
@@ -36,50 +36,42 @@ type Batches struct {
 	waiting map[string]*batch
 	// inFlight are the identities that are being released, between the looks before and after the write. Their
 	// FixedIPs stay until then: a scheduler claims nothing for a pod whose FixedIP is being deleted, so that a pod that
-	// is bound in between can only rely on the entries that are taken. Key: namespace/name.
-	inFlight map[string]bool
+	// is bound in between can only rely on the entries that are taken.
+	inFlight sets.Set[types.NamespacedName]
 }
 
 // batch is what is to be released on one node.
 type batch struct {
-	identities map[types.NamespacedName]bool
+	identities sets.Set[types.NamespacedName]
 	since      time.Time
 	// awaited is true if pods were terminating when the batch was last looked at. When the last of them is gone there
 	// is nothing left to wait for.
 	awaited bool
 }
 
-// NewBatches returns empty batches.
-func NewBatches(c clock.PassiveClock) *Batches {
-	return &Batches{clock: c, waiting: map[string]*batch{}, inFlight: map[string]bool{}}
-}
-
 // Add adds an identity to the batch of a node.
 func (b *Batches) Add(node string, identity types.NamespacedName) {
-	b.mu.Lock()
-	at, ok := b.waiting[node]
-	if !ok {
-		at = &batch{identities: map[types.NamespacedName]bool{}, since: b.clock.Now()}
-		b.waiting[node] = at
-	}
-	at.identities[identity] = true
-	b.mu.Unlock()
+	b.add(node, identity)
 	b.queue.Add(nodeRequest(node))
+}
+
+func (b *Batches) add(node string, identities ...types.NamespacedName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.waiting == nil {
+		b.waiting = map[string]*batch{}
+	}
+	if b.waiting[node] == nil {
+		b.waiting[node] = &batch{identities: sets.New[types.NamespacedName](), since: b.Clock.Now()}
+	}
+	b.waiting[node].identities.Insert(identities...)
 }
 
 // InFlight reports whether an identity is being released at the moment.
 func (b *Batches) InFlight(identity types.NamespacedName) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.inFlight[pool.OwnerKey(identity.Namespace, identity.Name)]
-}
-
-// Fly marks an identity as being released until the returned function is called.
-func (b *Batches) Fly(identity types.NamespacedName) (done func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.inFlight[pool.OwnerKey(identity.Namespace, identity.Name)] = true
-	return func() { b.finish("", []types.NamespacedName{identity}, false) }
+	return b.inFlight.Has(identity)
 }
 
 // wait returns how long the batch of a node has to wait from now on; terminating says that a pod with an entry is
@@ -98,43 +90,22 @@ func (b *Batches) wait(node string, terminating bool) time.Duration {
 	case at.awaited:
 		return 0
 	}
-	return max(0, at.since.Add(window).Sub(b.clock.Now()))
+	return max(0, at.since.Add(window).Sub(b.Clock.Now()))
 }
 
-// take returns the identities of a batch. They are in flight until finish.
-func (b *Batches) take(node string) []types.NamespacedName {
+// take returns the identities of a batch. They are in flight until landed is called.
+func (b *Batches) take(node string) (identities []types.NamespacedName, landed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at, ok := b.waiting[node]
-	if !ok {
-		return nil
+	if at, ok := b.waiting[node]; ok {
+		identities = at.identities.UnsortedList()
+		delete(b.waiting, node)
 	}
-	delete(b.waiting, node)
-	var taken []types.NamespacedName
-	for identity := range at.identities {
-		taken = append(taken, identity)
-		b.inFlight[pool.OwnerKey(identity.Namespace, identity.Name)] = true
-	}
-	slices.SortFunc(taken, func(x, y types.NamespacedName) int { return strings.Compare(x.String(), y.String()) })
-	return taken
-}
-
-// finish ends the flight of identities. Those of a failed try are added to the batch again.
-func (b *Batches) finish(node string, identities []types.NamespacedName, failed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, identity := range identities {
-		delete(b.inFlight, pool.OwnerKey(identity.Namespace, identity.Name))
-	}
-	if !failed {
-		return
-	}
-	at, ok := b.waiting[node]
-	if !ok {
-		at = &batch{identities: map[types.NamespacedName]bool{}, since: b.clock.Now()}
-		b.waiting[node] = at
-	}
-	for _, identity := range identities {
-		at.identities[identity] = true
+	slices.SortFunc(identities, func(x, y types.NamespacedName) int { return strings.Compare(x.String(), y.String()) })
+	b.inFlight = b.inFlight.Union(sets.New(identities...))
+	return identities, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.inFlight.Delete(identities...)
 	}
 }

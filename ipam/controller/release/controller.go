@@ -10,17 +10,17 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -45,28 +45,15 @@ const (
 	maxRetry = 30 * time.Second
 )
 
-// Options are what a Controller needs.
-type Options struct {
-	Gatherer  *gather.Gatherer
-	Batches   *Batches
-	Writer    *ciliumpool.Writer
-	Cached    client.Reader
-	Live      client.Client
-	Workloads gather.Workloads
-	Events    events.EventRecorder
-	Clock     clock.Clock
-	// Again has the controller of FixedIPs look at identities again that were not released.
-	Again *source.Feed
-}
-
 // Controller releases the batches. A request names a node.
 type Controller struct {
-	Options
-	notFound *notFoundCache
+	*gather.Gatherer
+	Batches *Batches
+	Writer  *ciliumpool.Writer
+	// Again has the controller of FixedIPs look at identities again that were not released.
+	Again    *source.Feed
+	notFound notFoundCache
 }
-
-// New returns a Controller.
-func New(o Options) *Controller { return &Controller{Options: o, notFound: newNotFoundCache(o.Clock)} }
 
 func nodeRequest(node string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
@@ -104,12 +91,15 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if wait := c.Batches.wait(node, terminating); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	identities := c.Batches.take(node)
+	identities, landed := c.Batches.take(node)
+	defer landed()
 	if len(identities) == 0 {
 		return reconcile.Result{}, nil
 	}
-	err = c.releaseBatch(ctx, node, identities)
-	c.Batches.finish(node, identities, err != nil)
+	if err = c.releaseBatch(ctx, node, identities); err != nil {
+		// The error makes the queue try again, later each time.
+		c.Batches.add(node, identities...)
+	}
 	metrics.Reconciled("release", c.Clock.Now())
 	return reconcile.Result{}, err
 }
@@ -128,28 +118,28 @@ func (c *Controller) terminating(ctx context.Context, node string) (bool, error)
 
 // releaseBatch releases the addresses of identities on a node, if a live look confirms it.
 func (c *Controller) releaseBatch(ctx context.Context, node string, identities []types.NamespacedName) error {
-	reader := nodeReader{cached: gather.Cached{API: c.Cached, Workloads: c.Workloads}, live: gather.Live{API: c.Live, Workloads: c.Workloads}, node: node, notFound: c.notFound}
+	objects := nodeReader{Reader: c.Cached, live: c.Live, node: node}
 	calls, callCtx := errgroup.WithContext(ctx)
 	calls.SetLimit(parallelReads)
 	calls.Go(func() (err error) {
-		reader.pods, err = c.podsOn(callCtx, node)
+		objects.pods, err = c.podsOn(callCtx, node)
 		return err
 	})
 	// The workloads are read at the same time: if the API server is busy, one read after another takes the time.
-	for gk, key := range c.workloadsOf(ctx, identities) {
+	for key := range c.workloadsOf(ctx, identities) {
 		calls.Go(func() error {
-			_, err := c.notFound.workload(callCtx, c.Workloads, gk.kind, key.Namespace, key.Name)
+			_, err := c.notFound.workload(callCtx, c.Workloads, c.Clock.Now(), key)
 			return err
 		})
 	}
 	if err := calls.Wait(); err != nil {
 		return err
 	}
-	records, err := c.confirm(ctx, reader, identities)
+	records, err := c.confirm(ctx, objects, identities)
 	if err != nil {
 		return err
 	}
-	switch err := c.write(ctx, node, records, reader.pods); {
+	switch err := c.write(ctx, node, records, objects.pods); {
 	case errors.Is(err, ciliumpool.ErrGone):
 		// The entries are gone with the node.
 		return nil
@@ -160,65 +150,59 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 	return nil
 }
 
-// workloadsOf returns the workloads of the FixedIPs that are to be deleted, each once.
-func (c *Controller) workloadsOf(ctx context.Context, identities []types.NamespacedName) map[objectKey]types.NamespacedName {
-	found := map[objectKey]types.NamespacedName{}
+// workloadsOf returns the workloads of the FixedIPs that are to be deleted.
+func (c *Controller) workloadsOf(ctx context.Context, identities []types.NamespacedName) sets.Set[objectKey] {
+	found := sets.New[objectKey]()
 	for _, key := range identities {
-		record, err := gather.Cached{API: c.Cached}.FixedIP(ctx, key)
+		record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, key)
 		if err != nil || record == nil || record.DeletionTimestamp != nil {
 			continue
 		}
 		if owner := identity.OwnerOf(record); owner.Kind != identity.PodKind {
-			workload := types.NamespacedName{Namespace: key.Namespace, Name: owner.Name}
-			found[objectKey{owner.GroupKind(), workload}] = workload
+			found.Insert(objectKey{owner.GroupKind(), key.Namespace, owner.Name})
 		}
 	}
 	return found
 }
 
-// confirm decides about each identity from the live reader, deletes the FixedIPs that are to be deleted, and returns
+// confirm decides about each identity from live objects, deletes the FixedIPs that are to be deleted, and returns
 // those whose addresses are released. Key: the owner in the pool.
-func (c *Controller) confirm(ctx context.Context, reader nodeReader, identities []types.NamespacedName) (map[string]*v1alpha1.FixedIP, error) {
-	var mu sync.Mutex
-	records, deletes := map[string]*v1alpha1.FixedIP{}, map[types.NamespacedName]reclaim.State{}
+func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities []types.NamespacedName) (map[string]*v1alpha1.FixedIP, error) {
+	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+		return c.notFound.workload(ctx, c.Workloads, c.Clock.Now(), objectKey{gk, namespace, name})
+	}}
+	// states are those of the identities that are released.
+	states := make([]*reclaim.State, len(identities))
 	calls, callCtx := errgroup.WithContext(ctx)
 	calls.SetLimit(parallelReads)
-	for _, key := range identities {
+	for i, key := range identities {
 		calls.Go(func() error {
 			s, ok, err := c.Gatherer.Identity(callCtx, reader, key)
-			if err != nil {
-				return err
+			if err == nil && ok && Node(s, reclaim.Decide(s)) == objects.node {
+				states[i] = &s
 			}
-			a := reclaim.Decide(s)
-			if !ok || Node(s, a) != reader.node {
-				c.Again.Add(reconcile.Request{NamespacedName: key})
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if a.Type == reclaim.DeleteRecord {
-				deletes[key] = s
-			}
-			records[pool.OwnerKey(key.Namespace, key.Name)] = s.Record
-			return nil
+			return err
 		})
 	}
 	if err := calls.Wait(); err != nil {
 		return nil, err
 	}
+	records := map[string]*v1alpha1.FixedIP{}
 	// One after the other: the order of the events is that of the pods.
-	for _, key := range identities {
-		s, ok := deletes[key]
-		if !ok {
+	for i, key := range identities {
+		s := states[i]
+		if s != nil && s.Record.DeletionTimestamp == nil {
+			if err := DeleteRecord(ctx, c.Live, c.Events, *s); apierrors.IsConflict(err) {
+				s = nil
+			} else if err != nil {
+				return nil, fmt.Errorf("delete FixedIP %s: %w", key, err)
+			}
+		}
+		if s == nil {
+			c.Again.Add(reconcile.Request{NamespacedName: key})
 			continue
 		}
-		switch err := DeleteRecord(ctx, c.Live, c.Events, s); {
-		case apierrors.IsConflict(err):
-			c.Again.Add(reconcile.Request{NamespacedName: key})
-			delete(records, pool.OwnerKey(key.Namespace, key.Name))
-		case err != nil:
-			return nil, fmt.Errorf("delete FixedIP %s: %w", key, err)
-		}
+		records[pool.OwnerKey(key.Namespace, key.Name)] = s.Record
 	}
 	return records, nil
 }
@@ -268,7 +252,7 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 		WriteRequest: ciliumpool.WriteRequest{Node: node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			var edits []pool.EntryChange
 			for _, owner := range slices.Sorted(maps.Keys(records)) {
-				if entries := n.Release(owner, nil, at); !MayUse(pods[owner], entries) {
+				if entries := n.Release(owner, nil, at); !MayUse(pods[owner], node, entries) {
 					edits = append(edits, entries...)
 				}
 			}
@@ -279,7 +263,7 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 			if err != nil {
 				return nil, err
 			}
-			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return !reliesOn(pods[e.From.Owner], e) }), nil
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return !reliesOn(pods[e.From.Owner], node, e) }), nil
 		},
 	})
 	metrics.Released(metrics.Deleted, len(released))
@@ -295,36 +279,32 @@ func (c *Controller) write(ctx context.Context, node string, records map[string]
 // podsOn returns the pods that are bound to a node, from the API server. Key: namespace/name.
 func (c *Controller) podsOn(ctx context.Context, node string) (map[string]*corev1.Pod, error) {
 	list, err := index.LivePodsOnNode(ctx, c.Live, node)
-	if err != nil {
-		return nil, err
-	}
 	pods := make(map[string]*corev1.Pod, len(list))
 	for i := range list {
-		p := &list[i]
-		pods[pool.OwnerKey(p.Namespace, p.Name)] = p
+		pods[pool.OwnerKey(list[i].Namespace, list[i].Name)] = &list[i]
 	}
-	return pods, nil
+	return pods, err
 }
 
-// MayUse reports whether a pod on the node of the edits may use one of the edited addresses. The agent gives the address
-// of a move target to no pod.
-func MayUse(pod *corev1.Pod, edits []pool.EntryChange) bool {
+// MayUse reports whether a pod is bound to the node of the edits and may use one of the edited addresses. The agent gives
+// the address of a move target to no pod.
+func MayUse(pod *corev1.Pod, node string, edits []pool.EntryChange) bool {
 	var addrs []netip.Addr
 	for _, e := range edits {
 		if e.From == nil || e.From.Kind != pool.MoveTarget {
 			addrs = append(addrs, e.Addr)
 		}
 	}
-	return pod != nil && len(addrs) > 0 && !reclaim.RunsWithout(pod, addrs)
+	return pod != nil && pod.Spec.NodeName == node && len(addrs) > 0 && !reclaim.RunsWithout(pod, addrs)
 }
 
 // reliesOn reports whether a pod that is on the node by now relies on an address that was taken. A pod that opted out
 // does not, unless it was given the address all the same.
-func reliesOn(pod *corev1.Pod, taken pool.EntryChange) bool {
+func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
 	if pod != nil && identity.OptsOut(pod.Annotations) && len(pod.Status.PodIPs) == 0 {
 		return false
 	}
-	return MayUse(pod, []pool.EntryChange{taken})
+	return MayUse(pod, node, []pool.EntryChange{taken})
 }
 
 // reportFailure says on each FixedIP why its address is not released, and removes the finalizers that are overdue: a

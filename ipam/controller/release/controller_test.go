@@ -17,10 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
 // stage has a controller whose batch for the node has the three identities.
@@ -32,18 +33,16 @@ type stage struct {
 
 func newStage(t *testing.T, api, cached []client.Object) *stage {
 	t.Helper()
-	s := &stage{Stage: controllertest.New(t, api, cached), t: t}
-	batches := NewBatches(s.Clock)
-	s.release = New(Options{
+	s := &stage{Stage: controllertest.New(t, index.Each, api, cached), t: t}
+	s.release = &Controller{
 		Gatherer: &gather.Gatherer{
-			Ledger: s.Ledger, Cached: s.Cached, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
+			Ledger: s.Ledger, Cached: s.Cached, Live: s.API, Workloads: s, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
 			Deadline: 10 * time.Minute,
 		},
-		Batches: batches, Writer: s.Writer, Cached: s.Cached, Live: s.API, Workloads: s, Events: s.Recorder, Clock: s.Clock,
-		Again: &source.Feed{},
-	})
+		Batches: &Batches{Clock: s.Clock}, Writer: s.Writer, Again: &source.Feed{},
+	}
 	for i := range 3 {
-		batches.Add("n", key(i))
+		s.release.Batches.Add("n", key(i))
 	}
 	return s
 }

@@ -5,13 +5,14 @@ package release
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
@@ -22,120 +23,92 @@ import (
 // not have it either: a workload with a thousand pods is not read a thousand times when it is deleted.
 const notFoundLasts = 500 * time.Millisecond
 
-// nodeReader reads what a release on one node depends on: the pods of the node from one list of the API server and
-// other pods from the cache, workloads from the API server, and FixedIPs from the cache. A FixedIP is deleted with the
-// version that was read; one that is being deleted already is read from the API server, since another may have its
-// name by now.
+// nodeReader reads what a release on one node depends on: the pods of the node from one list of the API server, and
+// other pods and FixedIPs from the cache. A FixedIP is deleted with the version that was read; one that is being deleted
+// already is read from the API server, since another may have its name by now.
 type nodeReader struct {
-	cached gather.Cached
-	live   gather.Live
-	node   string
-	// pods are those on the node. Key: namespace/name.
-	pods     map[string]*corev1.Pod
-	notFound *notFoundCache
+	client.Reader
+	live client.Reader
+	node string
+	// pods are the pods on the node. Key: namespace/name.
+	pods map[string]*corev1.Pod
 }
 
-// FixedIP returns a FixedIP.
-func (r nodeReader) FixedIP(ctx context.Context, key types.NamespacedName) (*v1alpha1.FixedIP, error) {
-	record, err := r.cached.FixedIP(ctx, key)
-	if err != nil || record == nil || record.DeletionTimestamp == nil {
-		return record, err
-	}
-	return r.live.FixedIP(ctx, key)
-}
-
-// Pod returns a pod.
-func (r nodeReader) Pod(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
+// Get reads a pod or a FixedIP.
+func (r nodeReader) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
 	if p, ok := r.pods[key.String()]; ok {
-		return p.DeepCopy(), nil
+		if pod, ok := obj.(*corev1.Pod); ok {
+			p.DeepCopyInto(pod)
+			return nil
+		}
 	}
-	pod, err := r.cached.Pod(ctx, key)
-	if pod != nil && pod.Spec.NodeName == r.node {
-		// The cache is behind.
-		return nil, err
+	if err := r.Reader.Get(ctx, key, obj, opts...); err != nil {
+		return err
 	}
-	return pod, err
-}
-
-// Workload returns a workload.
-func (r nodeReader) Workload(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-	return r.notFound.workload(ctx, r.live.Workloads, gk, namespace, name)
-}
-
-// Slots returns the FixedIPs of the slots of a workload.
-func (r nodeReader) Slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error) {
-	return r.live.Slots(ctx, namespace, resource)
+	switch o := obj.(type) {
+	case *corev1.Pod:
+		if o.Spec.NodeName == r.node {
+			// The cache is behind.
+			return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
+		}
+	case *v1alpha1.FixedIP:
+		if o.DeletionTimestamp != nil {
+			*o = v1alpha1.FixedIP{}
+			return r.live.Get(ctx, key, o, opts...)
+		}
+	}
+	return nil
 }
 
 // notFoundCache remembers which workloads the API server did not have a moment ago, and which are being read: the
 // nodes of a deleted workload ask for it at the same time.
 type notFoundCache struct {
-	clock clock.PassiveClock
-	mu    sync.Mutex
-	// lookups are the latest. An old one is removed with the next that begins.
+	mu sync.Mutex
+	// lookups are the latest reads. An old one is removed with the next that begins.
 	lookups map[objectKey]*lookup
 }
 
 type objectKey struct {
-	kind schema.GroupKind
-	key  types.NamespacedName
+	kind            schema.GroupKind
+	namespace, name string
 }
 
 // lookup is one read of a workload.
 type lookup struct {
-	// began is when. The answer was true at that moment or later.
+	// began is when the read began. The answer was true at that moment or later.
 	began time.Time
-	// done is closed when there is an answer.
-	done chan struct{}
-	// found and err are the answer.
+	// done is closed when found and err are the answer.
+	done  chan struct{}
 	found *identity.Workload
 	err   error
 }
 
-func newNotFoundCache(c clock.PassiveClock) *notFoundCache {
-	return &notFoundCache{clock: c, lookups: map[objectKey]*lookup{}}
-}
-
 // workload reads a workload from the API server, unless it was not found a moment ago or is being read.
-func (c *notFoundCache) workload(ctx context.Context, store gather.Workloads, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-	key := objectKey{gk, types.NamespacedName{Namespace: namespace, Name: name}}
-	if c.wasNotFound(ctx, key) {
-		if w, err := store.Get(gk, namespace, name); err == nil && w == nil {
-			return nil, nil
-		}
-	}
-	l := c.begin(key)
-	l.found, l.err = store.Live(ctx, gk, namespace, name)
-	close(l.done)
-	return l.found, l.err
-}
-
-// wasNotFound reports whether an object was not found a moment ago. It waits for an answer that is on its way.
-func (c *notFoundCache) wasNotFound(ctx context.Context, key objectKey) bool {
+func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now time.Time, key objectKey) (*identity.Workload, error) {
 	c.mu.Lock()
-	l, ok := c.lookups[key]
-	ok = ok && c.clock.Since(l.began) < notFoundLasts
+	maps.DeleteFunc(c.lookups, func(_ objectKey, l *lookup) bool { return now.Sub(l.began) >= notFoundLasts })
+	latest := c.lookups[key]
 	c.mu.Unlock()
-	if !ok {
-		return false
-	}
-	select {
-	case <-l.done:
-		return l.err == nil && l.found == nil
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (c *notFoundCache) begin(key objectKey) *lookup {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for k, l := range c.lookups {
-		if c.clock.Since(l.began) >= notFoundLasts {
-			delete(c.lookups, k)
+	if latest != nil {
+		select {
+		case <-latest.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if latest.err == nil && latest.found == nil {
+			if w, err := from.Get(key.kind, key.namespace, key.name); err == nil && w == nil {
+				return nil, nil
+			}
 		}
 	}
-	l := &lookup{began: c.clock.Now(), done: make(chan struct{})}
+	l := &lookup{began: now, done: make(chan struct{})}
+	defer close(l.done)
+	c.mu.Lock()
+	if c.lookups == nil {
+		c.lookups = map[objectKey]*lookup{}
+	}
 	c.lookups[key] = l
-	return l
+	c.mu.Unlock()
+	l.found, l.err = from.Live(ctx, key.kind, key.namespace, key.name)
+	return l.found, l.err
 }

@@ -8,50 +8,81 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"fixedip.io/fixedip/ipam/controller/internal/controllertest"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/test/controllertest"
 )
 
-// Nodes that read a workload at about the same time share an answer. It counts from the moment at which the read began,
-// whenever the answer came.
+// reads answers reads of a workload at the API server. The caches have none.
+type reads struct {
+	began  chan struct{}
+	answer chan *identity.Workload
+}
+
+func (reads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
+
+func (r reads) Live(context.Context, schema.GroupKind, string, string) (*identity.Workload, error) {
+	r.began <- struct{}{}
+	return <-r.answer, nil
+}
+
+// Nodes that read a workload at about the same time share the answer that it does not exist. It counts from the moment
+// at which the read began, whenever the answer came.
 func TestNotFoundCache(t *testing.T) {
-	clock := clocktesting.NewFakeClock(controllertest.Begin)
-	c := newNotFoundCache(clock)
-	key := objectKey{identity.StatefulSets, types.NamespacedName{Namespace: "db", Name: "web"}}
-	is := func(what string, want bool) {
-		t.Helper()
-		if got := c.wasNotFound(t.Context(), key); got != want {
-			t.Errorf("%s: not found %t, want %t", what, got, want)
-		}
+	begin := controllertest.Begin
+	exists := &identity.Workload{}
+	for _, c := range []struct {
+		name string
+		// first is the answer to the first read; next is when the next read begins, and late is true if that is before
+		// the first answer.
+		first *identity.Workload
+		next  time.Duration
+		late  bool
+		// shared is true if the next read has the first answer.
+		shared bool
+	}{
+		{name: "it exists", first: exists},
+		{name: "it was not found a moment ago", next: notFoundLasts - time.Millisecond, shared: true},
+		{name: "it was not found too long ago", next: notFoundLasts},
+		{name: "the answer is awaited", next: notFoundLasts - time.Millisecond, late: true, shared: true},
+		{name: "the answer is late, and is not awaited", next: notFoundLasts, late: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := reads{began: make(chan struct{}, 2), answer: make(chan *identity.Workload)}
+			var cache notFoundCache
+			read := func(at time.Time) chan *identity.Workload {
+				done := make(chan *identity.Workload, 1)
+				go func() {
+					w, err := cache.workload(t.Context(), r, at, objectKey{identity.StatefulSets, "db", "web"})
+					if err != nil {
+						t.Error(err)
+					}
+					done <- w
+				}()
+				return done
+			}
+			first := read(begin)
+			<-r.began
+			if !c.late {
+				r.answer <- c.first
+				<-first
+			}
+			next := read(begin.Add(c.next))
+			if !c.shared {
+				<-r.began
+				r.answer <- c.first
+			}
+			if c.late {
+				r.answer <- c.first
+				<-first
+			}
+			if got := <-next; got != c.first {
+				t.Errorf("read %v, want %v", got, c.first)
+			}
+			if reads := len(r.began); reads > 0 {
+				t.Errorf("%d further reads", reads)
+			}
+		})
 	}
-	answer := func(l *lookup, absent bool) {
-		if !absent {
-			l.found = &identity.Workload{}
-		}
-		close(l.done)
-	}
-	is("before the first read", false)
-	answer(c.begin(key), false)
-	is("it exists", false)
-
-	l := c.begin(key)
-	waits := make(chan bool)
-	go func() { waits <- c.wasNotFound(context.Background(), key) }()
-	clock.Step(notFoundLasts - time.Millisecond)
-	answer(l, true)
-	if !<-waits {
-		t.Error("a read that waited for the answer did not get it")
-	}
-	is("a moment ago", true)
-	clock.Step(time.Millisecond)
-	is("too long ago", false)
-
-	l = c.begin(key)
-	clock.Step(notFoundLasts)
-	is("the answer is late, and is not waited for", false)
-	answer(l, true)
-	is("the answer was late", false)
 }

@@ -1,8 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dryrun keeps the controller from writing: it sends each write as a dry run, so that the API server validates it,
-// and logs what would have been written. Nothing is stored.
+// Package dryrun keeps the controller from writing: requests that would store something are refused, and each write
+// that is sent as a dry run, so that the API server validates it, is logged.
 //
-// It decides nothing and knows nothing about addresses.
+// It works on the HTTP requests of all clients of a configuration. The clients must send their writes as dry runs, for
+// example with client.Options.DryRun.
 package dryrun

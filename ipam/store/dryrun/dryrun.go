@@ -4,169 +4,108 @@
 package dryrun
 
 import (
-	"context"
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/go-logr/logr"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Client reads like the client that it wraps, and stores nothing.
-type Client struct {
-	// Client sends every write as a dry run.
-	client.Client
-	told *told
-}
-
-// told contains the writes that were logged, shared by all clients of one dry run.
-type told struct {
-	log logr.Logger
+// Run is one dry run.
+type Run struct {
+	// Log receives the writes.
+	Log logr.Logger
 
 	mu sync.Mutex
-	// writes contains the logged writes. Key: a hash of the write. Because nothing is stored, the same write is tried
+	// logged contains a hash of each write that was logged. Because nothing is stored, the same write is tried
 	// repeatedly.
-	writes map[[sha256.Size]byte]struct{}
+	logged sets.Set[[sha256.Size]byte]
 }
 
-// New returns a Client that wraps another client.
-func New(api client.Client, log logr.Logger) *Client {
-	return &Client{Client: client.NewDryRunClient(api), told: &told{log: log, writes: map[[sha256.Size]byte]struct{}{}}}
-}
-
-// Over returns another Client of the same dry run that wraps a different client.
-func (c *Client) Over(api client.Client) *Client {
-	return &Client{Client: client.NewDryRunClient(api), told: c.told}
-}
+// Wrap returns an HTTP round tripper that sends reads and dry runs, and refuses every other request.
+func (r *Run) Wrap(next http.RoundTripper) http.RoundTripper { return guard{r, next} }
 
 // Writes returns the number of different writes so far.
-func (c *Client) Writes() int {
-	c.told.mu.Lock()
-	defer c.told.mu.Unlock()
-	return len(c.told.writes)
+func (r *Run) Writes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.logged)
 }
 
-// lease reports whether an object is a Lease. A dry run needs none, and a Lease that was not created cannot be updated.
-func lease(obj client.Object) bool {
-	_, ok := obj.(*coordinationv1.Lease)
-	return ok
+type guard struct {
+	*Run
+	next http.RoundTripper
 }
 
-// tell logs a write that the API server accepted, once.
-func (c *Client) tell(verb string, obj client.Object, body []byte, err error) error {
-	if err != nil {
-		return err
+// RoundTrip implements http.RoundTripper.
+func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions {
+		return g.next.RoundTrip(r)
 	}
-	kind := ""
-	if gvk, err := c.GroupVersionKindFor(obj); err == nil {
-		kind = gvk.Kind
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, fmt.Errorf("--dry-run: read the body of %s %s: %w", r.Method, r.URL.Path, err)
+		}
+		r.Body.Close()
+		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	key := client.ObjectKeyFromObject(obj).String()
-	hash := sha256.Sum256([]byte(verb + "\x00" + kind + "\x00" + key + "\x00" + string(body)))
-	c.told.mu.Lock()
-	_, known := c.told.writes[hash]
-	c.told.writes[hash] = struct{}{}
-	count := len(c.told.writes)
-	c.told.mu.Unlock()
-	if !known {
-		c.told.log.Info("Would write", "verb", verb, "kind", kind, "object", key, "body", string(body), "writes", count)
+	dry := r.URL.Query().Get("dryRun") == "All"
+	if r.Method == http.MethodDelete && len(body) > 0 {
+		// The options in the body of a deletion take precedence.
+		dry = bytes.Contains(body, []byte("All"))
 	}
-	return nil
-}
-
-// body returns an object as JSON, without fields that the API server sets.
-func body(obj client.Object) []byte {
-	shown, ok := obj.DeepCopyObject().(client.Object)
-	if !ok {
-		return nil
+	if !dry {
+		return nil, fmt.Errorf("--dry-run: %s %s is not sent because it is not a dry run", r.Method, r.URL.Path)
 	}
-	shown.SetManagedFields(nil)
-	shown.SetResourceVersion("")
-	data, err := json.Marshal(shown)
-	if err != nil {
-		return []byte(err.Error())
+	response, err := g.next.RoundTrip(r)
+	if err == nil && response.StatusCode < http.StatusMultipleChoices {
+		g.log(r, body)
 	}
-	return data
+	return response, err
 }
 
-// Create implements client.Client.
-func (c *Client) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
-	if lease(obj) {
-		return nil
+// log logs a write that the API server accepted, once.
+func (r *Run) log(request *http.Request, body []byte) {
+	shown := ""
+	if strings.Contains(request.Header.Get("Content-Type"), "json") {
+		shown = withoutVersion(body)
 	}
-	asked := body(obj)
-	return c.tell("create", obj, asked, c.Client.Create(ctx, obj, opts...))
-}
-
-// Update implements client.Client.
-func (c *Client) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
-	if lease(obj) {
-		return nil
+	hash := sha256.Sum256([]byte(request.Method + "\x00" + request.URL.Path + "\x00" + shown))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.logged.Has(hash) {
+		return
 	}
-	asked := body(obj)
-	return c.tell("update", obj, asked, c.Client.Update(ctx, obj, opts...))
-}
-
-// Patch implements client.Client.
-func (c *Client) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	if lease(obj) {
-		return nil
+	if r.logged == nil {
+		r.logged = sets.New[[sha256.Size]byte]()
 	}
-	data, err := patch.Data(obj)
-	if err != nil {
-		return err
+	r.logged.Insert(hash)
+	r.Log.Info("Would write", "method", request.Method, "path", request.URL.Path, "body", shown, "writes", len(r.logged))
+}
+
+// withoutVersion returns the JSON of an object without metadata that the API server sets, and any other text as it is.
+func withoutVersion(body []byte) string {
+	var obj map[string]any
+	if json.Unmarshal(body, &obj) != nil {
+		return string(body)
 	}
-	return c.tell("patch", obj, data, c.Client.Patch(ctx, obj, patch, opts...))
-}
-
-// Delete implements client.Client.
-func (c *Client) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
-	return c.tell("delete", obj, []byte(obj.GetUID()), c.Client.Delete(ctx, obj, opts...))
-}
-
-// DeleteAllOf implements client.Client.
-func (c *Client) DeleteAllOf(ctx context.Context, obj client.Object, opts ...client.DeleteAllOfOption) error {
-	return c.tell("delete all of", obj, nil, c.Client.DeleteAllOf(ctx, obj, opts...))
-}
-
-// Status implements client.Client.
-func (c *Client) Status() client.SubResourceWriter { return c.SubResource("status") }
-
-// SubResource implements client.Client.
-func (c *Client) SubResource(name string) client.SubResourceClient {
-	return subResource{SubResourceClient: c.Client.SubResource(name), name: name, of: c}
-}
-
-// subResource logs the writes of one subresource.
-type subResource struct {
-	client.SubResourceClient
-	name string
-	of   *Client
-}
-
-// Create implements client.SubResourceClient.
-func (s subResource) Create(ctx context.Context, obj, sub client.Object, opts ...client.SubResourceCreateOption) error {
-	asked := body(sub)
-	return s.of.tell("create "+s.name+" of", obj, asked, s.SubResourceClient.Create(ctx, obj, sub, opts...))
-}
-
-// Update implements client.SubResourceClient.
-func (s subResource) Update(ctx context.Context, obj client.Object, opts ...client.SubResourceUpdateOption) error {
-	asked := body(obj)
-	return s.of.tell("update "+s.name+" of", obj, asked, s.SubResourceClient.Update(ctx, obj, opts...))
-}
-
-// Patch implements client.SubResourceClient.
-func (s subResource) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-	data, err := patch.Data(obj)
-	if err != nil {
-		return err
+	if metadata, ok := obj["metadata"].(map[string]any); ok {
+		delete(metadata, "managedFields")
+		delete(metadata, "resourceVersion")
 	}
-	return s.of.tell("patch "+s.name+" of", obj, data, s.SubResourceClient.Patch(ctx, obj, patch, opts...))
+	// A decoded object can be encoded again.
+	shown, _ := json.Marshal(obj)
+	return string(shown)
 }
 
 // Recorder logs events and sends none.

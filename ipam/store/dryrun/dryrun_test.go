@@ -5,101 +5,108 @@ package dryrun_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
-	"github.com/google/go-cmp/cmp"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/store/dryrun"
 )
 
-// TestClient checks that each kind of write is logged once and nothing is stored.
-func TestClient(t *testing.T) {
+// TestRun checks that each write of a client that was accepted is logged once, without the version of the object.
+func TestRun(t *testing.T) {
 	ctx := context.Background()
-	stands := func() *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", UID: "1"}}
-	}
-	api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(stands()).WithStatusSubresource(&corev1.Pod{}).Build()
-	var before corev1.Pod
-	if err := api.Get(ctx, client.ObjectKeyFromObject(stands()), &before); err != nil {
+	var logged []string
+	run := &dryrun.Run{Log: funcr.New(func(_, args string) { logged = append(logged, args) }, funcr.Options{})}
+	api := &server{t: t, status: http.StatusOK}
+	c, err := client.New(&rest.Config{Host: "https://api", Transport: run.Wrap(api)}, client.Options{
+		Scheme: clientgoscheme.Scheme, Mapper: mapper(), DryRun: ptr.To(true),
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	var told []string
-	c := dryrun.New(api, funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{}))
-	changed := func() *corev1.Pod {
-		pod := before.DeepCopy()
-		pod.Labels = map[string]string{"a": "b"}
-		pod.Status.Phase = corev1.PodRunning
-		return pod
+	version := 1
+	object := func() *unstructured.Unstructured {
+		version++
+		obj := &unstructured.Unstructured{}
+		obj.SetAPIVersion("fixedip.io/v1alpha1")
+		obj.SetKind("FixedIP")
+		obj.SetNamespace("db")
+		obj.SetName("mysql-0")
+		obj.SetUID("1")
+		obj.SetResourceVersion(strconv.Itoa(version))
+		return obj
 	}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"c"}}}`))
-	for name, write := range map[string]func() error{
-		"create": func() error {
-			return c.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-1"}})
-		},
-		"update": func() error { return c.Update(ctx, changed()) },
-		"patch":  func() error { return c.Patch(ctx, stands(), patch) },
-		"delete": func() error { return c.Delete(ctx, stands(), client.Preconditions{UID: &before.UID}) },
-		"status": func() error { return c.Status().Update(ctx, changed()) },
-		"patch of status": func() error {
-			return c.Status().Patch(ctx, stands(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`)))
-		},
+	unversioned := func() *unstructured.Unstructured {
+		obj := object()
+		obj.SetResourceVersion("")
+		return obj
+	}
+	uid := types.UID("1")
+	for name, write := range map[string]struct {
+		do   func() error
+		want string
+	}{
+		"create": {func() error { return c.Create(ctx, unversioned()) }, `"method"="POST" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips"`},
+		"update": {func() error { return c.Update(ctx, object()) }, `"method"="PUT" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0"`},
+		"patch": {func() error {
+			return c.Patch(ctx, object(), client.RawPatch(types.JSONPatchType, []byte(`[{"op":"test"}]`)))
+		}, `"method"="PATCH" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0" "body"="[{`},
+		"delete": {func() error { return c.Delete(ctx, object(), client.Preconditions{UID: &uid}) }, `"method"="DELETE" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0"`},
+		"status": {func() error { return c.Status().Update(ctx, object()) }, `"path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0/status"`},
 	} {
-		told = nil
-		count := c.Writes()
+		logged = nil
+		count := run.Writes()
 		for range 2 {
-			if err := write(); err != nil {
+			if err := write.do(); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if len(told) != 1 || !strings.Contains(told[0], `"msg"="Would write"`) || !strings.Contains(told[0], `"kind"="Pod" "object"="db/mysql-`) || c.Writes() != count+1 {
-			t.Errorf("%s: told %q, %d writes after %d", name, told, c.Writes(), count)
+		if len(logged) != 1 || !strings.Contains(logged[0], `"msg"="Would write"`) || !strings.Contains(logged[0], write.want) || strings.Contains(logged[0], "resourceVersion") || run.Writes() != count+1 {
+			t.Errorf("%s: logged %q, %d writes after %d", name, logged, run.Writes(), count)
 		}
 	}
 
-	told = nil
-	if err := c.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "ticket"}}); err != nil {
-		t.Error(err)
-	}
-	if err := c.Update(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "ticket"}}); err != nil {
-		t.Error(err)
-	}
-	if len(told) > 0 || c.Writes() != 6 {
-		t.Errorf("told %q, %d writes", told, c.Writes())
-	}
-
 	// A write that the API server refuses is not logged.
-	refused := dryrun.New(refusing{api}, funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{}))
-	if err := refused.Update(ctx, changed()); !apierrors.IsConflict(err) || len(told) > 0 || refused.Writes() > 0 {
-		t.Errorf("refused: %v; told %q, %d writes", err, told, refused.Writes())
-	}
-
-	var pods corev1.PodList
-	if err := api.List(ctx, &pods); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]corev1.Pod{before}, pods.Items); diff != "" {
-		t.Errorf("something was stored (-want +got): %s", diff)
+	logged, api.status = nil, http.StatusConflict
+	refused := object()
+	refused.SetName("mysql-1")
+	if err := c.Update(ctx, refused); err == nil || len(logged) > 0 || run.Writes() != 5 {
+		t.Errorf("refused: %v; logged %q, %d writes", err, logged, run.Writes())
 	}
 }
 
-type refusing struct{ client.Client }
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	m.Add(schema.GroupVersionKind{Group: "fixedip.io", Version: "v1alpha1", Kind: "FixedIP"}, meta.RESTScopeNamespace)
+	return m
+}
 
-func (refusing) Update(context.Context, client.Object, ...client.UpdateOption) error {
-	return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "mysql-0", errors.New("changed"))
+// server answers every request with the object that was sent, and fails the test if a request is not a dry run.
+type server struct {
+	t      *testing.T
+	status int
+}
+
+func (s *server) RoundTrip(r *http.Request) (*http.Response, error) {
+	sent, _ := io.ReadAll(r.Body)
+	if r.URL.Query().Get("dryRun") != "All" && !strings.Contains(string(sent), `"dryRun":["All"]`) {
+		s.t.Errorf("%s %s is no dry run", r.Method, r.URL)
+	}
+	answer := `{"apiVersion":"fixedip.io/v1alpha1","kind":"FixedIP","metadata":{"namespace":"db","name":"mysql-0","resourceVersion":"1"}}`
+	return &http.Response{StatusCode: s.status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(answer)), Request: r}, nil
 }
 
 type passed struct{ body string }
@@ -136,7 +143,7 @@ func TestGuard(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		response, err := dryrun.Guard(next).RoundTrip(r)
+		response, err := (&dryrun.Run{Log: logr.Discard()}).Wrap(next).RoundTrip(r)
 		if (err == nil) != c.passes || c.passes && next.body != c.body {
 			t.Errorf("%s: %v; the body that arrived is %q", name, err, next.body)
 		}

@@ -33,7 +33,7 @@ var mutations = []mutation{
 	{"make a new pool without the addresses of running pods", "ipam/core/subnetplan/firstpool.go",
 		"running = slices.Clone(running)", "running = nil"},
 	{"release a record without the live read", "ipam/controller/release/controller.go",
-		"s, ok, err := c.Gatherer.Identity(callCtx, reader, key)", "s, ok, err := c.Gatherer.Identity(callCtx, reader.cached, key)"},
+		"s, ok, err := c.Gatherer.Identity(callCtx, reader, key)", "s, ok, err := c.Gatherer.Identity(callCtx, c.FromCaches(), key)"},
 	{"release what a pod may have", "ipam/core/reclaim/decide.go",
 		"return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs)", "return v.isHeld && len(v.held.Addrs) == 0"},
 	{"let moved entries expire", "ipam/core/nodepool/state.go",
@@ -70,7 +70,7 @@ var mutations = []mutation{
 		"n.Blocker(a, entry.Owner, nil)", "n.Blocker(a, entry.Owner, func(Entry) bool { return true })"},
 	// Slots.
 	{"keep the slots of a workload that opted out", "ipam/controller/internal/gather/gather.go",
-		"owner.OptsOut = identity.OptsOut(found.Template)", ""},
+		"w.OptsOut = identity.OptsOut(found.Template)", ""},
 	{"keep the surplus slots of a workload that was scaled down", "ipam/core/reclaim/slot.go",
 		"surplus[i] = true", "surplus[i] = false"},
 	{"release the slots of a workload that retains them", "ipam/core/reclaim/decide.go",

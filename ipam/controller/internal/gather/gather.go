@@ -18,21 +18,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// Gatherer collects states.
+// Gatherer collects states. It has what the controllers share that decide from them.
 type Gatherer struct {
 	Ledger *ledger.Ledger
-	// Cached finds other pods and FixedIPs with an address, and Nodes.
-	Cached client.Reader
+	// Cached reads from the caches, and Live from the API server.
+	Cached    client.Reader
+	Live      client.Client
+	Workloads Workloads
 	// Kinds are the kinds of workloads whose pods may have fixed addresses.
 	Kinds  identity.Kinds
 	Events events.EventRecorder
-	Clock  clock.PassiveClock
+	Clock  clock.Clock
 	// Failover is the policy of FixedIPs that have none.
 	Failover v1alpha1.Failover
 	// Deadline is reclaim.State.Deadline.
@@ -52,7 +55,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.Namespac
 		Now:      g.Clock.Now(),
 		Deadline: g.Deadline,
 	}
-	if s.Record, err = from.FixedIP(ctx, key); err != nil {
+	if s.Record, err = index.Get[v1alpha1.FixedIP](ctx, from.Objects, key); err != nil {
 		return s, false, err
 	}
 	var gk schema.GroupKind
@@ -80,7 +83,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.Namespac
 	default:
 		return s, false, nil
 	}
-	if s.Pod, err = from.Pod(ctx, key); err != nil {
+	if s.Pod, err = index.Get[corev1.Pod](ctx, from.Objects, key); err != nil {
 		return s, false, err
 	}
 	if s.Record == nil && s.Workload.Name == "" {
@@ -92,7 +95,8 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.Namespac
 		gk, s.Workload.OwnerReference = identity.StatefulSets, workload
 		s.Guessed = !reclaim.NamesWorkload(entry, workload)
 	}
-	if err := g.surroundings(ctx, owner, &s); err != nil {
+	g.reports(owner, &s)
+	if s.Homes, err = g.homes(ctx, s.Record); err != nil {
 		return s, false, err
 	}
 	if s.Workload.Kind == identity.PodKind {
@@ -105,7 +109,6 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.Namespac
 	}
 	g.describe(&s.Workload, found)
 	s.Workload.Excludes = found.Excludes(key.Name)
-	s.Workload.OptsOut = identity.OptsOut(found.Template)
 	failover, err := identity.Failover(found.Annotations, found.Template)
 	if err != nil {
 		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its pods keep their failover policy", err)
@@ -126,7 +129,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key types.NamespacedN
 		return nil, nil
 	}
 	resource := identity.Resource(key.Namespace, kind.GroupKind(), name)
-	records, err := from.Slots(ctx, key.Namespace, resource)
+	records, err := from.slots(ctx, key.Namespace, resource)
 	if err != nil {
 		return nil, err
 	}
@@ -141,18 +144,18 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key types.NamespacedN
 	owner := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}}
 	if found != nil {
 		g.describe(&owner, found)
-		owner.OptsOut = identity.OptsOut(found.Template)
 	}
 	for i := range states {
 		s := &states[i]
 		s.Workload, s.Now, s.Deadline = owner, g.Clock.Now(), g.Deadline
 		if s.Holder != "" {
-			if s.Pod, err = from.Pod(ctx, types.NamespacedName{Namespace: key.Namespace, Name: s.Holder}); err != nil {
+			if s.Pod, err = index.Get[corev1.Pod](ctx, from.Objects, types.NamespacedName{Namespace: key.Namespace, Name: s.Holder}); err != nil {
 				return nil, err
 			}
 		}
 		s.Asked = found != nil && s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
-		if err := g.surroundings(ctx, pool.OwnerKey(key.Namespace, s.Holder), s); err != nil {
+		g.reports(pool.OwnerKey(key.Namespace, s.Holder), s)
+		if s.Homes, err = g.homes(ctx, s.Record); err != nil {
 			return nil, err
 		}
 	}
@@ -164,16 +167,10 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key types.NamespacedN
 	return states, nil
 }
 
-// surroundings adds what is known at the homes of the addresses, and what blocks their release.
-func (g *Gatherer) surroundings(ctx context.Context, owner string, s *reclaim.State) (err error) {
-	g.reports(owner, s)
-	s.Homes, err = g.homes(ctx, s.Record)
-	return err
-}
-
 // describe adds what every identity of a workload shares.
 func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.Exists, w.UID, w.APIVersion = true, found.UID, found.APIVersion
+	w.OptsOut = identity.OptsOut(found.Template)
 	policy, err := identity.Reclaim(found.Annotations, found.Template)
 	if err != nil {
 		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of its pods keep their reclaim policy", err)

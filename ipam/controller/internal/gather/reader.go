@@ -11,9 +11,7 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -21,78 +19,43 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// Reader reads the objects that a decision depends on. Objects that do not exist are nil.
-type Reader interface {
-	FixedIP(ctx context.Context, key types.NamespacedName) (*v1alpha1.FixedIP, error)
-	Pod(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error)
-	// Workload returns workloads.ErrUnknown if it is not known whether the workload exists.
-	Workload(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
-	// Slots returns the FixedIPs of the slots of a workload, named as in pool entries.
-	Slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error)
+// Reader reads the objects that a decision depends on.
+type Reader struct {
+	// Objects reads FixedIPs and pods.
+	Objects client.Reader
+	// Workload returns a workload, or nil if there is none. It returns workloads.ErrUnknown if that is not known.
+	Workload func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
+	// cached is true if Objects has the indexes of package index.
+	cached bool
 }
 
-// Workloads knows workloads: from their watches, and at the API server.
+// Workloads reads workloads: from their watches, and from the API server.
 type Workloads interface {
 	Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
 	Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
 }
 
-// Cached reads from the caches.
-type Cached struct {
-	API       client.Reader
-	Workloads Workloads
+// FromCaches returns a Reader of the caches.
+func (g *Gatherer) FromCaches() Reader {
+	get := func(_ context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+		return g.Workloads.Get(gk, namespace, name)
+	}
+	return Reader{Objects: g.Cached, Workload: get, cached: true}
 }
 
-// FixedIP returns a FixedIP.
-func (r Cached) FixedIP(ctx context.Context, key types.NamespacedName) (*v1alpha1.FixedIP, error) {
-	return index.Get[v1alpha1.FixedIP](ctx, r.API, key)
+// FromAPIServer returns a Reader of the API server.
+func (g *Gatherer) FromAPIServer() Reader {
+	return Reader{Objects: g.Live, Workload: g.Workloads.Live}
 }
 
-// Pod returns a pod.
-func (r Cached) Pod(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
-	return index.Get[corev1.Pod](ctx, r.API, key)
-}
-
-// Workload returns a workload.
-func (r Cached) Workload(_ context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-	return r.Workloads.Get(gk, namespace, name)
-}
-
-// Slots returns the FixedIPs of the slots of a workload.
-func (r Cached) Slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error) {
-	return slots(ctx, r.API, namespace, resource, index.OfWorkload(resource))
-}
-
-// Live reads from the API server.
-type Live struct {
-	API       client.Reader
-	Workloads Workloads
-}
-
-// FixedIP returns a FixedIP.
-func (r Live) FixedIP(ctx context.Context, key types.NamespacedName) (*v1alpha1.FixedIP, error) {
-	return index.Get[v1alpha1.FixedIP](ctx, r.API, key)
-}
-
-// Pod returns a pod.
-func (r Live) Pod(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
-	return index.Get[corev1.Pod](ctx, r.API, key)
-}
-
-// Workload returns a workload.
-func (r Live) Workload(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-	return r.Workloads.Live(ctx, gk, namespace, name)
-}
-
-// Slots returns the FixedIPs of the slots of a workload.
-func (r Live) Slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error) {
-	return slots(ctx, r.API, namespace, resource)
-}
-
-// slots picks the FixedIPs of a workload's slots out of a list.
-func slots(ctx context.Context, api client.Reader, namespace, resource string, opts ...client.ListOption) ([]v1alpha1.FixedIP, error) {
+// slots returns the FixedIPs of the slots of a workload, named as in pool entries within its namespace.
+func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error) {
+	opts := []client.ListOption{client.InNamespace(namespace)}
+	if r.cached {
+		opts = append(opts, index.OfWorkload(resource))
+	}
 	var list v1alpha1.FixedIPList
-	if err := api.List(ctx, &list, append(opts, client.InNamespace(namespace))...); err != nil {
+	if err := r.Objects.List(ctx, &list, opts...); err != nil {
 		return nil, fmt.Errorf("list the FixedIPs of %s: %w", resource, err)
 	}
 	var found []v1alpha1.FixedIP

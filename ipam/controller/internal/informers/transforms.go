@@ -94,14 +94,7 @@ func endpointTransform(obj any) (any, error) {
 
 // trimMeta keeps the identity of an object. Annotations and labels are up to the transform of its kind.
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
-		Namespace:         m.Namespace,
-		Name:              m.Name,
-		UID:               m.UID,
-		ResourceVersion:   m.ResourceVersion,
-		Generation:        m.Generation,
-		CreationTimestamp: m.CreationTimestamp,
-		DeletionTimestamp: m.DeletionTimestamp,
-		OwnerReferences:   m.OwnerReferences,
-	}
+	m.ManagedFields, m.Labels, m.Annotations, m.Finalizers = nil, nil, nil, nil
+	m.GenerateName, m.DeletionGracePeriodSeconds = "", nil
+	return m
 }

@@ -36,11 +36,3 @@ func WhenKnown(ctx context.Context, err error) (reconcile.Result, error) {
 	}
 	return reconcile.Result{}, err
 }
-
-// BeforeResync returns a look after some time, unless a resync with the given period comes before.
-func BeforeResync(after, period time.Duration) reconcile.Result {
-	if after > period {
-		return reconcile.Result{}
-	}
-	return reconcile.Result{RequeueAfter: max(time.Second, after)}
-}

@@ -16,6 +16,17 @@ import (
 // Queue is the queue of a controller.
 type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
+// AddWithPriority adds requests to a queue. Requests of events have priority 0. A queue without priorities ignores them.
+func AddWithPriority(queue Queue, priority int, requests ...reconcile.Request) {
+	if q, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)
+		return
+	}
+	for _, r := range requests {
+		queue.Add(r)
+	}
+}
+
 // Workers returns the options of a controller that reconciles up to n requests at once.
 func Workers(n int) controller.Options {
 	return controller.Options{MaxConcurrentReconciles: n, NewQueue: newQueue}

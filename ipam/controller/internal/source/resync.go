@@ -11,10 +11,7 @@ import (
 
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
@@ -61,7 +58,10 @@ func (r Resync) run(ctx context.Context, queue Queue) {
 			for queue.Len() >= resyncBatch && ctx.Err() == nil {
 				r.wait(ctx, resyncPause)
 			}
-			addLowPriority(queue, batch)
+			for _, owner := range batch {
+				// Behind everything that events have queued.
+				AddWithPriority(queue, handler.LowPriority, Request(owner)...)
+			}
 			if !first {
 				r.wait(ctx, end.Sub(r.Clock.Now())/time.Duration(len(batches)-i))
 			}
@@ -79,20 +79,5 @@ func (r Resync) wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-timer.C():
 	case <-ctx.Done():
-	}
-}
-
-// addLowPriority queues identities behind everything that events have queued.
-func addLowPriority(queue Queue, identities []string) {
-	var requests []reconcile.Request
-	for _, i := range identities {
-		requests = append(requests, Request(i)...)
-	}
-	if q, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-		q.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(handler.LowPriority)}, requests...)
-		return
-	}
-	for _, r := range requests {
-		queue.Add(r)
 	}
 }

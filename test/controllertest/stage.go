@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/scheme"
@@ -81,8 +80,11 @@ func Pod(i int) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("pod-%d", i))}, Spec: corev1.PodSpec{NodeName: "n"}}
 }
 
+// Indexes calls add for each index of the caches.
+type Indexes func(add func(of client.Object, name string, fn client.IndexerFunc) error) error
+
 // New returns a Stage with the given objects at the API server and in the caches.
-func New(t *testing.T, api, cached []client.Object) *Stage {
+func New(t *testing.T, indexes Indexes, api, cached []client.Object) *Stage {
 	t.Helper()
 	kinds, err := scheme.New()
 	if err != nil {
@@ -98,7 +100,7 @@ func New(t *testing.T, api, cached []client.Object) *Stage {
 	build := func(objects []client.Object) *fake.ClientBuilder {
 		b := fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).WithStatusSubresource(&v1alpha1.FixedIP{}).
 			WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} })
-		_ = index.Each(func(of client.Object, name string, fn client.IndexerFunc) error {
+		_ = indexes(func(of client.Object, name string, fn client.IndexerFunc) error {
 			b = b.WithIndex(of, name, fn)
 			return nil
 		})
