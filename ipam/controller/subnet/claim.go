@@ -114,7 +114,7 @@ func (c *Controller) carve(ctx context.Context, families []address.Family, h sub
 	if err != nil {
 		return nil, nil, err
 	}
-	missing := subnetplan.Missing(c.Rules.Pools, address.Union(taken), reservation.OfAll(records), func(string) bool { return true })
+	missing := subnetplan.Missing(c.Rules.Pools, address.Union(taken), reservation.Of(records...), func(string) bool { return true })
 	taken = append(taken, subnetplan.CIDRs(missing)...)
 	for _, f := range families {
 		cidr, ok := c.choose(f, taken)

@@ -55,7 +55,7 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 	if errors.Is(err, ErrUnseen) || id.Slot {
 		return Identity{}, false, nil
 	}
-	if _, said, _ := enabled(pod); !wanted && !said && err == nil && metav1.GetControllerOfNoCopy(pod) == nil && !pod.Spec.HostNetwork {
+	if _, said := pod.Annotations[AnnotationEnabled]; !wanted && !said && err == nil && metav1.GetControllerOfNoCopy(pod) == nil && !pod.Spec.HostNetwork {
 		// A bare pod that the selector matches.
 		return itself(pod), true, nil
 	}

@@ -98,7 +98,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	if pod.Spec.HostNetwork || owner != nil && !kinds.mayOwn(owner) {
 		return Identity{}, false, nil
 	}
-	enabled, said, err := enabled(pod)
+	enabled, said, err := boolean(pod, AnnotationEnabled)
 	if err != nil || said && !enabled {
 		return Identity{}, false, err
 	}
@@ -135,16 +135,16 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	}, true, nil
 }
 
-// enabled returns the value of AnnotationEnabled; said is false if the pod does not have it.
-func enabled(pod *corev1.Pod) (enabled, said bool, err error) {
-	v, said := pod.Annotations[AnnotationEnabled]
+// boolean returns the value of an annotation that is true or false; said is false if the pod does not have it.
+func boolean(pod *corev1.Pod, annotation string) (value, said bool, err error) {
+	v, said := pod.Annotations[annotation]
 	if !said {
 		return false, false, nil
 	}
-	if enabled, err = strconv.ParseBool(v); err != nil {
-		return false, true, fmt.Errorf("annotation %s of pod %s/%s is %q; write \"true\" or \"false\"", AnnotationEnabled, pod.Namespace, pod.Name, v)
+	if value, err = strconv.ParseBool(v); err != nil {
+		return false, true, fmt.Errorf("annotation %s of pod %s/%s is %q; write \"true\" or \"false\"", annotation, pod.Namespace, pod.Name, v)
 	}
-	return enabled, true, nil
+	return value, true, nil
 }
 
 // itself returns the identity of a bare pod.

@@ -5,10 +5,8 @@ package identity
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -23,15 +21,8 @@ const (
 
 // WantsMAC reports whether the pod asks for a stable MAC address and has none yet.
 func WantsMAC(pod *corev1.Pod) (bool, error) {
-	v, ok := pod.Annotations[AnnotationStickyMAC]
-	if !ok {
-		return false, nil
-	}
-	wanted, err := strconv.ParseBool(v)
-	if err != nil {
-		return false, fmt.Errorf("annotation %s of pod %s/%s is %q; write \"true\" or \"false\"", AnnotationStickyMAC, pod.Namespace, pod.Name, v)
-	}
-	return wanted && pod.Annotations[AnnotationCiliumMAC] == "", nil
+	wanted, _, err := boolean(pod, AnnotationStickyMAC)
+	return wanted && pod.Annotations[AnnotationCiliumMAC] == "", err
 }
 
 // MAC returns the MAC address of the identity. It is derived from the identity's name or, for a slot, from its first

@@ -9,6 +9,7 @@ package nodeutil
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,12 +39,11 @@ func ReadySince(node *corev1.Node) (since time.Time, ok bool) {
 }
 
 func readyCondition(node *corev1.Node) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == corev1.NodeReady {
-			return &node.Status.Conditions[i]
-		}
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &node.Status.Conditions[i]
 }
 
 // PodCIDRs returns the subnets that Kubernetes gave the node.

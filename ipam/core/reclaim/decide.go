@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -163,11 +164,11 @@ var active = []rule{
 		return Action{}, false
 	}},
 	{"report", func(v *view) (Action, bool) {
-		want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved}
+		var user *corev1.Pod
 		if v.node != "" && (!v.Slot || v.node == v.spec.NodeName) {
-			want = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseInUse, PodUID: v.Pod.UID}
+			user = v.Pod
 		}
-		return v.watchBlockers(v.afterGap(v.report(want))), true
+		return v.watchBlockers(v.afterGap(v.report(user, nil))), true
 	}},
 }
 
@@ -179,7 +180,7 @@ var deleting = []rule{
 			spec.PodName = v.Holder
 			return Action{Type: UpdateRecord, Spec: spec}
 		}
-		return v.report(v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: v.Pod.UID})
+		return v.report(v.Pod, nil)
 	})},
 	// What the pod has on its node is released when the pod is gone, or at once if it runs without.
 	{"release", func(v *view) (Action, bool) { return v.release(v.keptNode()) }},
@@ -195,7 +196,7 @@ var deleting = []rule{
 	{"move pending", when(func(v *view) bool { return len(v.Arriving) > 0 && !v.overdue() }, (*view).untilOverdue)},
 	{"done", when(func(v *view) bool { return v.node == "" || v.replaced() }, finish)},
 	{"in use", when((*view).mayHave, func(v *view) Action {
-		return v.report(v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, PodUID: v.Pod.UID})
+		return v.report(v.Pod, nil)
 	})},
 	{"maybe in use", when(func(v *view) bool { return !RunsWithout(v.Pod, recorded(v.Record)) && !v.overdue() }, (*view).untilOverdue)},
 	{"overdue", when(func(*view) bool { return true }, finish)},
@@ -285,12 +286,12 @@ func (v *view) expire() Action {
 		at = &metav1.Time{Time: v.Now.Add(ttl).Truncate(time.Second)}
 	}
 	if ttl > 0 && v.Now.Before(at.Time) {
-		a := v.report(v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: at})
+		a := v.report(nil, at)
 		a.At = at.Time
 		return a
 	}
 	if why := v.blockerExcept(""); why != "" {
-		a := v.report(v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: v.Record.Status.ExpiresAt})
+		a := v.report(nil, v.Record.Status.ExpiresAt)
 		a.At, a.Why = v.Now.Add(lookAgain), why
 		return a
 	}
@@ -315,11 +316,7 @@ func Overdue(s State) bool {
 
 // untilOverdue waits for the pod of a FixedIP that is being deleted, or for a blocker, until the deadline.
 func (v *view) untilOverdue() Action {
-	want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing}
-	if v.Pod != nil {
-		want.PodUID = v.Pod.UID
-	}
-	a := v.report(want)
+	a := v.report(v.Pod, nil)
 	if v.Deadline > 0 {
 		a.At = v.Record.DeletionTimestamp.Add(v.Deadline)
 	}

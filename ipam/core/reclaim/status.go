@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,10 +23,16 @@ import (
 // its FixedIP is written once instead of twice.
 const Gap = 5 * time.Second
 
-// report writes the status with the phase, the pod and the expiry of want, unless it is up to date.
-func (v *view) report(want v1alpha1.FixedIPStatus) Action {
+// report writes the status, unless it is up to date. pod is the pod that uses the addresses; nil: none.
+func (v *view) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	have := v.Record.Status
-	want.Conditions, want.MismatchPodUID = v.conditions(), have.MismatchPodUID
+	want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: expiresAt, Conditions: v.conditions(), MismatchPodUID: have.MismatchPodUID}
+	if pod != nil {
+		want.Phase, want.PodUID = v1alpha1.PhaseInUse, pod.UID
+	}
+	if v.Record.DeletionTimestamp != nil {
+		want.Phase = v1alpha1.PhaseReleasing
+	}
 	if v.Slot && v.Pod == nil && have.VacatedBy == v.Record.Spec.PodName {
 		want.VacatedBy = have.VacatedBy
 	}

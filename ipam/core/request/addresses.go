@@ -4,10 +4,8 @@
 package request
 
 import (
-	"encoding/binary"
 	"fmt"
-	"iter"
-	"math/bits"
+	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,7 +19,7 @@ import (
 // overlap. A range may be as large as IPv6 allows, so no function iterates over a whole range. The zero value requests
 // nothing.
 type Addresses struct {
-	v4, v6 []netipx.IPRange
+	ranges map[address.Family][]netipx.IPRange
 }
 
 // Exactly returns a request for the given addresses, which have to be distinct.
@@ -34,12 +32,7 @@ func Exactly(addrs ...netip.Addr) Addresses {
 }
 
 // Ranges returns the ranges of a family in the order in which they were listed.
-func (a Addresses) Ranges(f address.Family) []netipx.IPRange {
-	if f == address.IPv4 {
-		return a.v4
-	}
-	return a.v6
-}
+func (a Addresses) Ranges(f address.Family) []netipx.IPRange { return a.ranges[f] }
 
 // Families returns the families with requested addresses.
 func (a Addresses) Families() []address.Family {
@@ -60,36 +53,17 @@ func (a Addresses) Contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(a.Ranges(address.Of(addr)), func(r netipx.IPRange) bool { return r.Contains(addr) })
 }
 
-// All iterates over the addresses of a family in the order in which they were listed. Stop early, because IPv6 ranges
-// are huge.
-func (a Addresses) All(f address.Family) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		for _, r := range a.Ranges(f) {
-			for at := r.From(); ; at = at.Next() {
-				if !yield(at) {
-					return
-				}
-				if at == r.To() {
-					break
-				}
-			}
-		}
-	}
-}
-
-// Nth returns the address that All yields after n others.
+// Nth returns the address that follows n others in the order in which they were listed.
 func (a Addresses) Nth(f address.Family, n uint64) (netip.Addr, bool) {
+	rest := new(big.Int).SetUint64(n)
 	for _, r := range a.Ranges(f) {
-		fromHigh, fromLow := split(r.From())
-		toHigh, toLow := split(r.To())
-		spanLow, borrow := bits.Sub64(toLow, fromLow, 0)
-		spanHigh, _ := bits.Sub64(toHigh, fromHigh, borrow)
-		if spanHigh == 0 && n > spanLow {
-			n -= spanLow + 1
-			continue
+		from, to := new(big.Int).SetBytes(r.From().AsSlice()), new(big.Int).SetBytes(r.To().AsSlice())
+		at := new(big.Int).Add(from, rest)
+		if at.Cmp(to) <= 0 {
+			return netip.AddrFromSlice(at.FillBytes(make([]byte, f.Bits()/8)))
 		}
-		low, carry := bits.Add64(fromLow, n, 0)
-		return join(fromHigh+carry, low, r.From().Is4()), true
+		// The next range begins after the last address of this one.
+		rest = at.Sub(at, to.Add(to, big.NewInt(1)))
 	}
 	return netip.Addr{}, false
 }
@@ -119,7 +93,7 @@ const shown = 4
 
 // String returns the addresses as text for messages, such as "10.240.1.10-10.240.1.19, fd00:240::1:a".
 func (a Addresses) String() string {
-	all := slices.Concat(a.v4, a.v6)
+	all := slices.Concat(a.ranges[address.IPv4], a.ranges[address.IPv6])
 	var parts []string
 	for _, r := range all[:min(shown, len(all))] {
 		if r.From() == r.To() {
@@ -136,26 +110,9 @@ func (a Addresses) String() string {
 }
 
 func (a *Addresses) add(r netipx.IPRange) {
-	if r.From().Is4() {
-		a.v4 = append(a.v4, r)
-	} else {
-		a.v6 = append(a.v6, r)
+	if a.ranges == nil {
+		a.ranges = map[address.Family][]netipx.IPRange{}
 	}
-}
-
-// split returns an address as a number of 128 bits. IPv4 is mapped into IPv6, which keeps differences.
-func split(a netip.Addr) (high, low uint64) {
-	b := a.As16()
-	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
-}
-
-func join(high, low uint64, v4 bool) netip.Addr {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], high)
-	binary.BigEndian.PutUint64(b[8:], low)
-	a := netip.AddrFrom16(b)
-	if v4 {
-		return a.Unmap()
-	}
-	return a
+	f := address.Of(r.From())
+	a.ranges[f] = append(a.ranges[f], r)
 }

@@ -36,11 +36,11 @@ func EntryOf(r *v1alpha1.FixedIP) pool.Entry {
 	return pool.OwnedEntry(r.Namespace, r.Spec.PodName, identity.OwnerOf(r).Label(), r.Spec.Owner.Name)
 }
 
-// Of returns the addresses that a FixedIP reserves. Text that is not an address reserves nothing.
-func Of(r *v1alpha1.FixedIP) []Address {
+// Of returns the addresses that FixedIPs reserve. Text that is not an address reserves nothing.
+func Of(records ...*v1alpha1.FixedIP) []Address {
 	var reserved []Address
-	for _, ip := range r.Spec.IPs {
-		if a, err := address.Parse(ip); err == nil {
+	for _, r := range records {
+		for _, a := range address.ParseAll(r.Spec.IPs) {
 			reserved = append(reserved, Address{
 				Addr:     a,
 				Node:     r.Spec.NodeName,
@@ -49,15 +49,6 @@ func Of(r *v1alpha1.FixedIP) []Address {
 				Failover: r.Spec.Failover,
 			})
 		}
-	}
-	return reserved
-}
-
-// OfAll returns the addresses that several FixedIPs reserve.
-func OfAll(records []*v1alpha1.FixedIP) []Address {
-	var reserved []Address
-	for _, r := range records {
-		reserved = append(reserved, Of(r)...)
 	}
 	return reserved
 }
