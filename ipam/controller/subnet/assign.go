@@ -184,7 +184,7 @@ func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subn
 	if err != nil {
 		return nil, err
 	}
-	kept := subnetplan.ReservedIn(lost, reservation.Of(records)...)
+	kept := subnetplan.ReservedIn(lost, reservation.Of(records...))
 	return subnetplan.Orphans(list, kept, func(node string) bool { return gone[node] }), nil
 }
 

@@ -90,7 +90,7 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 		}
 		var records []*v1alpha1.FixedIP
 		records, err = fixedips.Read(ctx, c.Cached, known)
-		kept = subnetplan.ReservedIn(in, reservation.Of(records)...)
+		kept = subnetplan.ReservedIn(in, reservation.Of(records...))
 	}
 	if err != nil {
 		return nil, nil, nil, nil, err
