@@ -11,7 +11,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -38,7 +37,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/dryrun"
 	"fixedip.io/fixedip/ipam/store/fixedips"
@@ -115,20 +113,13 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if cfg.Verify.Endpoints {
 		conform.Endpoints = ciliumendpoint.New(ciliumendpoint.Options{
 			Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
-			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
-			Fixed: p.isFixed, MissingFeed: &to.verified,
+			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience}, MissingFeed: &to.verified,
 		})
 		if err := conform.Endpoints.Setup(ctx, mgr); err != nil {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
 	}
 	return conform.Setup(ctx, mgr, &to.verified, &to.adopted, p.workloads)
-}
-
-// isFixed reports whether anything is reserved for a pod.
-func (p *parts) isFixed(ctx context.Context, pod types.NamespacedName) bool {
-	var record v1alpha1.FixedIP
-	return p.cached.Get(ctx, pod, &record, client.UnsafeDisableDeepCopy) == nil || len(p.ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name))) > 0
 }
 
 func (p *parts) newFixedIPControllers(to *feeds) (*fixedip.Controller, *release.Controller) {

@@ -23,6 +23,7 @@ import (
 func (c *checks) atRest() {
 	w := c.w
 	c.takenBack()
+	c.endpointsAtRest()
 	records := map[string]*v1alpha1.FixedIP{}
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		records[r.Namespace+"/"+r.Spec.PodName] = r

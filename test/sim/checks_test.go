@@ -89,6 +89,8 @@ func (c *checks) check(k *kind, e event, by string) {
 		c.noteWorkload(e)
 	case replicaSets:
 		c.noteReplicaSet(e)
+	case ciliumEndpoints:
+		c.checkEndpoint(e, by)
 	case pods:
 		c.checkBind(e, by)
 	}

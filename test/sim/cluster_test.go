@@ -53,6 +53,7 @@ func (w *world) clusterDeeds(now time.Time) []deed {
 		}
 	}
 	d = append(d, w.replicaSetDeeds()...)
+	d = append(d, w.endpointCollectors(now)...)
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		owner := metav1.GetControllerOfNoCopy(pod)
 		if owner != nil {

@@ -54,7 +54,7 @@ func (s setup) clusterPools() []address.ClusterPool {
 
 func controllerConfig(s setup) ipamconfig.Config {
 	verify := conformance.DefaultConfig()
-	verify.Endpoints = false
+	verify.Endpoints, verify.EndpointTermination = s.endpoints.on, endpointTermination
 	return ipamconfig.Config{
 		ClusterPools:       s.clusterPools(),
 		SubnetSource:       ipamconfig.ClusterPool,
@@ -196,6 +196,7 @@ func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string,
 	if _, ok := regarding.(*corev1.Pod); ok && reason == conflict.ReasonWrongPodAddress {
 		r.p.w.strange(name)
 	}
+	r.p.w.noteEndpointAdvice(regarding, reason, fmt.Sprintf(note, args...))
 	r.p.w.overhear("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
 }
 

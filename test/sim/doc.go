@@ -26,11 +26,13 @@
 //
 // How far an agent that is heard of may be behind is bounded where the product counts on it: see lag_test.go.
 //
-// Each run draws a setup (setup_test.go): a ReplicaSet whose pods take over slots, strict nodes, and the adoption of pods
-// by a selector. Watches deliver writes inside a scheduling cycle too (cycle_test.go).
+// Each run draws a setup (setup_test.go): a ReplicaSet whose pods take over slots, strict nodes, dual stack, and the
+// adoption of pods by a selector. Watches deliver writes inside a scheduling cycle too (cycle_test.go).
 //
-// Not modelled: IPv6, CiliumEndpoints and the controller that looks after them, the ReplicaSets of a Deployment, pods
-// with a stable name that another scheduler places, volumes.
+// In one run of three agents make CiliumEndpoints, take over those of former pods, refuse others and leave some behind, as
+// Cilium does before or from v1.19 on, and the keeper of CiliumEndpoints runs (endpoints_test.go, endpoint_checks_test.go).
+//
+// Not modelled: the ReplicaSets of a Deployment, pods with a stable name that another scheduler places, volumes.
 //
 // At the end of a run nothing goes wrong any more, and the world has to come to rest: every pod runs with the addresses
 // reserved for it, nothing is left of deleted objects, and the product writes nothing.

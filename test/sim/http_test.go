@@ -21,6 +21,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,6 +38,8 @@ type call struct {
 	body        []byte
 	form        types.PatchType
 	onNode      string
+	// labels is the label selector of a list; empty: none.
+	labels string
 	// answered is closed when the answer is there, and done says the same.
 	answered chan struct{}
 	done     bool
@@ -47,7 +50,12 @@ type call struct {
 	begun time.Time
 	// left: nobody waits for the answer any more. The request may be carried out all the same.
 	left bool
+	// held: a plot keeps it waiting.
+	held bool
 }
+
+// waits reports whether the world can't let a call through now.
+func (c *call) waits() bool { return c.held || c.from.cut }
 
 func (c *call) write() bool { return c.verb != http.MethodGet }
 
@@ -168,6 +176,7 @@ func parse(r *http.Request) (*call, error) {
 	if len(parts) > 2 {
 		c.subresource = parts[2]
 	}
+	c.labels = r.URL.Query().Get("labelSelector")
 	if f := r.URL.Query().Get("fieldSelector"); f != "" {
 		node, ok := strings.CutPrefix(f, "spec.nodeName=")
 		if !ok || c.kind != pods {
@@ -288,6 +297,9 @@ func (s *server) serveList(c *call) ([]byte, error) {
 	first := true
 	for _, o := range s.list(c.kind) {
 		if pod, ok := o.obj.(*corev1.Pod); ok && c.onNode != "" && pod.Spec.NodeName != c.onNode {
+			continue
+		}
+		if selector, err := labels.Parse(c.labels); err != nil || !selector.Matches(labels.Set(o.obj.GetLabels())) {
 			continue
 		}
 		if !first {

@@ -70,6 +70,8 @@ type machine struct {
 	remade bool
 	// own are the addresses of the node itself, as they are on its disk. Key: router or health, and whether it is of IPv6.
 	own map[ownKey]string
+	// cep is what the agent knows of CiliumEndpoints.
+	cep endpointAgent
 }
 
 type ownKey struct {
@@ -202,6 +204,7 @@ func (m *machine) agentStarted() bool {
 		}
 	}
 	m.ready, m.dirty, m.wroteAt = true, true, time.Time{}
+	m.restoreEndpoints()
 	return true
 }
 
@@ -234,7 +237,10 @@ func (m *machine) release(ips []string) {
 	}
 }
 
-func (m *machine) agentDown() { m.ipam, m.ready, m.dirty = nil, false, false }
+func (m *machine) agentDown() {
+	m.stopEndpoints()
+	m.ipam, m.ready, m.dirty = nil, false, false
+}
 
 // deed is something that somebody can do now.
 type deed struct {
@@ -300,6 +306,7 @@ func (m *machine) deeds(now time.Time) []deed {
 			}
 		}
 	}
+	d = append(d, m.endpointDeeds(now)...)
 	for _, key := range slices.Sorted(maps.Keys(m.pods)) {
 		pod := m.pods[key]
 		switch box := m.boxes[pod.UID]; {
@@ -396,6 +403,7 @@ func (m *machine) start(pod *corev1.Pod) {
 	m.w.tell("  pod %s (%s) gets %s on %s", owner, pod.UID, strings.Join(ips, " and "), m.name)
 	m.boxes[pod.UID] = &sandbox{uid: pod.UID, key: owner, ips: ips, held: true}
 	m.dirty = true
+	m.addEndpoint(m.boxes[pod.UID])
 	for _, ip := range ips {
 		m.w.started(m, pod, ip)
 	}
@@ -404,6 +412,7 @@ func (m *machine) start(pod *corev1.Pod) {
 // stop takes the containers down, and is the CNI DEL.
 func (m *machine) stop(b *sandbox) {
 	delete(m.boxes, b.uid)
+	m.endEndpoint(b.uid)
 	m.w.letGo(m, b)
 	if b.held && m.ipam != nil {
 		m.release(b.ips)
@@ -418,7 +427,7 @@ func (m *machine) told(pod *corev1.Pod, b *sandbox) {
 		return
 	}
 	change(m.w.server, pods, keyOf(pod), "kubelet", func(p *corev1.Pod) {
-		p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = corev1.PodRunning, b.ips[0], nil
+		p.Status.HostIP, p.Status.Phase, p.Status.PodIP, p.Status.PodIPs = m.hostIP(), corev1.PodRunning, b.ips[0], nil
 		for _, ip := range b.ips {
 			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: ip})
 		}
@@ -439,7 +448,7 @@ func (m *machine) powerOff() {
 	for _, b := range m.boxes {
 		m.w.letGo(m, b)
 	}
-	m.off, m.boxes = true, map[types.UID]*sandbox{}
+	m.off, m.boxes, m.cep = true, map[types.UID]*sandbox{}, endpointAgent{}
 	m.agentDown()
 }
 

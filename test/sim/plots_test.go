@@ -175,6 +175,7 @@ func (w *world) plots() []deed {
 		}
 	}
 	d = append(d, w.slotPlots()...)
+	d = append(d, w.endpointPlots()...)
 	return append(d, w.plays()...)
 }
 

@@ -35,6 +35,7 @@ const (
 func (w *world) rest() error {
 	w.tell("** nothing goes wrong from here on")
 	w.resting = true
+	w.endFormerLeaders()
 	for _, p := range w.live() {
 		p.cut = false
 		for _, i := range p.informers {
@@ -84,7 +85,7 @@ func (w *world) rest() error {
 			w.newMachine()
 			continue
 		}
-		if w.obey() {
+		if w.obey() || w.obeyEndpoints() {
 			continue
 		}
 		time.Sleep(w.pause())
@@ -158,7 +159,7 @@ func (w *world) homeless() bool {
 // allAtOnce does the first of all that can go on.
 func (w *world) allAtOnce() bool {
 	for _, c := range w.line.waiting() {
-		if c.from.cut {
+		if c.waits() {
 			continue
 		}
 		if c.left {

@@ -47,7 +47,7 @@ var (
 	fixedIPs     = &kind{gvk: v1alpha1.GroupVersion.WithKind("FixedIP"), resource: v1alpha1.GroupVersion.WithResource("fixedips"), make: func() client.Object { return &v1alpha1.FixedIP{} }, generations: true, status: true}
 	nodeSubnets  = &kind{gvk: v1alpha1.GroupVersion.WithKind("NodeSubnet"), resource: v1alpha1.GroupVersion.WithResource("nodesubnets"), make: func() client.Object { return &v1alpha1.NodeSubnet{} }, generations: true, status: true}
 
-	kinds = []*kind{pods, nodes, statefulSets, replicaSets, ciliumNodes, fixedIPs, nodeSubnets}
+	kinds = []*kind{pods, nodes, statefulSets, replicaSets, ciliumNodes, fixedIPs, nodeSubnets, ciliumEndpoints, configMaps}
 )
 
 func (k *kind) String() string { return k.gvk.Kind }
@@ -368,6 +368,9 @@ func (s *server) patch(k *kind, key string, form types.PatchType, data []byte, s
 	}
 	if next.GetUID() != current.obj.GetUID() {
 		return nil, apierrors.NewConflict(k.group(), key, fmt.Errorf("uid mismatch: the provided object specified uid %s, and no existing object was found", next.GetUID()))
+	}
+	if v := next.GetResourceVersion(); v != "" && v != current.obj.GetResourceVersion() {
+		return nil, apierrors.NewConflict(k.group(), key, fmt.Errorf("the object has been modified; please apply your changes to the latest version and try again"))
 	}
 	return s.replace(k, current, next, subresource, by)
 }

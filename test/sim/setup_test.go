@@ -23,6 +23,8 @@ type setup struct {
 	dual bool
 	// adoption: the controller adopts pods of the default scheduler that have a label.
 	adoption bool
+	// endpoints are how CiliumEndpoints are kept.
+	endpoints endpointSetup
 }
 
 func drawSetup(from *rand.Rand) setup {
@@ -31,7 +33,7 @@ func drawSetup(from *rand.Rand) setup {
 
 // count counts the runs with each part of the setup.
 func (s setup) count(stats map[string]int) {
-	for name, set := range map[string]bool{"slots": s.slots, "strict nodes": s.strict, "adoption by a selector": s.adoption, "dual stack": s.dual} {
+	for name, set := range map[string]bool{"slots": s.slots, "strict nodes": s.strict, "adoption by a selector": s.adoption, "dual stack": s.dual, "CiliumEndpoints": s.endpoints.on} {
 		if set {
 			stats["setup: "+name]++
 		}

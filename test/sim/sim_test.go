@@ -74,6 +74,7 @@ func drawFrom(from *rand.Rand) choices {
 		v := from.Uint64()
 		c.steps[i] = step{uint16(v), uint16(v >> 16), uint16(v >> 32), uint16(v >> 48)}
 	}
+	c.setup.endpoints = drawEndpoints(from)
 	return c
 }
 
@@ -140,6 +141,10 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 
 // actions are the actions and faults that have to be drawn in enough steps, each at least once.
 var actions = []string{
+	"CiliumEndpoint cleaned up by an agent", "CiliumEndpoint collected by cilium-operator", "CiliumEndpoint collected by gc", "CiliumEndpoint deleted by the keeper", "CiliumEndpoint made again by its agent",
+	"CiliumEndpoint not deleted after an error", "CiliumEndpoint of another refused by the agent", "CiliumEndpoint read from a cache that is behind", "CiliumEndpoint taken over by the agent", "CiliumEndpoint taken over as the keeper looks at it",
+	"agent ends before it has stored the UID of a CiliumEndpoint", "answer about a new CiliumEndpoint lost", "delete CiliumEndpoint", "delete all CiliumEndpoints", "exchange CiliumEndpoint for a former one",
+	"finalizers of a CiliumEndpoint removed by the keeper", "hold CiliumEndpoint with a finalizer", "owner of a CiliumEndpoint corrected by the keeper", "pod replaced as the keeper looks at it", "restore CiliumEndpoint", "setup: CiliumEndpoints", "status of endpoint changes",
 	"agent restart", "CiliumNode deleted", "CiliumNode deleted, agent restarted", "ask for what lives elsewhere", "call", "call carried out late", "call lost on its way", "calm", "cordon", "crash", "crowd behind the scheduler", "create", "cycle", "delete", "delete pod", "drain", "edit",
 	"edit FixedIP", "elected", "end job", "fault: 409 instead of", "fault: 429 instead of", "fault: 500 instead of", "fault: answer lost after",
 	"fault: connection lost before", "force-delete pod", "force-delete with its workload", "force-delete young pod", "foreign write", "given up behind its agent", "given up behind its agent and scheduler", "given up behind its agent, scheduler killed", "hand-written entry", "heal", "jobs come when others have gone", "kept behind its agent", "kept behind its agent and scheduler", "kept behind its agent, scheduler killed", "lease stolen", "node delete", "node join",

@@ -81,6 +81,8 @@ func aspects(o client.Object) map[string]string {
 		if o.Status.OrphanedSince != nil {
 			a["orphaned"] = "since " + o.Status.OrphanedSince.UTC().Format("15:04:05")
 		}
+	case *ciliumv2.CiliumEndpoint:
+		return endpointAspects(o)
 	case *ciliumv2.CiliumNode:
 		if len(o.Spec.IPAM.PodCIDRs) > 0 {
 			a["subnets"] = strings.Join(o.Spec.IPAM.PodCIDRs, " ")

@@ -52,6 +52,7 @@ func (w *world) userDeeds() []deed {
 		add("opt out: StatefulSet "+s.Name, edit(w.optOut))
 	}
 	d = append(d, w.replicaSetUserDeeds()...)
+	d = append(d, w.endpointUserDeeds()...)
 	jobs := 0
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if metav1.GetControllerOfNoCopy(pod) == nil {

@@ -42,6 +42,7 @@ type world struct {
 	asked int
 
 	setup setup
+	endpointWorld
 	// replicaPods counts the pods of ReplicaSets that were made: their names do not return.
 	replicaPods int
 	// seed is what choose goes by, until the next step.
@@ -68,7 +69,7 @@ type step struct{ what, which, how, seed uint16 }
 func newWorld(ctx context.Context, scheme *runtime.Scheme, s setup, stats map[string]int) *world {
 	w := &world{ctx: ctx, scheme: scheme, setup: s, began: time.Now(), stats: stats, strangers: map[string]bool{}}
 	w.server = newServer(func() metav1.Time { return metav1.Now().Rfc3339Copy() })
-	w.checks = newChecks(w)
+	w.checks, w.endpointWorld = newChecks(w), newEndpointWorld()
 	w.server.wrote = w.wrote
 	s.count(stats)
 	for range 2 {
@@ -153,7 +154,7 @@ func (w *world) deeds(sort int) []deed {
 	switch sort {
 	case sortCalls:
 		for _, c := range w.line.waiting() {
-			if !c.from.cut {
+			if !c.waits() {
 				d = append(d, deed{"call", func() { w.letThrough(c, 0) }})
 			}
 		}
@@ -317,7 +318,7 @@ func (w *world) progress(n int, s step) {
 		if sort == sortCalls {
 			var calls []*call
 			for _, c := range w.line.waiting() {
-				if !c.from.cut {
+				if !c.waits() {
 					calls = append(calls, c)
 				}
 			}

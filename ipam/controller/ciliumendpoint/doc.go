@@ -21,7 +21,7 @@
 //   - Missing: agents from v1.19 on make it again in 10-20 s. Earlier agents do so only when the status of the endpoint
 //     changes, and nothing that may be written to a pod changes that but labels that count for its identity (Cilium
 //     fact 15). One made in the agent's place would be refused by it. What is left is to start the pod again: package
-//     conformance does so for pods with a fixed IP, after Keeper.Confirm; for other pods there is an event.
+//     conformance does so for pods with a fixed IP, after Keeper.Confirm; there is an event about every pod.
 //   - Stuck: Cilium sets no finalizers; after a time they are removed.
 //   - Podless: agents, Cilium's operator and the garbage collector all remove them. What remains is removed.
 package ciliumendpoint

@@ -27,7 +27,8 @@ const (
 	Podless Issue = "Podless"
 	// Stale means that it is about a former pod of the name.
 	Stale Issue = "Stale"
-	// MisOwned means that it is about the pod that runs, and its owner reference names a former one.
+	// MisOwned means that it is about the pod, or may be as soon as its agent has written it, and its owner reference names
+	// a former one.
 	MisOwned Issue = "MisOwned"
 	// MisAddressed means that the pod owns it, and it has other IPs.
 	MisAddressed Issue = "MisAddressed"
@@ -64,7 +65,8 @@ func Diagnose(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) Issue {
 		return MisAddressed
 	case owned:
 		return Healthy
-	case runs && about && onItsNode(e, pod):
+	case runs && about && onItsNode(e, pod), podutil.AwaitsIP(pod) && pod.Status.HostIP != "" && len(byNode(e)) > 0 && onItsNode(e, pod):
+		// The agent of its node may have adopted it before the kubelet reports the IPs of the pod.
 		return MisOwned
 	}
 	// If the pod does not run yet, it may still be the former pod's, whose agent is about to remove it. If that agent is

@@ -23,6 +23,8 @@ func podOn(node string, ips ...string) *corev1.Pod {
 	return p
 }
 
+// The model found that the keeper deleted a CiliumEndpoint that the agent had taken over before the kubelet reported the IP
+// of the pod.
 func TestDiagnose(t *testing.T) {
 	pod := func(change ...func(*corev1.Pod)) *corev1.Pod {
 		p := podOn("node-1", "10.0.1.6")
@@ -62,6 +64,7 @@ func TestDiagnose(t *testing.T) {
 	deleting := func(e *ciliumv2.CiliumEndpoint) { e.DeletionTimestamp = &metav1.Time{Time: now} }
 	stopping := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }
 	waiting := func(p *corev1.Pod) { p.Status.PodIPs = nil }
+	unbound := func(p *corev1.Pod) { p.Spec.NodeName, p.Status = "", corev1.PodStatus{} }
 	other := has("10.0.1.2")
 	for name, c := range map[string]struct {
 		endpoint *ciliumv2.CiliumEndpoint
@@ -81,7 +84,10 @@ func TestDiagnose(t *testing.T) {
 		"the pod is gone":                     {endpoint: cep("former"), want: Podless, after: time.Minute},
 		"stuck, the pod is gone":              {endpoint: cep("former", deleting), want: Stuck, after: time.Hour},
 		"stuck, the pod runs":                 {endpoint: cep("", deleting), pod: pod(), want: Stuck, after: time.Hour},
-		"of the former pod, the next waits":   {endpoint: cep("former"), pod: pod(waiting), want: Stale, after: time.Minute},
+		"of the former pod, the next waits":   {endpoint: cep("former"), pod: pod(unbound), want: Stale, after: time.Minute},
+		"the same, elsewhere":                 {endpoint: cep("former", on("192.0.2.2")), pod: pod(waiting), want: Stale, after: time.Minute},
+		"taken over before the pod has an IP": {endpoint: cep("former"), pod: pod(waiting), want: MisOwned},
+		"the same, the pod stops":             {endpoint: cep("former"), pod: pod(waiting, stopping), want: Stale, after: time.Minute},
 		"of the former pod, other address":    {endpoint: cep("former", other), pod: pod(), want: Stale, after: time.Minute},
 		"of the former pod, on another node":  {endpoint: cep("former", on("192.0.2.2")), pod: pod(), want: Stale, after: time.Minute},
 		"taken over with the former owner":    {endpoint: cep("former"), pod: pod(), want: MisOwned},

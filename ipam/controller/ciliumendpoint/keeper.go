@@ -37,9 +37,7 @@ type Options struct {
 	Events events.EventRecorder
 	Clock  clock.Clock
 	Grace  GracePeriods
-	// Fixed reports whether anything is reserved for a pod.
-	Fixed func(ctx context.Context, pod types.NamespacedName) bool
-	// MissingFeed receives the requests for pods with a fixed IP whose CiliumEndpoint is missing, or is not any more.
+	// MissingFeed receives the requests for pods whose CiliumEndpoint is missing, or is not any more.
 	MissingFeed *source.Feed
 }
 
@@ -144,13 +142,14 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
-// look reads a pod and its CiliumEndpoint (nil: there is none), and compares them.
+// look reads a pod and its CiliumEndpoint (nil: there is none), and compares them. It reads the pod last: the CiliumEndpoint
+// of the next pod of the name would look like one of a former pod.
 func look(ctx context.Context, from client.Reader, key types.NamespacedName) (Issue, *ciliumv2.CiliumEndpoint, *corev1.Pod, error) {
-	pod, err := index.Get[corev1.Pod](ctx, from, key)
+	cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)
 	if err != nil {
 		return Healthy, nil, nil, err
 	}
-	cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)
+	pod, err := index.Get[corev1.Pod](ctx, from, key)
 	if err != nil {
 		return Healthy, nil, nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -84,7 +85,7 @@ func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Kee
 	clock, recorder := clocktesting.NewFakeClock(time.Unix(1000, 0)), events.NewFakeRecorder(100)
 	k := New(Options{
 		Cached: cached, Live: api, Events: recorder, Clock: clock, Grace: GracePeriods{Termination: time.Hour, Agent: time.Minute},
-		Fixed: func(context.Context, types.NamespacedName) bool { return true }, MissingFeed: &source.Feed{},
+		MissingFeed: &source.Feed{},
 	})
 	for range 2 {
 		for _, name := range missing {
@@ -133,6 +134,63 @@ func TestMissingIsConfirmedLive(t *testing.T) {
 	}
 }
 
+// The model found that the keeper gave the CiliumEndpoint of the next pod of a name to the former pod: it read the pod, which
+// was then replaced, and the CiliumEndpoint. The garbage collector deletes that of a running pod then.
+func TestPodReplacedBetweenReads(t *testing.T) {
+	former, next := pod("web-0"), pod("web-0")
+	former.UID = "former"
+	owned := func(by types.UID) *ciliumv2.CiliumEndpoint {
+		e := cep("web-0")
+		e.UID = types.UID("cep-of-" + string(by))
+		e.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "web-0", UID: by}}
+		return e
+	}
+	cached := newClient(t, former, owned("before")).Build()
+	reads := 0
+	api := newClient(t, former, owned("before")).WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+		if reads++; reads == 2 {
+			for _, o := range []client.Object{former, owned("before")} {
+				if err := c.Delete(ctx, o); err != nil {
+					return err
+				}
+			}
+			for _, o := range []client.Object{next.DeepCopy(), owned(next.UID)} {
+				if err := c.Create(ctx, o); err != nil {
+					return err
+				}
+			}
+		}
+		return c.Get(ctx, key, obj, opts...)
+	}, Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		err := c.Patch(ctx, obj, patch, opts...)
+		if owner := obj.GetOwnerReferences()[0].UID; err == nil && owner != next.UID {
+			t.Errorf("the owner becomes %s, want %s", owner, next.UID)
+		}
+		return err
+	}}).Build()
+	newKeeper(t, api, cached, "web-0")
+	if reads < 2 {
+		t.Errorf("%d reads, want at least 2", reads)
+	}
+}
+
+// There is an event about each pod without a CiliumEndpoint. The model found pods whose FixedIP was being released:
+// package conformance leaves them alone, and nothing said that other nodes did not know them.
+func TestMissingIsReportedInAnEvent(t *testing.T) {
+	api := newClient(t, pod("web-0"), node(corev1.ConditionTrue), ciliumNode("web-0")).Build()
+	k, recorder := newKeeper(t, api, api, "web-0")
+	if len(recorder.Events) != 1 {
+		t.Fatalf("%d events, want one", len(recorder.Events))
+	}
+	if e := <-recorder.Events; !strings.HasPrefix(e, "Warning NoCiliumEndpoint ") {
+		t.Error(e)
+	}
+	// The model deleted all CiliumEndpoints of a node, which was not reported either.
+	if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || !missing || blocker != "no pod on node n has a CiliumEndpoint" {
+		t.Errorf("the node has no CiliumEndpoint: %v, %q, %v", missing, blocker, err)
+	}
+}
+
 // Finding C3. If many CiliumEndpoints are missing at once, no pod is evicted for that, and there is an event.
 func TestManyMissingPauseEvictions(t *testing.T) {
 	var names, used []string
@@ -148,6 +206,11 @@ func TestManyMissingPauseEvictions(t *testing.T) {
 	for range 2 {
 		if missing, blocker, err := k.Confirm(t.Context(), pod("web-0")); err != nil || missing || blocker != "" {
 			t.Errorf("six are missing: %v, %q, %v", missing, blocker, err)
+		}
+	}
+	for _, name := range names {
+		if e := <-recorder.Events; !strings.HasPrefix(e, "Warning NoCiliumEndpoint ") {
+			t.Errorf("pod %s: %s", name, e)
 		}
 	}
 	if len(recorder.Events) != 1 {

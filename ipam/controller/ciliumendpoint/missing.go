@@ -35,14 +35,10 @@ const agentTaint = "node.cilium.io/agent-not-ready"
 // agentPods selects the pods of the Cilium agent, by the label that every installation of Cilium sets.
 var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 
-// reportMissing reports a pod without a CiliumEndpoint: to package conformance, or in an event if it has no fixed IP.
+// reportMissing reports a pod without a CiliumEndpoint: to package conformance, which evicts pods with a fixed IP for that,
+// and in an event, because conformance leaves some pods alone, such as those whose FixedIP is being released.
 func (k *Keeper) reportMissing(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) (reconcile.Result, error) {
-	// An agent that makes none for other pods either is set up so, or has just started.
-	var others ciliumv2.CiliumEndpointList
-	if err := k.Cached.List(ctx, &others, client.MatchingFields{nodeIndex: pod.Status.HostIP}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list the CiliumEndpoints of node %s: %w", pod.Spec.NodeName, err)
-	}
-	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled || len(others.Items) == 0 {
+	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, err
 	}
 	k.mu.Lock()
@@ -60,11 +56,8 @@ func (k *Keeper) reportMissing(ctx context.Context, key types.NamespacedName, po
 		return reconcile.Result{}, nil
 	}
 	metrics.EndpointsMissing.Inc()
-	if k.Fixed(ctx, key) {
-		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
-	} else {
-		k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "It has had no CiliumEndpoint for %s, so that other nodes do not know it; agents before v1.19 do not make it again by themselves: restart the pod, or the agent of node %s", k.Grace.Agent, pod.Spec.NodeName)
-	}
+	k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
+	k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "It has had no CiliumEndpoint for %s, so that other nodes do not know it; agents before v1.19 do not make it again by themselves: restart the agent of node %s, or the pod if it is not evicted", k.Grace.Agent, pod.Spec.NodeName)
 	return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
@@ -77,7 +70,7 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 }
 
 // Confirm reads at the API server whether a pod has a CiliumEndpoint, and whether it may be evicted if not: its node is
-// ready, and its agent runs and reports its IPs. If too many CiliumEndpoints are missing at once, none counts as missing:
+// ready, and its agent runs, reports its IPs and makes CiliumEndpoints. If too many CiliumEndpoints are missing at once, none counts as missing:
 // the cause is not in the pods, and a restart of all of them would be an outage.
 func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error) {
 	found, _, now, err := look(ctx, k.Live, client.ObjectKeyFromObject(pod))
@@ -97,7 +90,21 @@ func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, bl
 		return false, "", err
 	}
 	agents, err := index.LivePodsOnNode(ctx, k.Live, name, agentPods)
-	return err == nil, evictionBlocker(now, node, cn, agents), err
+	if err != nil {
+		return false, "", err
+	}
+	if blocker = evictionBlocker(now, node, cn, agents); blocker != "" {
+		return true, blocker, nil
+	}
+	// An agent that makes none for other pods either is set up so, or has just started.
+	var others ciliumv2.CiliumEndpointList
+	if err := k.Cached.List(ctx, &others, client.MatchingFields{nodeIndex: now.Status.HostIP}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
+		return false, "", fmt.Errorf("list the CiliumEndpoints of node %s: %w", name, err)
+	}
+	if len(others.Items) == 0 {
+		blocker = fmt.Sprintf("no pod on node %s has a CiliumEndpoint", name)
+	}
+	return true, blocker, nil
 }
 
 // pause reports whether too many CiliumEndpoints are missing to evict any pod for it.

@@ -1,0 +1,93 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"slices"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+)
+
+// checkEndpoint is that the keeper deletes no CiliumEndpoint that is right, and puts no other owner into one that names
+// the pod of its name. It is called for each write.
+func (c *checks) checkEndpoint(e event, by string) {
+	before, existed := e.before.(*ciliumv2.CiliumEndpoint)
+	if !isProduct(by) {
+		return
+	}
+	if !existed {
+		c.violate("endpoint: CiliumEndpoint %s is made by %s", e.key(), by)
+		return
+	}
+	pod, _ := one[*corev1.Pod](c.w.server, pods, e.key())
+	after, exists := e.after.(*ciliumv2.CiliumEndpoint)
+	switch {
+	case !exists || after.DeletionTimestamp != nil && before.DeletionTimestamp == nil:
+		c.w.stats["CiliumEndpoint deleted by the keeper"]++
+		if before.DeletionTimestamp != nil {
+			// It was asked to go before, and its finalizers are removed.
+			c.w.stats["finalizers of a CiliumEndpoint removed by the keeper"]++
+		} else if pod != nil && pod.DeletionTimestamp == nil && c.w.isRight(before, pod) {
+			c.violate("endpoint: %s deletes CiliumEndpoint %s, which the agent of its pod maintains", by, e.key())
+		}
+	case !equality.Semantic.DeepEqual(before.Status, after.Status):
+		c.violate("endpoint: %s writes the status of CiliumEndpoint %s", by, e.key())
+	case ownerOf(before) != ownerOf(after):
+		c.w.stats["owner of a CiliumEndpoint corrected by the keeper"]++
+		if pod != nil && ownerOf(before) == pod.UID {
+			c.violate("endpoint: %s makes %s the owner of CiliumEndpoint %s, whose owner %s is there", by, ownerOf(after), e.key(), pod.UID)
+		}
+	}
+}
+
+// isRight reports whether the agent of a pod has written what a CiliumEndpoint says, and it is about the sandbox that
+// runs. An agent that has taken one over and finds it gone when it writes the status makes another.
+func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
+	m := w.machine(pod.Spec.NodeName)
+	if m == nil {
+		return false
+	}
+	box, e := m.boxes[pod.UID], m.cep.known[pod.UID]
+	return box != nil && e != nil && e.uid == cep.UID && cep.Status.ID == e.id && nodeOf(cep) == m.hostIP() && slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(box.ips)))
+}
+
+// endpointsAtRest is that every pod that runs has a CiliumEndpoint with its UID, node and addresses, and that there are
+// no others.
+func (c *checks) endpointsAtRest() {
+	if !c.w.setup.endpoints.on {
+		return
+	}
+	for _, pod := range all[*corev1.Pod](c.w.server, pods) {
+		m := c.w.machine(pod.Spec.NodeName)
+		if m == nil || m.boxes[pod.UID] == nil || pod.Status.PodIP == "" {
+			continue
+		}
+		cep, exists := one[*ciliumv2.CiliumEndpoint](c.w.server, ciliumEndpoints, keyOf(pod))
+		if !exists {
+			c.violate("endpoint: pod %s runs on %s with %s, and has no CiliumEndpoint", keyOf(pod), m.name, pod.Status.PodIP)
+			continue
+		}
+		// One without an owner is the pod's as long as that runs.
+		if owner := ownerOf(cep); owner != pod.UID && owner != "" {
+			c.violate("endpoint: pod %s (%s) runs, and its CiliumEndpoint belongs to %s", keyOf(pod), pod.UID, owner)
+		}
+		if nodeOf(cep) != m.hostIP() || !slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(m.boxes[pod.UID].ips))) {
+			c.violate("endpoint: pod %s runs on %s with %s, and its CiliumEndpoint says %v on %s", keyOf(pod), m.hostIP(), pod.Status.PodIP, addressesOf(cep), nodeOf(cep))
+		}
+	}
+	for _, cep := range all[*ciliumv2.CiliumEndpoint](c.w.server, ciliumEndpoints) {
+		pod, exists := one[*corev1.Pod](c.w.server, pods, keyOf(cep))
+		owner := ownerOf(cep)
+		switch {
+		case cep.DeletionTimestamp != nil:
+			c.violate("endpoint: CiliumEndpoint %s is being deleted for ever", keyOf(cep))
+		case !exists:
+			c.violate("endpoint: CiliumEndpoint %s is left, and there is no pod", keyOf(cep))
+		case owner != "" && owner != pod.UID:
+			c.violate("endpoint: CiliumEndpoint %s is left of %s, and the pod is %s", keyOf(cep), owner, pod.UID)
+		}
+	}
+}

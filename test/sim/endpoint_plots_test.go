@@ -1,0 +1,104 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"net/http"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// endpointPatience is how long the keeper leaves most issues to the agent.
+const endpointPatience = time.Minute
+
+// endpointPlots are plots about CiliumEndpoints that change as the keeper looks at them: one of its requests waits until
+// that has happened.
+func (w *world) endpointPlots() []deed {
+	if !w.setup.endpoints.on {
+		return nil
+	}
+	var d []deed
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		owner, m := metav1.GetControllerOfNoCopy(pod), w.machine(pod.Spec.NodeName)
+		if owner == nil || owner.Kind != statefulSets.gvk.Kind || m == nil || m.cut || m.cep.known[pod.UID] == nil || pod.DeletionTimestamp != nil {
+			continue
+		}
+		d = append(d,
+			deed{"CiliumEndpoint taken over as the keeper looks at it: " + pod.Name, func() { w.takeOverAsKeeperLooks(pod, m) }},
+			deed{"pod replaced as the keeper looks at it: " + pod.Name, func() { w.replaceAsKeeperLooks(pod) }},
+		)
+	}
+	return d
+}
+
+// takeOverAsKeeperLooks has an agent lose the UID of a CiliumEndpoint and leave it behind. The next pod of the name starts
+// when the patience of the keeper ends, and its agent takes the CiliumEndpoint over.
+func (w *world) takeOverAsKeeperLooks(pod *corev1.Pod, m *machine) {
+	m.cep.known[pod.UID].uid = ""
+	for _, other := range w.machines {
+		other.startsAfter = time.Now().Add(2 * endpointPatience)
+	}
+	w.forceDelete(pod)
+	w.calm(endpointPatience - time.Second)
+	held := w.holdKeeper(keyOf(pod), []string{http.MethodGet, http.MethodDelete}[w.choose(2)], ciliumEndpoints)
+	for _, other := range w.machines {
+		other.startsAfter, other.tellsAfter = time.Time{}, time.Now().Add(2*actLasts)
+	}
+	w.calm(actLasts)
+	w.release(held)
+	w.enchant(nil)
+}
+
+// replaceAsKeeperLooks has a client write a wrong owner into the CiliumEndpoint of a pod, and a person delete the pod as the
+// keeper looks at both.
+func (w *world) replaceAsKeeperLooks(pod *corev1.Pod) {
+	change(w.server, ciliumEndpoints, keyOf(pod), "user", func(cep *ciliumv2.CiliumEndpoint) {
+		cep.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: "former"}}
+	})
+	var held *call
+	switch w.choose(3) {
+	case 0:
+		held = w.holdKeeper(keyOf(pod), http.MethodGet, ciliumEndpoints)
+	case 1:
+		held = w.holdKeeper(keyOf(pod), http.MethodGet, pods)
+	default:
+		held = w.holdKeeper(keyOf(pod), http.MethodPatch, ciliumEndpoints)
+	}
+	w.deletePod(pod, "user")
+	w.calm(4 * actLasts)
+	w.release(held)
+	w.enchant(nil)
+}
+
+// holdKeeper lets everything go on for a while, until the controller sends a request about a pod or CiliumEndpoint, and keeps
+// that waiting; nil: there was none.
+func (w *world) holdKeeper(key, verb string, k *kind) *call {
+	until := time.Now().Add(actLasts)
+	for range calmSteps {
+		for _, c := range w.line.waiting() {
+			if c.verb == verb && c.kind == k && c.key == key && c.subresource == "" {
+				c.held = true
+				return c
+			}
+		}
+		if w.broken() != nil || !time.Now().Before(until) {
+			break
+		}
+		if !w.allAtOnce() {
+			time.Sleep(w.pause())
+		}
+		w.settleDown()
+	}
+	return nil
+}
+
+// release lets a request go on.
+func (w *world) release(c *call) {
+	if c != nil {
+		c.held = false
+	}
+}

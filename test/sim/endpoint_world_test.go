@@ -1,0 +1,223 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/conformance"
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+const (
+	// operatorInterval is how often Cilium's operator looks for CiliumEndpoints without a pod (cilium-endpoint-gc-interval).
+	operatorInterval = 5 * time.Minute
+	// obeyAfter is how long a person waits for an effect before the next try.
+	obeyAfter = 2 * time.Minute
+)
+
+// endpointCollectors are what the garbage collector and Cilium's operator can do now.
+func (w *world) endpointCollectors(now time.Time) []deed {
+	if !w.setup.endpoints.collected {
+		return nil
+	}
+	var d []deed
+	for _, cep := range all[*ciliumv2.CiliumEndpoint](w.server, ciliumEndpoints) {
+		if cep.DeletionTimestamp != nil {
+			continue
+		}
+		pod, exists := one[*corev1.Pod](w.server, pods, keyOf(cep))
+		remove := func(by string) func() {
+			uid := cep.UID
+			return func() {
+				w.stats["CiliumEndpoint collected by "+by]++
+				_ = w.server.remove(ciliumEndpoints, keyOf(cep), &metav1.Preconditions{UID: &uid}, true, by)
+			}
+		}
+		switch owner := ownerOf(cep); {
+		case owner != "" && (!exists || pod.UID != owner):
+			d = append(d, deed{"garbage collector deletes CiliumEndpoint " + cep.Name, remove("gc")})
+		case now.Sub(cep.CreationTimestamp.Time) >= operatorInterval && (!exists || ended(pod)):
+			d = append(d, deed{"cilium-operator deletes CiliumEndpoint " + cep.Name, remove("cilium-operator")})
+		}
+	}
+	return d
+}
+
+// endpointUserDeeds are what people and other clients can do to CiliumEndpoints now.
+func (w *world) endpointUserDeeds() []deed {
+	if !w.setup.endpoints.on {
+		return nil
+	}
+	var d []deed
+	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+	there := all[*ciliumv2.CiliumEndpoint](w.server, ciliumEndpoints)
+	for _, cep := range there {
+		add("delete CiliumEndpoint: "+cep.Name, func() { _ = w.server.remove(ciliumEndpoints, keyOf(cep), nil, true, "user") })
+		add("hold CiliumEndpoint with a finalizer: "+cep.Name, func() {
+			change(w.server, ciliumEndpoints, keyOf(cep), "user", func(c *ciliumv2.CiliumEndpoint) { c.Finalizers = []string{"example.com/hold"} })
+		})
+		add("exchange CiliumEndpoint for a former one: "+cep.Name, func() {
+			if former := w.formerEndpoint(keyOf(cep)); former != nil {
+				_ = w.server.remove(ciliumEndpoints, keyOf(cep), nil, true, "user")
+				w.restoreEndpoint(former)
+			}
+		})
+	}
+	if len(there) > 0 {
+		add("delete all CiliumEndpoints: of the cluster", func() {
+			for _, cep := range there {
+				_ = w.server.remove(ciliumEndpoints, keyOf(cep), nil, true, "user")
+			}
+		})
+	}
+	// A restore from a backup.
+	for _, key := range w.goneEndpoints() {
+		add("restore CiliumEndpoint: "+key, func() { w.restoreEndpoint(w.formerEndpoint(key)) })
+	}
+	for _, m := range w.machines {
+		for _, uid := range slices.Sorted(maps.Keys(m.cep.known)) {
+			e := m.cep.known[uid]
+			add("status of endpoint changes: "+e.key, func() {
+				e.revision++
+				e.sent = false
+			})
+		}
+	}
+	return d
+}
+
+// goneEndpoints are the names of CiliumEndpoints that do not exist any more.
+func (w *world) goneEndpoints() []string {
+	gone := map[string]bool{}
+	for _, e := range w.server.history[ciliumEndpoints] {
+		gone[e.key()] = e.after == nil
+	}
+	maps.DeleteFunc(gone, func(_ string, gone bool) bool { return !gone })
+	return slices.Sorted(maps.Keys(gone))
+}
+
+// formerEndpoint draws a CiliumEndpoint of a name that was deleted; nil: there is none.
+func (w *world) formerEndpoint(key string) *ciliumv2.CiliumEndpoint {
+	var former []*ciliumv2.CiliumEndpoint
+	for _, e := range w.server.history[ciliumEndpoints] {
+		if e.after == nil && e.key() == key {
+			former = append(former, e.before.(*ciliumv2.CiliumEndpoint))
+		}
+	}
+	if len(former) == 0 {
+		return nil
+	}
+	return former[w.choose(len(former))]
+}
+
+// restoreEndpoint makes a CiliumEndpoint again as it was, with or without its owner reference, or as it was when pods of the
+// name had other addresses.
+func (w *world) restoreEndpoint(former *ciliumv2.CiliumEndpoint) {
+	cep := &ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: former.Namespace, Name: former.Name, OwnerReferences: former.OwnerReferences}, Status: former.Status}
+	switch w.choose(4) {
+	case 0:
+		cep.OwnerReferences = nil
+	case 1:
+		cep.Status = *former.Status.DeepCopy()
+		cep.Status.Networking.Addressing = ciliumv2.AddressPairList{{IPV4: "10.9.9.9"}}
+	}
+	_, _ = w.server.create(ciliumEndpoints, cep, "user")
+}
+
+// noteEndpointAdvice notes the pods of which the product says that a person has to restart them, or their agent.
+func (w *world) noteEndpointAdvice(regarding runtime.Object, reason, note string) {
+	pod, ok := regarding.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case reason == "EvictionsPaused":
+		w.agentsAdvised = true
+	case reason != conformance.ReasonNoCiliumEndpoint:
+	case strings.Contains(note, "; it is not evicted"):
+		w.advised[pod.UID] = true
+	default:
+		w.reported[pod.UID] = true
+	}
+}
+
+// obeyEndpoints has a person do what the product says about pods without a CiliumEndpoint: first restart the agent of the
+// node, then the pod. The person does nothing about pods that the product restarts itself.
+func (w *world) obeyEndpoints() bool {
+	if time.Since(w.obeyed) < obeyAfter {
+		return false
+	}
+	for _, pod := range all[*corev1.Pod](w.server, pods) {
+		_, has := one[*ciliumv2.CiliumEndpoint](w.server, ciliumEndpoints, keyOf(pod))
+		m := w.machine(pod.Spec.NodeName)
+		if has || m == nil || m.boxes[pod.UID] == nil || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if !w.agentsAdvised && !w.advised[pod.UID] && (!w.reported[pod.UID] || w.isEvicted(pod)) {
+			continue
+		}
+		w.obeyed = time.Now()
+		w.stats["person restarts the agent of a pod without a CiliumEndpoint"]++
+		if w.restarted[pod.UID] && (w.advised[pod.UID] || w.reported[pod.UID]) {
+			w.tell("** a person deletes %s, which has no CiliumEndpoint", keyOf(pod))
+			w.deletePod(pod, "user")
+			return true
+		}
+		w.restarted[pod.UID] = true
+		w.tell("** a person restarts the agent of %s: %s has no CiliumEndpoint", m.name, keyOf(pod))
+		m.agentDown()
+		return true
+	}
+	return false
+}
+
+// endFormerLeaders has all processes that lost their lease notice it. Two leaders know since different times that a pod has
+// no CiliumEndpoint, and each corrects what the other says of it, as long as there are two.
+func (w *world) endFormerLeaders() {
+	for _, p := range w.live() {
+		if w.setup.endpoints.on && p.lost {
+			w.tell("%s notices that it does not lead any more, and exits", p)
+			p.kill()
+		}
+	}
+}
+
+// isEvicted reports whether the product evicts a pod that has no CiliumEndpoint, if nothing prevents that: a controller
+// makes it again, and a FixedIP that is not being released is for it.
+func (w *world) isEvicted(pod *corev1.Pod) bool {
+	return metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod.Annotations) &&
+		slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
+			return keyOfHolder(r) == keyOf(pod) && r.DeletionTimestamp == nil && len(r.Spec.IPs) > 0
+		})
+}
+
+// endpointWorld is what a run keeps about CiliumEndpoints.
+type endpointWorld struct {
+	endpointIDs int64
+	// reported are pods of which the product says that they have no CiliumEndpoint, advised those of which it says that it
+	// does not evict them, and restarted those whose agent a person restarted for that. Key: their UID. w.mu guards
+	// reported, advised and agentsAdvised.
+	reported, advised, restarted map[types.UID]bool
+	// agentsAdvised: the product says that the cause is in the agents.
+	agentsAdvised bool
+	// obeyed is when a person last did what the product says.
+	obeyed time.Time
+}
+
+func newEndpointWorld() endpointWorld {
+	return endpointWorld{reported: map[types.UID]bool{}, advised: map[types.UID]bool{}, restarted: map[types.UID]bool{}}
+}
