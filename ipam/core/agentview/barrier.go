@@ -33,7 +33,7 @@ type Answer uint8
 const (
 	// Pending means that the agent has not reported since the probe was written.
 	Pending Answer = iota
-	// NoPool is Pending for a reason: an agent whose CiliumNode has no pool answers nothing.
+	// NoPool is Pending for a reason: an agent whose CiliumNode has no pool does not report because of a probe.
 	NoPool
 	// Incomplete means that the agent has reported and lists no address of the node itself. It has just started, and
 	// may not have restored its endpoints.

@@ -35,8 +35,9 @@
 // An answer of an agent that is starting may lack addresses: it answers before it has restored its endpoints. It
 // allocates the address of the router after the last endpoint, in all versions, so an answer without an address of the
 // node itself is Incomplete, and a later report completes it. Nothing has to be asked again: an agent that restarts, a
-// conflict with another write, or a change of labels delays an answer and does not lose it. An agent that is stopped,
-// cut off or has no pool does not answer, and no time makes up for that.
+// conflict with another write, or a change of labels delays an answer and does not lose it. An agent that is stopped or
+// cut off does not answer, and no time makes up for that. An agent without a pool passes over the probe; its next report
+// for another reason, for example a pod that ended, is the answer.
 //
 // # What this package may not do
 //

@@ -152,7 +152,8 @@ func partitioned(ctx context.Context, a *attempt) (time.Time, error) {
 	return between(ctx, a, a.node.Partition, a.node.Heal)
 }
 
-// noPool asks while the CiliumNode has no pool, and writes the pool again.
+// noPool asks while the CiliumNode has no pool, and writes the pool again. An agent without a pool does not answer the
+// question itself, but each of its reports is an answer, and a pod that ends makes it report.
 func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	if err := a.withhold(ctx); err != nil {
 		return time.Time{}, err
@@ -168,10 +169,9 @@ func noPool(ctx context.Context, a *attempt) (impossible time.Time, err error) {
 	if err == nil {
 		pause(ctx, a.some())
 	}
-	impossible = time.Now()
 	entries := ipamtypes.AllocationMap{}
 	for addr, e := range n.Entries {
 		entries[addr.String()] = ciliumpool.EncodeEntry(e)
 	}
-	return impossible, errors.Join(err, a.patchSpec(ctx, map[string]any{"pool": entries}))
+	return time.Time{}, errors.Join(err, a.patchSpec(ctx, map[string]any{"pool": entries}))
 }
