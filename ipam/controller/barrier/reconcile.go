@@ -92,7 +92,8 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool) (reconcile.Result,
 	if len(served) == 0 {
 		return reconcile.Result{RequeueAfter: remembered}, nil
 	}
-	if !agentview.CanAsk(now) {
+	if !now.HasPool {
+		// The agent would pass over the probe.
 		return s.await(now), nil
 	}
 	if delay := s.pools.Delay(now.Name); delay > 0 {

@@ -228,12 +228,12 @@ func TestService(t *testing.T) {
 				w.Errorf("%d nodes are remembered", len(w.s.nodes))
 			}
 		},
-		"an agent that has never reported is not asked": func(w *world) {
-			w.node.HasUsed = false
+		"an agent is not asked while its node has no pool": func(w *world) {
+			w.node.HasPool = false
 			w.want("a", false)
 			w.reconcile()
 			w.wantWrites(0)
-			w.node.HasUsed = true
+			w.node.HasPool = true
 			w.reconcile()
 			w.wantWrites(1)
 		},

@@ -64,23 +64,6 @@ func TestNewProbe(t *testing.T) {
 	}
 }
 
-func TestCanAsk(t *testing.T) {
-	for name, row := range map[string]struct {
-		node pool.NodePool
-		want bool
-	}{
-		"an agent that has reported":       {pool.NodePool{HasUsed: true, HasPool: true}, true},
-		"an agent that has never reported": {pool.NodePool{HasPool: true}, false},
-		"an agent without a pool":          {pool.NodePool{HasUsed: true}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := agentview.CanAsk(row.node); got != row.want {
-				t.Errorf("%t, want %t", got, row.want)
-			}
-		})
-	}
-}
-
 func TestJudge(t *testing.T) {
 	const owner = "default/web-0"
 	entry := func(e pool.Entry) map[netip.Addr]pool.Entry { return map[netip.Addr]pool.Entry{address: e} }

@@ -48,10 +48,6 @@ func (a Answer) String() string {
 	return [...]string{"pending", "no pool", "incomplete", "complete", "void"}[a]
 }
 
-// CanAsk reports whether a question can be written into a CiliumNode. An agent that has never reported has not
-// started, and its first report comes without being asked.
-func CanAsk(n pool.NodePool) bool { return n.HasUsed && n.HasPool }
-
 // Answer judges a version of the CiliumNode that was read from the API server after the probe was written. The Evidence
 // is valid only if the answer is Complete.
 func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {

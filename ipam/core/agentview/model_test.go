@@ -232,7 +232,7 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 		t.withheld = true
 		add(t)
 	}
-	if s.asked == 0 && (s.withheld || p.shared) && room && agentview.CanAsk(s.node(s.last)) {
+	if s.asked == 0 && (s.withheld || p.shared) && room && s.node(s.last).HasPool {
 		t := s.write(func(v *version) { v.probe, v.key = true, true })
 		t.asked = t.last
 		add(t)

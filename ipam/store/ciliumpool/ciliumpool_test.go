@@ -24,6 +24,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -169,17 +170,16 @@ func (s *apiServer) Patch(_ context.Context, obj client.Object, patch client.Pat
 	if err != nil {
 		return err
 	}
-	ops, err := jsonpatch.DecodePatch(data)
-	if err != nil {
-		return err
-	}
-	after, err := ops.Apply(s.node)
+	after, err := s.apply(patch.Type(), data)
 	if err != nil {
 		return apierrors.NewInvalid(kind, obj.GetName(), nil)
 	}
-	var cn ciliumv2.CiliumNode
-	if err := json.Unmarshal(after, &cn); err != nil {
+	var before, cn ciliumv2.CiliumNode
+	if err := errors.Join(json.Unmarshal(s.node, &before), json.Unmarshal(after, &cn)); err != nil {
 		return err
+	}
+	if cn.ResourceVersion != before.ResourceVersion {
+		return apierrors.NewConflict(resource, obj.GetName(), errors.New("the object has been modified"))
 	}
 	cn.Generation++
 	cn.ResourceVersion = fmt.Sprint("after ", s.patches)
@@ -191,6 +191,17 @@ func (s *apiServer) Patch(_ context.Context, obj client.Object, patch client.Pat
 		return answer
 	}
 	return json.Unmarshal(after, obj)
+}
+
+func (s *apiServer) apply(form types.PatchType, data []byte) ([]byte, error) {
+	if form == types.MergePatchType {
+		return jsonpatch.MergePatch(s.node, data)
+	}
+	ops, err := jsonpatch.DecodePatch(data)
+	if err != nil {
+		return nil, err
+	}
+	return ops.Apply(s.node)
 }
 
 // Status patches the same object: what a resource keeps of a patch is not what is tested here.

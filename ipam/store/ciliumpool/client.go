@@ -89,7 +89,7 @@ func isPatchTestFailure(err error) bool {
 // whole it returns ErrChanged if anything in the spec of the CiliumNode was written since n. After ErrChanged, ErrGone and
 // ErrRefused nothing was written; after any other error the write may have happened.
 func (p *Client) Edit(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, whole bool) (pool.NodePool, error) {
-	return p.patch(ctx, n, encode(n, nil, edits, whole, p.StripManagedFields && n.Tracked), false)
+	return p.patch(ctx, n, types.JSONPatchType, encode(n, nil, edits, whole, p.StripManagedFields && n.Tracked), false)
 }
 
 // Publish adds subnets to a node, together with the first entries in them: every reader that sees the subnets sees what is
@@ -99,17 +99,17 @@ func (p *Client) Publish(ctx context.Context, n pool.NodePool, subnets []netip.P
 	for _, s := range subnets {
 		podCIDRs = append(podCIDRs, s.String())
 	}
-	return p.patch(ctx, n, encode(n, podCIDRs, edits, false, p.StripManagedFields && n.Tracked), false)
+	return p.patch(ctx, n, types.JSONPatchType, encode(n, podCIDRs, edits, false, p.StripManagedFields && n.Tracked), false)
 }
 
 // patch applies a patch of n, or of its status, and returns the pool after it.
-func (p *Client) patch(ctx context.Context, n pool.NodePool, ops []operation, status bool) (pool.NodePool, error) {
-	data, err := json.Marshal(ops)
+func (p *Client) patch(ctx context.Context, n pool.NodePool, kind types.PatchType, content any, status bool) (pool.NodePool, error) {
+	data, err := json.Marshal(content)
 	if err != nil {
 		return pool.NodePool{}, fmt.Errorf("encode the patch of CiliumNode %s: %w", n.Name, err)
 	}
 	cn := ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
-	if patch := client.RawPatch(types.JSONPatchType, data); status {
+	if patch := client.RawPatch(kind, data); status {
 		err = p.api.Status().Patch(ctx, &cn, patch)
 	} else {
 		err = p.api.Patch(ctx, &cn, patch)

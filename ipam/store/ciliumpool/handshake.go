@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -40,7 +41,7 @@ func handshakes(keys map[string]ipamtypes.IPReleaseStatus, probes []netip.Addr) 
 // ChangeHandshakes applies all changes to the release handshakes of a node in one write, or none of them. The handshakes
 // are in the status, which is written separately from the pool. It returns what Edit does.
 func (p *Client) ChangeHandshakes(ctx context.Context, n pool.NodePool, changes []pool.HandshakeChange) (pool.NodePool, error) {
-	return p.patch(ctx, n, encodeHandshakes(n, changes), true)
+	return p.patch(ctx, n, types.JSONPatchType, encodeHandshakes(n, changes), true)
 }
 
 // encodeHandshakes returns the patch for the changes. It applies only to the CiliumNode that n was read from, and only if

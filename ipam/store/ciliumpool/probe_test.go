@@ -12,6 +12,7 @@ import (
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -34,13 +35,17 @@ func TestAsk(t *testing.T) {
 		now, seen *ciliumv2.CiliumNode
 		release   keys
 		err       error
+		// unreported means that the agent has not reported before.
+		unreported bool
 	}{
 		"the first question":                   {now: reported(), release: keys{probe: "released"}},
 		"beside a release handshake":           {now: reported(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.ReleaseIPs = keys{"10.0.1.2": "do-not-release"} }), release: keys{"10.0.1.2": "do-not-release", probe: "released"}},
 		"an earlier question is replaced":      {now: reported(withOld), release: keys{old: "released", probe: "released"}},
 		"the agent has answered it meanwhile":  {now: reported(), seen: reported(withOld), err: ErrChanged},
 		"another CiliumNode of the name":       {now: reported(func(cn *ciliumv2.CiliumNode) { cn.UID = "other" }), seen: reported(), err: ErrChanged},
+		"a CiliumNode without a report":        {now: ciliumNode(), release: keys{probe: "released"}, unreported: true},
 		"an agent that lists nothing any more": {now: ciliumNode(), seen: reported(), err: ErrChanged},
+		"an agent that has reported meanwhile": {now: reported(), seen: ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.ResourceVersion = "1" }), err: ErrChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if row.seen == nil {
@@ -61,7 +66,10 @@ func TestAsk(t *testing.T) {
 			if diff := cmp.Diff(row.release, cn.Status.IPAM.ReleaseIPs); diff != "" {
 				t.Errorf("release-ips (-want +got): %s", diff)
 			}
-			want := ipamtypes.AllocationMap{"10.0.1.1": {Owner: "router"}, probe: {Owner: probeOwner}}
+			want, used := ipamtypes.AllocationMap{probe: {Owner: probeOwner}}, map[netip.Addr]string{}
+			if !row.unreported {
+				want["10.0.1.1"], used[addr("10.0.1.1")] = ipamtypes.AllocationIP{Owner: "router"}, "router"
+			}
 			if diff := cmp.Diff(want, cn.Status.IPAM.Used); diff != "" {
 				t.Errorf("used (-want +got): %s", diff)
 			}
@@ -69,7 +77,7 @@ func TestAsk(t *testing.T) {
 				t.Errorf("probes (-want +got): %s", diff)
 			}
 			// A probe is neither an address in use nor a release handshake.
-			if diff := cmp.Diff(map[netip.Addr]string{addr("10.0.1.1"): "router"}, after.Used, compareAddrs); diff != "" {
+			if diff := cmp.Diff(used, after.Used, compareAddrs, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("addresses in use (-want +got): %s", diff)
 			}
 			if state, ok := after.Handshakes[addr(probe)]; ok {

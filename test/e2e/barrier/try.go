@@ -155,10 +155,6 @@ func (a *attempt) ask(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !n.HasUsed {
-			pause(ctx, 100*time.Millisecond)
-			continue
-		}
 		probe := agentview.NewProbe(n)
 		asked, err := a.pools.Ask(ctx, n, probe)
 		if errors.Is(err, ciliumpool.ErrChanged) {
