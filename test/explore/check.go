@@ -17,7 +17,7 @@ const (
 	noBarrier
 	// trustIncomplete: the answer of an agent that has not restored its endpoints counts.
 	trustIncomplete
-	// ignoreReady: a pod is placed whose FixedIP is not ready.
+	// ignoreReady: a pod is placed for an address whose entry the agent may not know yet.
 	ignoreReady
 )
 
@@ -37,13 +37,12 @@ func violates(sc scope, s state) string {
 			user[b.addr] = b
 			p := s.pods[name]
 			exists := p.exists && s.serial[name] == int8(serial)
-			// Invariant 2: an address belongs to no other pod than the one that runs with it. Until the FixedIP of an
-			// adoption is ready, that is not known. A pod that was deleted by force may run on unseen: then its agent has to
+			// Invariant 2: an address belongs to no other pod than the one that runs with it. Until the agent has
+			// acknowledged an adoption, that is not known. A pod that was deleted by force may run on unseen: then its agent has to
 			// refuse the address to others, which it does while it has the endpoint.
 			if e := s.nodes[homes[b.addr]].entries[b.addr]; e != 0 && (exists || !b.endpoint) {
 				for other := range int8(nameCount) {
-					rec := s.records[other]
-					if e.entry().OwnedBy(owners[other]) && other != int8(name) && (!rec.exists || rec.ready) {
+					if e.entry().OwnedBy(owners[other]) && other != int8(name) && !e.entry().Unacknowledged() {
 						return fmt.Sprintf("address %d belongs to name %d, and name %d runs with it", b.addr, other, name)
 					}
 				}
@@ -74,7 +73,7 @@ func violates(sc scope, s state) string {
 			}
 		}
 		// Invariant 5: no reservation is lost while its workload exists, and none to another pod.
-		if rec.deleting && !rec.adopts && s.wanted[name] && !s.remade[name] {
+		if rec.deleting && s.wanted[name] && !s.remade[name] {
 			return fmt.Sprintf("the FixedIP of name %d is being deleted, whose workload exists", name)
 		}
 		for other := range int8(nameCount) {

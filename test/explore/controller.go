@@ -43,7 +43,7 @@ func recordSteps(sc scope, s state, emit emitter) {
 		if !rec.exists && s.wanted[name] && p.exists && !p.deleting && p.addr != none && s.recordOf(p.addr) == none &&
 			s.nodes[p.node].entries.owned(name) == p.addr {
 			t := s
-			t.records[name] = record{exists: true, addr: p.addr, ready: true}
+			t.records[name] = record{exists: true, addr: p.addr}
 			about.kind = recordCreated
 			emit(about, t)
 		}
@@ -57,7 +57,7 @@ func recordSteps(sc scope, s state, emit emitter) {
 			for other := range int8(nameCount) {
 				if other != name && !s.records[other].exists && s.nodes[homes[rec.addr]].entries.owned(other) == rec.addr {
 					t := s
-					t.records[name], t.records[other] = noRecord, record{exists: true, addr: rec.addr, ready: true}
+					t.records[name], t.records[other] = noRecord, record{exists: true, addr: rec.addr}
 					about.kind, about.addr = recordFollows, rec.addr
 					emit(about, t)
 				}
@@ -112,10 +112,10 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 		begin(expire, nil)
 	}
 	if s.serial[name] < sc.foreign[name] && p.exists && !p.deleting && p.addr == addr && !rec.exists && s.recordOf(addr) == none {
-		begin(adopt, func(t *state) { t.records[name] = record{exists: true, addr: addr, adopts: true} })
-	}
-	if rec.exists && !rec.ready && !rec.deleting && rec.addr == addr {
 		begin(adopt, nil)
+	}
+	if owned && entry.entry().Unacknowledged() && s.nodes[node].mark == unmarked {
+		begin(acknowledge, nil)
 	}
 	if sc.slots && rec.exists && !rec.takeable && owned && rec.addr == addr && !p.exists && s.nodes[node].mark == unmarked {
 		begin(judgeSlot, nil)
@@ -169,30 +169,35 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			finish(taskConcludes)
 		})
 	case adopt:
-		runs := p.exists && !p.deleting && p.node == k.node && p.addr == k.addr
-		switch {
-		case k.phase == 0:
+		a := addrs[k.addr]
+		switch k.phase {
+		case 0:
 			n := poolOf(k.node, o.entries, o.used)
-			e, exists := n.Entries[addrs[k.addr]]
-			user, used := n.Used[addrs[k.addr]]
-			if exists && e.Kind == pool.Dynamic && (!used || user == owners[k.name]) {
-				o.apply([]pool.EntryChange{n.Own(addrs[k.addr], ownedEntry(k.name), releaseTime(0))})
+			user, used := n.Used[a]
+			if o.entries[k.addr] == k.before && k.before != 0 && k.before.entry().Kind == pool.Dynamic && (!used || user == owners[k.name]) {
+				o.apply([]pool.EntryChange{n.Own(a, ownedEntry(k.name), releaseTime(0))})
+				t.task.phase = 1
+				emit(taskWrites, t)
+				return
 			}
-			t.task.phase = 1
-			emit(taskWrites, t)
-		case k.phase == 1 && !runs:
-			// The pod has gone: there is nothing to adopt. The address cools down like any other.
-			t.records[k.name].deleting = true
-			finish(taskUndoes)
-		case k.phase == 1 && o.mark != unmarked:
-		default:
-			barrier(sc, s, emit, func(bool) {
-				owned := o.entries[k.addr] != 0 && o.entries[k.addr].entry().OwnedBy(owners[k.name])
-				t.records[k.name].ready = owned && runs && s.clear(sc, k.node, k.addr, owners[k.name])
-				o.mark, o.answered = unmarked, entries{}
-				finish(taskConcludes)
-			})
+			finish(taskConcludes)
+		case 1:
+			if !p.exists || p.deleting || p.node != k.node || p.addr != k.addr {
+				// The pod has gone, and its agent may have given the address, which it was free to give, to another.
+				undo(o, k)
+				finish(taskUndoes)
+				return
+			}
+			finish(taskConcludes)
 		}
+	case acknowledge:
+		barrier(sc, s, emit, func(bool) {
+			if s.clear(sc, k.node, k.addr, owners[k.name]) {
+				o.apply(poolOf(k.node, o.entries, o.used).Acknowledge(owners[k.name], []netip.Addr{addrs[k.addr]}))
+			}
+			o.mark, o.answered = unmarked, entries{}
+			finish(taskConcludes)
+		})
 	case judgeSlot:
 		barrier(sc, s, emit, func(clear bool) {
 			t.records[k.name].takeable = clear && !p.exists && o.entries[k.addr] == k.before
@@ -260,7 +265,7 @@ func (s *state) runsUnseen(node, addr int8) bool {
 
 // undo writes back what a release has replaced, if it still stands as it was written.
 func undo(o *object, k task) {
-	if e := o.entries[k.addr]; e != 0 && e.entry().CoolsDownFrom(owners[k.name]) {
+	if e := o.entries[k.addr]; e != 0 && (e.entry().CoolsDownFrom(owners[k.name]) || k.kind == adopt && e.entry().OwnedBy(owners[k.name])) {
 		o.entries[k.addr] = k.before
 	}
 }

@@ -109,12 +109,12 @@ func (r scheduler) placements(sc scope, name int8) []scheduler {
 	}
 	rec := r.records[name]
 	switch {
-	case rec.exists && (rec.deleting || !rec.ready && sc.mutation != ignoreReady) || len(with) > 1:
+	case rec.exists && rec.deleting || len(with) > 1:
 		return nil
 	case len(with) == 1:
 		r.node, r.standing = with[0], true
 		r.addr = r.pools[r.node].owned(name)
-		if rec.exists && rec.addr != r.addr {
+		if rec.exists && rec.addr != r.addr || r.pools[r.node][r.addr].entry().Unacknowledged() && sc.mutation != ignoreReady {
 			return nil
 		}
 		return []scheduler{r}

@@ -96,7 +96,7 @@ func (s step) String() string {
 	case s.kind >= schedulerLags && s.kind <= schedulerBinds:
 		fmt.Fprintf(&b, " (scheduler %d)", s.scheduler)
 	case s.kind >= taskBegins:
-		fmt.Fprintf(&b, " (%s)", [...]string{"", "release", "restore", "expire", "adopt", "judge slot"}[s.task])
+		fmt.Fprintf(&b, " (%s)", [...]string{"", "release", "restore", "expire", "adopt", "acknowledge", "judge slot"}[s.task])
 	}
 	fmt.Fprintf(&b, " name %d pod %d node %d address %d", s.name, s.serial, s.node, s.addr)
 	return b.String()
@@ -197,7 +197,7 @@ func (r *scheduler) less(o *scheduler) bool {
 			}
 		}
 		for _, rec := range x.records {
-			k = append(k, byte(rec.addr), bit(rec.exists), bit(rec.deleting), bit(rec.ready), bit(rec.adopts), bit(rec.takeable))
+			k = append(k, byte(rec.addr), bit(rec.exists), bit(rec.deleting), bit(rec.takeable))
 		}
 		return append(k, bit(x.standing))
 	}

@@ -132,10 +132,6 @@ const (
 type record struct {
 	exists, deleting bool
 	addr             int8
-	// ready: the agent has acknowledged the entry. No pod of the name is placed before.
-	ready bool
-	// adopts: the address is that of a running pod which another scheduler placed.
-	adopts bool
 	// takeable: the controller has found that the pod of this slot has stopped.
 	takeable bool
 }
@@ -180,6 +176,7 @@ const (
 	restore
 	expire
 	adopt
+	acknowledge
 	judgeSlot
 )
 

@@ -12,7 +12,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -26,7 +25,10 @@ import (
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/core/reservation"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // errNotKept says why a pod can't keep the IPs that it runs with.
@@ -91,7 +93,7 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (reconcile
 	case record != nil && len(record.Spec.IPs) > 0, c.hasEntries(held, pod.Spec.NodeName, ips):
 		return reconcile.Result{}, nil
 	}
-	err = c.createFixedIP(ctx, pod, id, record, ips, true)
+	err = c.own(ctx, pod, id, ips, true)
 	if why := errNotKept(""); errors.As(err, &why) {
 		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "Its IPs are not fixed: %v", why)
 		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
@@ -111,60 +113,51 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 	})
 }
 
-// createFixedIP makes the FixedIP of the IPs that a pod runs with, or puts them into record, which has none. The FixedIP
-// controller then writes the owner of the entries, while the pod runs with the IPs, and waits for the agent. It returns
-// errNotKept if the pod can't keep them. dynamic is whether the IPs may be dynamic entries (see
-// conformance.WhyNotKept).
-func (c *Controller) createFixedIP(ctx context.Context, pod *corev1.Pod, id identity.Identity, record *v1alpha1.FixedIP, ips []netip.Addr, dynamic bool) error {
+// own makes the entries of the IPs that a pod runs with the pod's own. The FixedIP controller then creates the FixedIP, as
+// for every claim, and waits for the agent: an entry in the pool, which is written with preconditions, keeps two pods from
+// adopting one IP, and a FixedIP in a cache would not. It returns errNotKept if the pod can't keep the IPs. dynamic is
+// whether they may be dynamic entries (see conformance.WhyNotKept).
+func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
 	if err := stillHas(ctx, c.Live, pod, ips); err != nil {
 		return err
 	}
-	n, err := c.Writer.Get(ctx, pod.Spec.NodeName)
-	if err != nil {
-		return err
-	}
-	if other := n.OtherAddressOf(id.Key(), ips); other != nil {
-		// The cache does not show that entry yet. Once it does, package fixedip makes a FixedIP of it.
-		return fmt.Errorf("%w: %w", requeue.ErrSuperseded, other)
-	}
-	if other, overlaps := c.Ledger.OverlapsWith(n.Name); overlaps {
-		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", n.Name, other))
+	node := pod.Spec.NodeName
+	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
+		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other))
 	}
 	for _, a := range ips {
 		if owner, reserved := c.Ledger.ReservedFor(a); reserved && owner != id.Key() {
 			return errNotKept(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
 		}
 	}
-	if why := conformance.WhyNotKept(n, id, ips, dynamic); why != nil {
-		return errNotKept(why.Error())
-	}
-	if record != nil {
-		record = record.DeepCopy()
-		record.Spec.IPs, record.Spec.NodeName = address.Strings(ips), n.Name
-		return c.Live.Update(ctx, record)
-	}
-	spec := v1alpha1.FixedIPSpec{
-		IPs: address.Strings(ips), NodeName: n.Name, PodName: pod.Name, Reclaim: identity.DefaultReclaim(),
-		Owner: v1alpha1.OwnerReference(id.Owner),
-	}
-	workload, err := c.workload(id.Owner, id.Namespace)
-	if err != nil {
+	_, err := c.Writer.Apply(ctx, ciliumpool.Change{
+		WriteRequest: ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			if other := n.OtherAddressOf(id.Key(), ips); other != nil {
+				// The cache does not show that entry yet. Once it does, the FixedIP controller makes a FixedIP of it.
+				return nil, fmt.Errorf("%w: %w", requeue.ErrSuperseded, other)
+			}
+			if why := conformance.WhyNotKept(n, id, ips, dynamic); why != nil {
+				return nil, errNotKept(why.Error())
+			}
+			return reclaim.AllocateEntries(n, ips, id.Entry(), func(netip.Addr) bool { return true }, c.Clock.Now())
+		}},
+		// If the pod has ended during the write, its agent may have given an IP that was offered to all pods to another.
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
+			err := stillHas(ctx, c.Live, pod, ips)
+			if !errors.Is(err, requeue.ErrSuperseded) {
+				return nil, err
+			}
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil }), nil
+		},
+	})
+	switch {
+	case errors.Is(err, ciliumpool.ErrUndone), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, pool.ErrTaken):
+		return fmt.Errorf("make %s the pod's own: %w: %w", address.Join(ips), requeue.ErrSuperseded, err)
+	case err != nil:
 		return err
 	}
-	if workload != nil {
-		// Annotations that can't be read are reported by the FixedIP controller.
-		if policy, err := identity.Reclaim(workload.Annotations, workload.Template); err == nil {
-			spec.Reclaim = policy
-		}
-		if failover, err := identity.Failover(workload.Annotations, workload.Template); err == nil {
-			spec.Failover = failover
-		}
-	}
-	klog.FromContext(ctx).Info("FixedIP made of the IPs of a running pod", "ips", ips, "node", n.Name)
-	return c.Live.Create(ctx, &v1alpha1.FixedIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Finalizers: []string{v1alpha1.Finalizer}},
-		Spec:       spec,
-	})
+	klog.FromContext(ctx).Info("Running pod made the owner of its IPs", "ips", ips, "node", node)
+	return nil
 }
 
 // reportMissing reports that a pod runs without the IPs that are reserved for it, and what helps.

@@ -4,6 +4,7 @@
 package conformance
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Finding C7. A selected pod of another scheduler gets a FixedIP of the IP that it runs with, and no entry before that. An
-// IP that a FixedIP reserves for another pod is not adopted: the pod is told once, and nothing is tried again every
+// Finding C7. A selected pod of another scheduler becomes the owner of the entry of the IP that it runs with; the FixedIP
+// follows, as for every claim. The pool decides between two pods that would have one IP, and no cache does. An IP that a FixedIP reserves for another pod is not adopted: the pod is told once, and nothing is tried again every
 // second. There is no other adoption: a pod of our scheduler with a dynamic entry is evicted (TestPodBoundOnAReleasedEntry).
 func TestAdoption(t *testing.T) {
 	const has, owner = "10.0.1.1", "db/web-0"
@@ -29,24 +30,26 @@ func TestAdoption(t *testing.T) {
 		pod     *corev1.Pod
 		entries map[string]pool.Entry
 		record  *v1alpha1.FixedIP
-		// reserved is the owner for whom another FixedIP reserves the IP; gone: the pod is not at the API server any more.
-		reserved string
-		gone     bool
-		failover v1alpha1.Failover
-		fixed    []string
-		event    string
+		// reserved is the owner for whom another FixedIP reserves the IP; gone: the pod is not at the API server any more;
+		// ends: it is deleted right after the entry was written.
+		reserved   string
+		gone, ends bool
+		failover   v1alpha1.Failover
+		owns       bool
+		event      string
 	}{
-		"a dynamic entry":          {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, fixed: []string{has}, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
-		"no entry":                 {pod: boundPod(has, theirs), fixed: []string{has}, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
-		"a FixedIP without IPs":    {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), fixed: []string{has}, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"a dynamic entry":          {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"no entry":                 {pod: boundPod(has, theirs), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"a FixedIP without IPs":    {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
 		"its own entry":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
-		"its own FixedIP":          {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", has), fixed: []string{has}},
+		"its own FixedIP":          {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", has)},
 		"not selected":             {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Labels = nil }), entries: map[string]pool.Entry{has: {}}},
 		"gone meanwhile":           {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, gone: true},
+		"gone during the write":    {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, ends: true},
 		"reserved for another":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed Its IPs are not fixed: 10.0.1.1 is reserved for another pod by a FixedIP"},
 		"another pod's entry":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed Its IPs are not fixed: IP 10.0.1.1 on node n belongs to pod db/x"},
-		"another IP is reserved":   {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), fixed: []string{"10.0.2.9"}, event: "Warning AddressMismatch Runs with 10.0.1.1 on node n, and 10.0.2.9 is reserved for it in no node's pool"},
-		"another IP, and Reassign": {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign, fixed: []string{"10.0.2.9"}},
+		"another IP is reserved":   {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), event: "Warning AddressMismatch Runs with 10.0.1.1 on node n, and 10.0.2.9 is reserved for it in no node's pool"},
+		"another IP, and Reassign": {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cached := []client.Object{c.pod}
@@ -65,25 +68,31 @@ func TestAdoption(t *testing.T) {
 			if c.reserved != "" {
 				s.d.Ledger.SetRecord(ledger.Reservation{Record: c.reserved, Owner: c.reserved, Addrs: []netip.Addr{netip.MustParseAddr(has)}})
 			}
-			before := s.owners()
+			if c.ends {
+				s.onPatch = func() { _ = s.api.Delete(context.WithoutCancel(t.Context()), c.pod) }
+			}
+			want := s.owners()
+			if c.owns {
+				want[has] = owner
+			}
 			if _, err := s.d.adopt(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(before, s.owners()); diff != "" {
+			if diff := cmp.Diff(want, s.owners()); diff != "" {
 				t.Errorf("entries (-want +got): %s", diff)
 			}
 			record := s.fixedIP()
-			if (record != nil) != (len(c.fixed) > 0) || record != nil && !cmp.Equal(record.Spec.IPs, c.fixed) {
-				t.Errorf("FixedIP %+v, want one with %v", record, c.fixed)
+			if (record != nil) != (c.record != nil) || record != nil && !cmp.Equal(record.Spec, c.record.Spec) {
+				t.Errorf("FixedIP %+v, want %+v", record, c.record)
 			}
 			if record != nil && (record.DeletionTimestamp != nil) != (c.failover == v1alpha1.Reassign) {
 				t.Errorf("the FixedIP is being deleted: %v", record.DeletionTimestamp)
 			}
-			var want []string
+			var events []string
 			if c.event != "" {
-				want = []string{c.event}
+				events = []string{c.event}
 			}
-			if diff := cmp.Diff(want, s.reported()); diff != "" {
+			if diff := cmp.Diff(events, s.reported()); diff != "" {
 				t.Errorf("events (-want +got): %s", diff)
 			}
 		})

@@ -6,11 +6,10 @@
 //
 //   - verify compares a running pod with its FixedIP. It owns the condition Mismatch and status.mismatchPodUID, and
 //     evicts a pod with a wrong IP or without a CiliumEndpoint: one member of a workload at a time (evict.go).
-//   - adopt makes the FixedIP of a pod that another scheduler placed and that asks for its IP to be fixed, and restores
-//     what a pod of our scheduler has lost. The FixedIP comes first: the FixedIP controller writes the owner of the
-//     entry, while the pod provably runs with the IP, and says with the condition Ready when the agent has acknowledged
-//     it.
+//   - adopt makes a pod that another scheduler placed the owner of the IP that it runs with, if it asks for that, and
+//     restores what a pod of our scheduler has lost. It writes the entry while the pod provably runs with the IP. The
+//     FixedIP controller creates the FixedIP of it, as of every claim, and asks the agent to acknowledge it.
 //
 // Whatever is found in the caches is found again at the API server before anything is written or evicted. The package
-// may not write a pool entry that is not restored to its previous owner.
+// may not write a FixedIP, and no pool entry but for the pod that runs with the IP or was bound because of it.
 package conformance

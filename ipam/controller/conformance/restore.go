@@ -112,7 +112,7 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 			return reconcile.Result{}, nil
 		}
 		if err == nil {
-			err = c.createFixedIP(ctx, pod, id, record, ips, false)
+			err = c.own(ctx, pod, id, ips, false)
 		}
 	}
 	if why := errNotKept(""); errors.As(err, &why) {

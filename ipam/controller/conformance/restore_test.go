@@ -20,8 +20,8 @@ import (
 )
 
 // A pod was bound because of an entry that was released: the watch of the scheduler was behind, or the controller died
-// before it confirmed the release. The recorded state shows that, and whichever replica looks restores the entry, makes
-// the FixedIP of an IP that can only be the pod's, or evicts the pod.
+// before it confirmed the release. The recorded state shows that, and whichever replica looks restores the entry, gives
+// the pod the entry of an IP that can only be the pod's, or evicts the pod.
 func TestPodBoundOnAReleasedEntry(t *testing.T) {
 	const mine = "db/web-0"
 	released := pool.CooldownEntry(mine, begin.Add(-time.Second))
@@ -35,9 +35,8 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 		record *v1alpha1.FixedIP
 		// gone: the API server does not have the pod any more.
 		gone bool
-		// want are the owners of entries afterwards that differ, and fixed the IPs of the FixedIP.
+		// want are the owners of entries afterwards that differ.
 		want    map[string]string
-		fixed   []string
 		evicted bool
 	}{
 		"no IP yet": {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
@@ -47,10 +46,10 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 		"no IP yet, and it was another pod's":   {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": pool.CooldownEntry("db/x", begin)}},
 		"no IP yet, and not at home here":       {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.2.200": released}},
 		"no IP yet, and gone":                   {pod: boundPod(""), stored: map[string]pool.Entry{"10.0.1.200": released}, gone: true},
-		"runs with the released IP":             {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": released}, fixed: []string{"10.0.1.200"}},
-		"runs with one that has cooled down":    {pod: boundPod("10.0.1.200"), fixed: []string{"10.0.1.200"}},
-		"runs with an entry of its own for now": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": pool.UnreservedEntry("db", "web-0")}, fixed: []string{"10.0.1.1"}},
-		"its FixedIP waits for IPs":             {pod: boundPod("10.0.1.200"), record: recordOf("web-0"), fixed: []string{"10.0.1.200"}},
+		"runs with the released IP":             {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": released}, want: map[string]string{"10.0.1.200": mine}},
+		"runs with one that has cooled down":    {pod: boundPod("10.0.1.200"), want: map[string]string{"10.0.1.200": mine}},
+		"runs with an entry of its own for now": {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": pool.UnreservedEntry("db", "web-0")}},
+		"its FixedIP waits for IPs":             {pod: boundPod("10.0.1.200"), record: recordOf("web-0"), want: map[string]string{"10.0.1.200": mine}},
 		"runs with a dynamic entry":             {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": released, "10.0.1.1": {}}, evicted: true},
 		"runs with a dynamic entry, and moved":  {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.200": away, "10.0.1.1": {}}, evicted: true},
 		"runs with what is another pod's":       {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}, evicted: true},
@@ -63,7 +62,7 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 		}), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
 		"another scheduler's": {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Spec.SchedulerName = "theirs" }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
 		"opted out":           {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
-		"it has a FixedIP":    {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: recordOf("web-0", "10.0.1.200"), fixed: []string{"10.0.1.200"}},
+		"it has a FixedIP":    {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: recordOf("web-0", "10.0.1.200")},
 		"it has an entry":     {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
 		"not bound":           {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
 	} {
@@ -93,8 +92,8 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 			if evicted := len(s.evicted) > 0; evicted != c.evicted {
 				t.Errorf("evicted: %v", evicted)
 			}
-			if record := s.fixedIP(); (record != nil) != (len(c.fixed) > 0) || record != nil && !cmp.Equal(record.Spec.IPs, c.fixed) {
-				t.Errorf("FixedIP %+v, want one with %v", record, c.fixed)
+			if record := s.fixedIP(); (record != nil) != (c.record != nil) || record != nil && !cmp.Equal(record.Spec, c.record.Spec) {
+				t.Errorf("FixedIP %+v, want %+v", record, c.record)
 			}
 		})
 	}

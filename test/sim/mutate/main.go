@@ -26,8 +26,8 @@ import (
 type mutation struct{ name, file, from, to string }
 
 var mutations = []mutation{
-	{"drop the test operations", "ipam/store/ciliumpool/client.go",
-		"data, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn pool.NodePool{}, fmt.Errorf(\"encode the patch", "kept := ops[:0]\n\tfor _, o := range ops {\n\t\tif o.Op != \"test\" {\n\t\t\tkept = append(kept, o)\n\t\t}\n\t}\n\tops = kept\n\tdata, err := json.Marshal(ops)\n\tif err != nil {\n\t\treturn pool.NodePool{}, fmt.Errorf(\"encode the patch"},
+	{"drop the test operations", "ipam/store/ciliumpool/patch.go",
+		"ops = append(ops, expect(path, e.From, resource)...)", "_ = expect(path, e.From, resource)"},
 	{"give away the subnet of a node that has lost its CiliumNode", "ipam/controller/subnet/assign.go",
 		"node, err := index.Node(ctx, c.Cached, name)\n\treturn node != nil, err\n}\n\n// exists reports whether the API server has a Node or a CiliumNode of a name: then its pods may run.\nfunc (c *Controller) exists(ctx context.Context, name string) (bool, error) {\n\tfor _, obj := range []client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}} {", "_, _ = index.Node(ctx, c.Cached, name)\n\treturn false, nil\n}\n\nfunc (c *Controller) exists(ctx context.Context, name string) (bool, error) {\n\tfor _, obj := range []client.Object{&ciliumv2.CiliumNode{}} {"},
 	{"make a new pool without the addresses of running pods", "ipam/core/subnetplan/firstpool.go",
