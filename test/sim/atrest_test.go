@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -14,7 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/test/sim/agent"
 )
 
@@ -229,6 +233,9 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	}
 	cn, _ := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, pod.Spec.NodeName)
 	for _, has := range pod.Status.PodIPs {
+		if cn != nil && awayWithout(r, ciliumpool.FromCiliumNode(cn), has.IP) {
+			continue
+		}
 		if !slices.Contains(r.Spec.IPs, has.IP) {
 			c.violate("sticky: pod %s runs with %s, and %v is kept for it", key, has.IP, r.Spec.IPs)
 		}
@@ -236,6 +243,14 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 			c.violate("durable: pod %s runs with %s, and the pool of %s does not have it for it", key, has.IP, pod.Spec.NodeName)
 		}
 	}
+}
+
+// awayWithout reports whether a FixedIP has no address of the family of ip, and its addresses are away from home on the node.
+// A pod gets an address of a second family only at home: else it would have two homes.
+func awayWithout(r *v1alpha1.FixedIP, n pool.NodePool, ip string) bool {
+	family := address.Of(netip.MustParseAddr(ip))
+	addrs := address.ParseAll(r.Spec.IPs)
+	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == family || n.Home(a) })
 }
 
 // takenBack is that who got an entry too late does not keep it while another pod runs with the address.

@@ -121,15 +121,16 @@ func (w *world) replicaSetUserDeeds() []deed {
 	}
 }
 
-// noteLostSlots notes the pods of a machine whose slots nothing but the pool records.
+// noteLostSlots notes the pods that are bound to a machine and whose slots nothing but the pool records.
 func (c *checks) noteLostSlots(m *machine) {
-	for uid, box := range m.boxes {
+	for _, pod := range all[*corev1.Pod](c.w.server, pods) {
+		key := keyOf(pod)
 		recorded := slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
-			return keyOfHolder(r) == box.key
+			return keyOfHolder(r) == key
 		})
-		if c.isSlot(box.key) && !recorded {
+		if pod.Spec.NodeName == m.name && c.isSlot(key) && !recorded {
 			c.w.stats["slot lost with its CiliumNode"]++
-			c.lostSlots[uid] = true
+			c.lostSlots[pod.UID] = true
 		}
 	}
 }
