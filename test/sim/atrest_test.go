@@ -32,7 +32,7 @@ func (c *checks) atRest() {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		records[r.Namespace+"/"+r.Spec.PodName] = r
 		// One that a person releases goes when its pod does.
-		if _, pod := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); r.DeletionTimestamp != nil && !pod {
+		if _, pod := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); r.DeletionTimestamp != nil && !pod && !c.awaitsReports(r) {
 			c.violate("no leak: FixedIP %s is being deleted for ever", r.Name)
 		}
 	}
@@ -124,6 +124,16 @@ func namesFamily(r *v1alpha1.FixedIP, ip string) bool {
 func (c *checks) hasPodWithoutAddress(node string) bool {
 	return c.full(node) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName == node && !ended(pod) && len(pod.Status.PodIPs) == 0
+	})
+}
+
+// awaitsReports tells whether a FixedIP that is being deleted has to wait for a pod of a full node: nothing is known of an
+// adopted address until that pod has one (ADR 0012).
+func (c *checks) awaitsReports(r *v1alpha1.FixedIP) bool {
+	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
+		return c.hasPodWithoutAddress(cn.Name) && slices.ContainsFunc(r.Spec.IPs, func(ip string) bool {
+			return strings.Contains(cn.Spec.IPAM.Pool[ip].Resource, ";since=")
+		})
 	})
 }
 

@@ -135,6 +135,16 @@ func (c *checks) noteLostSlots(m *machine) {
 	}
 }
 
+// slots counts the FixedIPs of slots. One that a person releases goes with its pod, and the next pod needs another.
+func (c *checks) slots() (standing int) {
+	for _, r := range all[*v1alpha1.FixedIP](c.w.server, fixedIPs) {
+		if r.Spec.Slot && r.DeletionTimestamp == nil {
+			standing++
+		}
+	}
+	return standing
+}
+
 // keyOfHolder returns the pod that a FixedIP is for.
 func keyOfHolder(r *v1alpha1.FixedIP) string { return r.Namespace + "/" + r.Spec.PodName }
 
@@ -219,7 +229,7 @@ func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
 		}
 	case !exists && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete:
 		c.violate("no leak: FixedIP %s of a slot stands, and its ReplicaSet is gone", r.Name)
-	case exists && s.Annotations[identity.AnnotationWhenScaled] == string(v1alpha1.Delete) && len(c.w.replicas(s)) >= int(*s.Spec.Replicas):
+	case exists && s.Annotations[identity.AnnotationWhenScaled] == string(v1alpha1.Delete) && c.slots() > int(*s.Spec.Replicas):
 		c.violate("no leak: FixedIP %s of a slot stands, and no pod of its ReplicaSet is to have it", r.Name)
 	}
 }

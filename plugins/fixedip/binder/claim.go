@@ -191,6 +191,8 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 		return &LostError{"the address decided for the pod was lost: " + err.Error() + "; it is tried again"}
 	case errors.Is(err, errUnacknowledged):
 		return &LostError{err.Error()}
+	case errors.As(err, new(*LostError)):
+		return err
 	case err != nil:
 		return fmt.Errorf("claim address %s of node %s for pod %s/%s: %w", address.Join(claim.Addrs), node, pod.Namespace, pod.Name, err)
 	}
@@ -208,7 +210,11 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 		}
 	}
 	if p.moves(claim.Node) {
-		return b.migrate(ctx, pod, p, claim)
+		err := b.migrate(ctx, pod, p, claim)
+		if missing := b.missing(claim.Addrs); err == nil && len(missing) > 0 && b.atHome(claim.Node, claim.Addrs) {
+			return &LostError{fmt.Sprintf("address %s is at home again; the pod is tried again there with an address of family %v", address.Join(claim.Addrs), missing)}
+		}
+		return err
 	}
 	if err := b.claim(ctx, p, claim); err != nil || p.Unreserved {
 		return err

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -147,6 +149,10 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 			p.lacked.Store(true)
 			return &Refusal{Reason: "node(s) couldn't carry the pod's address: " + err.Error()}
 		}
+		if missing := b.missing(r.addrs); len(missing) > 0 && !b.atHome(node.Name, r.addrs) && b.onStrictNode(node.Name) {
+			// The agent would not start the pod.
+			return refuse(requeue.WakeOn{}, "node(s) were strict, and the pod has no fixed address of family %v, which it gets at home only", missing)
+		}
 		return nil
 	default:
 		return refuse(requeue.WakeOn{}, "node(s) didn't own the pod's address %s, which belongs to node %s", address.Join(r.addrs), r.node)
@@ -155,6 +161,19 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 		return p.fitsSlot(node.Name)
 	}
 	return b.fitsRequested(p, node.Name)
+}
+
+// missing returns the families of the cluster in which there is no address: the cluster has got them since.
+func (b *Binder) missing(addrs []netip.Addr) []address.Family {
+	return slices.DeleteFunc(slices.Clone(b.families), func(f address.Family) bool {
+		return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return address.Of(a) == f })
+	})
+}
+
+// atHome reports whether the addresses are in the subnets of a node.
+func (b *Binder) atHome(node string, addrs []netip.Addr) bool {
+	n, ok := b.Cache.Ledger.Node(node)
+	return ok && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !n.Home(a) })
 }
 
 // Scores reports whether the free addresses of nodes matter: not for pods without a fixed address, nor for those that
