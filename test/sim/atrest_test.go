@@ -49,7 +49,8 @@ func (c *checks) atRest() {
 			case mark(e.Owner) && e.Owner != "fixedip.io/moved":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
-				if strings.Contains(e.Resource, ";since=") && (c.inUse(ip) || !c.hasPodWithoutAddress(cn.Name)) {
+				unknown := strings.Contains(e.Resource, ";since=") && c.hasPodWithoutAddress(cn.Name)
+				if strings.Contains(e.Resource, ";since=") && (c.inUse(ip) || !unknown) {
 					c.violate("no leak: the agent of %s was not asked whether it knows that %s is for %s", cn.Name, ip, e.Owner)
 				}
 				r := records[e.Owner]
@@ -58,7 +59,7 @@ func (c *checks) atRest() {
 				// meanwhile, runs on with what it has: see podAtRest.
 				runs := exists && runsWithAny(pod, []string{ip}) &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
-				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
+				if r == nil && !exists && !unknown && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
 					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
 				} else if r != nil && namesFamily(r, ip) && !slices.Contains(r.Spec.IPs, ip) && !runs {
 					c.violate("no leak: %s on %s is still kept for %s, whose FixedIP has %v", ip, cn.Name, e.Owner, r.Spec.IPs)
