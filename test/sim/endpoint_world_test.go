@@ -45,10 +45,10 @@ func (w *world) endpointCollectors(now time.Time) []deed {
 				_ = w.server.remove(ciliumEndpoints, keyOf(cep), &metav1.Preconditions{UID: &uid}, true, by)
 			}
 		}
-		switch owner := ownerOf(cep); {
-		case owner != "" && (!exists || pod.UID != owner):
+		if owner := ownerOf(cep); owner != "" && (!exists || pod.UID != owner) {
 			d = append(d, deed{"garbage collector deletes CiliumEndpoint " + cep.Name, remove("gc")})
-		case now.Sub(cep.CreationTimestamp.Time) >= operatorInterval && (!exists || ended(pod)):
+		}
+		if now.Sub(cep.CreationTimestamp.Time) >= operatorInterval && (!exists || ended(pod)) {
 			d = append(d, deed{"cilium-operator deletes CiliumEndpoint " + cep.Name, remove("cilium-operator")})
 		}
 	}
