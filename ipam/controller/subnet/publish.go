@@ -126,10 +126,13 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 	return nil, nil, nil, nil, fmt.Errorf("addresses in %v were still about to move to other nodes after %d tries: %w", in, reserveTries, ciliumpool.ErrChanged)
 }
 
-// elsewhere returns the nodes on which pods run with reserved addresses of a node's subnets: their addresses have moved.
-// The API server is asked about those pods of which the cache, or the FixedIP, says that they are on another node.
+// elsewhere returns the nodes on which reserved addresses of a node's subnets live: they have moved. The API server is asked
+// about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist may
+// have been deleted by force and run on: while the node of its FixedIP exists, the address is there.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
+	// alive says of nodes that FixedIPs name whether they exist. Key: the node.
+	alive := map[string]bool{}
 	for _, k := range kept {
 		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
 		key := client.ObjectKey{Namespace: namespace, Name: name}
@@ -143,6 +146,14 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 		}
 		switch {
 		case apierrors.IsNotFound(err):
+			if _, asked := alive[k.Node]; !asked {
+				if alive[k.Node], err = c.exists(ctx, k.Node); err != nil {
+					return nil, err
+				}
+			}
+			if k.Node != node && alive[k.Node] {
+				found[k.Addr] = k.Node
+			}
 		case err != nil:
 			return nil, fmt.Errorf("read pod %s: %w", key, err)
 		case pod.Spec.NodeName != node && podutil.HoldsIPs(&pod) && podutil.RunsWith(&pod, k.Addr):

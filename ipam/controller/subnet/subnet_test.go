@@ -91,6 +91,9 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
 		runningPod("mysql-1", "node-1", "10.0.0.13", set),
 		s.record("mysql-2", "node-1", "10.0.0.12"),
+		// Their pods were deleted by force. That of mysql-5 may run on on node-4, which has lost its CiliumNode too; node-5 is
+		// gone.
+		node("node-4"), s.record("mysql-5", "node-4", "10.0.0.6"), s.record("mysql-6", "node-5", "10.0.0.4"),
 		runningPod("taker", "node-1", "10.0.0.11", nil), s.record("mysql-3", "node-1", "10.0.0.11"),
 		runningPod("host", "node-1", "10.0.0.10", nil), runningPod("done", "node-1", "10.0.0.9", nil), runningPod("elsewhere", "node-2", "10.0.0.8", nil),
 	)
@@ -126,6 +129,8 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.0.12"): mysql("mysql-2"),
 		netip.MustParseAddr("10.0.0.11"): pool.CooldownEntry("", made),
 		netip.MustParseAddr("10.0.9.9"):  mysql("mysql-4"),
+		netip.MustParseAddr("10.0.0.6"):  pool.MovedEntry("node-4", "db/mysql-5"),
+		netip.MustParseAddr("10.0.0.4"):  mysql("mysql-6"),
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got): %s", diff)
