@@ -43,7 +43,7 @@ func TestAdoptedAsItWent(t *testing.T) {
 				w.server.wrote = func(*kind, event, string) {}
 				w.checks = newChecks(w)
 				for _, name := range []string{"n1", "n2"} {
-					w.machines = append(w.machines, &machine{w: w, name: name, boxes: map[types.UID]*sandbox{}})
+					w.machines = append(w.machines, &machine{w: w, name: name, sandboxes: map[types.UID]*sandbox{}})
 				}
 				write := func(owner string) {
 					entries := ipamtypes.AllocationMap{ip: {Owner: owner}}
@@ -52,14 +52,14 @@ func TestAdoptedAsItWent(t *testing.T) {
 				if _, err := w.server.create(ciliumNodes, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, "user"); err != nil {
 					t.Fatal(err)
 				}
-				box := &sandbox{uid: "old", key: owner, ips: []string{ip}}
-				w.machines[0].boxes[box.uid] = box
+				old := &sandbox{uid: "old", key: owner, ips: []string{ip}}
+				w.machines[0].sandboxes[old.uid] = old
 				time.Sleep(10 * time.Second)
 				sent := &call{begun: time.Now().Add(-c.went)}
-				if delete(w.machines[0].boxes, box.uid); !c.left {
-					w.letGo(w.machines[0], box)
+				if delete(w.machines[0].sandboxes, old.uid); !c.left {
+					w.letGo(w.machines[0], old)
 				}
-				w.machine(c.other).boxes["new"] = &sandbox{uid: "new", key: "db/job4", ips: []string{ip}}
+				w.machine(c.other).sandboxes["new"] = &sandbox{uid: "new", key: "db/job4", ips: []string{ip}}
 
 				w.server.serving = sent
 				write(owner)

@@ -87,7 +87,7 @@ func (c *checks) atRest() {
 	}
 }
 
-// onItsWay tells whether the home of an address that is kept for a pod says that it lives on a node, where it was
+// onItsWay reports whether the home of an address that is kept for a pod says that it lives on a node, where it was
 // announced: the pod went before the move was over, and the next of its name brings that to its end. A FixedIP keeps it, or
 // what the workload says of pods that it scales away, where the controller saw the pod too late to make one.
 func (c *checks) onItsWay(r *v1alpha1.FixedIP, owner, ip, node string) bool {
@@ -103,24 +103,24 @@ func (c *checks) onItsWay(r *v1alpha1.FixedIP, owner, ip, node string) bool {
 	})
 }
 
-// retains tells whether there is a workload that keeps the address of a pod of its that it does not want now.
+// retains reports whether there is a workload that keeps the address of a pod of its that it does not want now.
 func (c *checks) retains(owner string) bool {
 	name, _, _ := strings.Cut(strings.TrimPrefix(owner, namespace+"/"), "-")
 	s, exists := one[*appsv1.StatefulSet](c.w.server, statefulSets, namespace+"/"+name)
 	return exists && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete) && s.Spec.Template.Annotations[identity.AnnotationEnabled] == ""
 }
 
-// inUse tells whether a pod runs with an address.
+// inUse reports whether a pod runs with an address.
 func (c *checks) inUse(ip string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool { return len(m.uses(ip)) > 0 })
 }
 
-// namesFamily tells whether a FixedIP has an address of the family of another one.
+// namesFamily reports whether a FixedIP has an address of the family of another one.
 func namesFamily(r *v1alpha1.FixedIP, ip string) bool {
 	return slices.ContainsFunc(r.Spec.IPs, func(has string) bool { return agent.IsIPv6(has) == agent.IsIPv6(ip) })
 }
 
-// hasPodWithoutAddress tells whether a pod of the node never gets an address, since the node is full. It might have any
+// hasPodWithoutAddress reports whether a pod of the node never gets an address, since the node is full. It might have any
 // that was dynamic when it came, so that nothing is known of an adopted one whose own pod has ended.
 func (c *checks) hasPodWithoutAddress(node string) bool {
 	return c.full(node) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool {
@@ -128,7 +128,7 @@ func (c *checks) hasPodWithoutAddress(node string) bool {
 	})
 }
 
-// awaitsReports tells whether a FixedIP that is being deleted has to wait for a pod of a full node: nothing is known of an
+// awaitsReports reports whether a FixedIP that is being deleted has to wait for a pod of a full node: nothing is known of an
 // adopted address until that pod has one (ADR 0012).
 func (c *checks) awaitsReports(r *v1alpha1.FixedIP) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
@@ -138,13 +138,13 @@ func (c *checks) awaitsReports(r *v1alpha1.FixedIP) bool {
 	})
 }
 
-// toldOf tells whether the status of a pod has an address. One that waits for an address on a full node that was rebooted
+// toldOf reports whether the status of a pod has an address. One that waits for an address on a full node that was rebooted
 // has the one from before there.
 func (c *checks) toldOf(ip string) bool {
 	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && runsWithAny(pod, []string{ip}) })
 }
 
-// mayClaim tells whether an entry without a FixedIP stands for a pod that may come: one that was scaled
+// mayClaim reports whether an entry without a FixedIP stands for a pod that may come: one that was scaled
 // away, of a workload that retains what is.
 func (c *checks) mayClaim(owner string) bool {
 	name := owner[strings.Index(owner, "/")+1:]
@@ -152,7 +152,7 @@ func (c *checks) mayClaim(owner string) bool {
 	return ok && set.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
 }
 
-// pinnedByOther tells whether a person has made a FixedIP of what a pod has: one of the two has to go, and
+// pinnedByOther reports whether a person has made a FixedIP of what a pod has: one of the two has to go, and
 // nobody else can say which.
 func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
@@ -160,19 +160,19 @@ func (c *checks) pinnedByOther(pod *corev1.Pod) bool {
 	})
 }
 
-// runsWithAny tells whether the status of a pod has one of the addresses.
+// runsWithAny reports whether the status of a pod has one of the addresses.
 func runsWithAny(pod *corev1.Pod, ips []string) bool {
 	return slices.ContainsFunc(pod.Status.PodIPs, func(has corev1.PodIP) bool { return slices.Contains(ips, has.IP) })
 }
 
-// hasOther tells whether another pod than that of the key runs with an address.
+// hasOther reports whether another pod than that of the key runs with an address.
 func (c *checks) hasOther(ip, key string) bool {
 	return slices.ContainsFunc(c.w.machines, func(m *machine) bool {
 		return slices.ContainsFunc(m.uses(ip), func(user string) bool { return user != key })
 	})
 }
 
-// full tells whether the pool of a node has as many dynamic entries as it may, half of its subnet, or as many entries
+// full reports whether the pool of a node has as many dynamic entries as it may, half of its subnet, or as many entries
 // as there are addresses. Who places ordinary pods does not know of that.
 func (c *checks) full(node string) bool {
 	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, node)
@@ -208,7 +208,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		}
 		return
 	}
-	if pod.Status.PodIP == "" && (!fixed || adopted || c.bare[pod.UID]) && c.full(pod.Spec.NodeName) {
+	if pod.Status.PodIP == "" && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.full(pod.Spec.NodeName) {
 		return
 	}
 	if len(pod.Status.PodIPs) != len(c.w.setup.families()) {
@@ -221,7 +221,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	if r == nil && c.pinnedByOther(pod) {
 		return
 	}
-	if r == nil && (c.lostSlots[pod.UID] || c.isSlot(key) && c.bare[pod.UID]) {
+	if r == nil && (c.lostSlots[pod.UID] || c.isSlot(key) && c.boundTooLate[pod.UID]) {
 		// Known gap: the controller makes an entry again from the FixedIP, and adopts no pod with a slot. Without both the
 		// pod keeps its address as a dynamic one until it ends.
 		return
@@ -266,7 +266,7 @@ func awayWithout(r *v1alpha1.FixedIP, n pool.NodePool, ip string) bool {
 
 // takenBack is that who got an entry too late does not keep it while another pod runs with the address.
 func (c *checks) takenBack() {
-	for r := range c.hasty {
+	for r := range c.claimedTooEarly {
 		cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, r.node)
 		if ok && cn.Spec.IPAM.Pool[r.ip].Owner == r.owner && c.hasOther(r.ip, r.owner) {
 			c.violate("no hijack: %s on %s stays with %s, who got it as it went, while another pod runs with it", r.ip, r.node, r.owner)

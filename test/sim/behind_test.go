@@ -52,13 +52,13 @@ func TestKeptBehindTheAgent(t *testing.T) {
 			}
 			w.calm(2 * actLasts)
 			err := w.rest()
-			story := strings.Join(w.story, "\n")
+			history := strings.Join(w.history, "\n")
 			if err != nil {
-				t.Errorf("seed %d: %v\n%s", seed, err, story)
+				t.Errorf("seed %d: %v\n%s", seed, err, history)
 			}
-			waited += strings.Count(story, "waiting for the Cilium agent")
-			restarted += strings.Count(story, "it was evicted and starts again")
-			told += strings.Count(story, "** a person deletes")
+			waited += strings.Count(history, "waiting for the Cilium agent")
+			restarted += strings.Count(history, "it was evicted and starts again")
+			told += strings.Count(history, "** a person deletes")
 			cancel()
 			synctest.Wait()
 		})
@@ -122,7 +122,7 @@ func (w *world) keptBehindItsAgent(name, scheduler string) bool {
 // the name before any of them: that one comes when they have what they want, and the agent has seen whose it is.
 func (w *world) othersCome(name, scheduler string) {
 	if scheduler != schedulerBehind {
-		w.crowd()
+		w.fillNodes()
 		return
 	}
 	w.calm(actLasts / 30)

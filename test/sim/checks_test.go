@@ -34,18 +34,18 @@ type checks struct {
 	// said is since when a workload says what it says: its replicas, its policy, and whether it opts out. Key:
 	// namespace/name of the StatefulSet. It goes with that.
 	said map[string]time.Time
-	// stood are the owners of entries that a pool had and has no more. Key: node and owner.
-	stood map[[2]string]bool
-	// bare are the pods that were bound to an entry that was gone by then. Key: their UID.
-	bare map[types.UID]bool
+	// had are the owners of entries that a pool had and has no more. Key: node and owner.
+	had map[[2]string]bool
+	// boundTooLate are the pods that were bound to an entry that was gone by then. Key: their UID.
+	boundTooLate map[types.UID]bool
 	// lostSlots are the pods whose slot had no FixedIP yet when the CiliumNode was deleted. Key: their UID.
 	lostSlots map[types.UID]bool
 	// byUser are the records that a person made or released. Key: their UID.
 	byUser map[types.UID]bool
-	// parted is when a pod last let go of an address.
-	parted map[running]time.Time
-	// hasty are the owners who got an entry when somebody else had the address: it is to be taken back.
-	hasty map[running]bool
+	// lastUse is when a pod last let go of an address.
+	lastUse map[running]time.Time
+	// claimedTooEarly are the owners who got an entry when somebody else had the address: it is to be taken back.
+	claimedTooEarly map[running]bool
 	// lastWrite is when the product last wrote.
 	lastWrite time.Time
 }
@@ -54,13 +54,13 @@ type checks struct {
 type running struct{ node, ip, owner string }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, stood: map[[2]string]bool{}, bare: map[types.UID]bool{}, lostSlots: map[types.UID]bool{}, byUser: map[types.UID]bool{},
-		parted: map[running]time.Time{}, hasty: map[running]bool{}}
+	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, had: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, lostSlots: map[types.UID]bool{}, byUser: map[types.UID]bool{},
+		lastUse: map[running]time.Time{}, claimedTooEarly: map[running]bool{}}
 }
 
 func (c *checks) violate(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	c.w.tell("!! %s", text)
+	c.w.logf("!! %s", text)
 	c.violations = append(c.violations, text)
 }
 
@@ -96,10 +96,10 @@ func (c *checks) check(k *kind, e event, by string) {
 	}
 }
 
-// mark tells whether an owner in a pool is a mark of the product's, which offers the address to nobody.
+// mark reports whether an owner in a pool is a mark of the product's, which offers the address to nobody.
 func mark(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
-// isPod tells whether an owner in a pool is a pod.
+// isPod reports whether an owner in a pool is a pod.
 func isPod(owner string) bool { return strings.Contains(owner, "/") && !mark(owner) }
 
 // checkPool is invariants 1 and 2 for the entries that a write has changed.
@@ -108,7 +108,7 @@ func (c *checks) checkPool(e event, by string) {
 	if before, ok := e.before.(*ciliumv2.CiliumNode); ok {
 		was = before.Spec.IPAM.Pool
 		for _, entry := range was {
-			c.stood[[2]string{before.Name, entry.Owner}] = true
+			c.had[[2]string{before.Name, entry.Owner}] = true
 		}
 	}
 	after, ok := e.after.(*ciliumv2.CiliumNode)
@@ -119,11 +119,11 @@ func (c *checks) checkPool(e event, by string) {
 		c.checkTaken(after, was)
 	}
 	for ip, now := range after.Spec.IPAM.Pool {
-		before, stood := was[ip]
-		if stood && before == now || mark(now.Owner) {
+		before, had := was[ip]
+		if had && before == now || mark(now.Owner) {
 			continue
 		}
-		if !stood || mark(before.Owner) {
+		if !had || mark(before.Owner) {
 			for _, other := range all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes) {
 				if o, there := other.Spec.IPAM.Pool[ip]; there && other.Name != after.Name && !mark(o.Owner) {
 					c.violate("unique: %s is offered by the pools of %s (%q) and %s (%q)", ip, after.Name, now.Owner, other.Name, o.Owner)
@@ -137,7 +137,7 @@ func (c *checks) checkPool(e event, by string) {
 			}
 		}
 		if isProduct(by) && before.Owner != now.Owner && isPod(now.Owner) {
-			c.checkOwner(after.Name, ip, now.Owner, stood && before.Owner == "")
+			c.checkOwner(after.Name, ip, now.Owner, had && before.Owner == "")
 		}
 		if isProduct(by) && now.Owner == "" && c.w.isStrict(after.Name) {
 			c.violate("strict: %s becomes a dynamic entry of the strict node %s", ip, after.Name)
@@ -182,13 +182,13 @@ func (c *checks) checkDynamic(node, ip string) {
 // takenBack is about.
 func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	r := running{node, ip, owner}
-	if went, ran := c.parted[r]; adopted && ran && !went.Before(c.w.server.serving.begun) && c.takenOver(r) {
+	if went, ran := c.lastUse[r]; adopted && ran && !went.Before(c.w.server.serving.begun) && c.takenOver(r) {
 		c.w.stats["adopted as another pod had it"]++
-		c.hasty[r] = true
+		c.claimedTooEarly[r] = true
 		return
 	}
 	for _, m := range c.w.machines {
-		for _, b := range m.boxes {
+		for _, b := range m.sandboxes {
 			switch {
 			case !slices.Contains(b.ips, ip):
 			case b.key != owner:
@@ -213,7 +213,7 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	}
 }
 
-// takenOver tells whether another pod has the address of a pod that went, on the same node, and none elsewhere.
+// takenOver reports whether another pod has the address of a pod that went, on the same node, and none elsewhere.
 func (c *checks) takenOver(r running) bool {
 	over := false
 	for _, m := range c.w.machines {
@@ -230,7 +230,7 @@ func (c *checks) takenOver(r running) bool {
 // letGo is told of every sandbox that ends.
 func (c *checks) letGo(on *machine, b *sandbox) {
 	for _, ip := range b.ips {
-		c.parted[running{on.name, ip, b.key}] = time.Now()
+		c.lastUse[running{on.name, ip, b.key}] = time.Now()
 	}
 }
 
@@ -255,21 +255,21 @@ func (c *checks) checkBind(e event, by string) {
 			}
 		}
 	}
-	// A scheduler whose watch is behind takes what stood for what stands. Whoever gave that back looks after it.
-	if !c.stood[[2]string{pod.Spec.NodeName, keyOf(pod)}] {
+	// A scheduler whose watch is behind takes what had for what stands. Whoever gave that back looks after it.
+	if !c.had[[2]string{pod.Spec.NodeName, keyOf(pod)}] {
 		c.violate("claimed: pod %s is bound to %s by %s, whose pool never had anything for it", keyOf(pod), pod.Spec.NodeName, by)
 	}
 	if c.w.isStrict(pod.Spec.NodeName) {
 		c.w.stats["bound to a strict node without an entry"]++
 	}
 	c.w.stats["bound to an entry that was gone"]++
-	c.bare[pod.UID] = true
+	c.boundTooLate[pod.UID] = true
 }
 
 // started is told of every sandbox that gets an address: invariant 1 where it counts.
 func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	for _, m := range c.w.machines {
-		for _, b := range m.boxes {
+		for _, b := range m.sandboxes {
 			switch {
 			case b.uid == pod.UID || !slices.Contains(b.ips, ip):
 			case b.key != keyOf(pod):

@@ -28,11 +28,11 @@ const (
 	templateHash = "template"
 )
 
-// clusterDeeds are what the other controllers of a cluster can do now. They work on what stands: their own
+// clusterActions are what the other controllers of a cluster can do now. They work on what stands: their own
 // lag changes nothing that the machines' lag does not.
-func (w *world) clusterDeeds(now time.Time) []deed {
-	var d []deed
-	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+func (w *world) clusterActions(now time.Time) []action {
+	var d []action
+	add := func(name string, do func()) { d = append(d, action{name, do}) }
 	sets := all[*appsv1.StatefulSet](w.server, statefulSets)
 	for _, s := range sets {
 		for i := range *s.Spec.Replicas {
@@ -52,7 +52,7 @@ func (w *world) clusterDeeds(now time.Time) []deed {
 			add("statefulset rolls "+pod.Name, func() { w.deletePod(pod, "statefulset") })
 		}
 	}
-	d = append(d, w.replicaSetDeeds()...)
+	d = append(d, w.replicaSetActions()...)
 	d = append(d, w.endpointCollectors(now)...)
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		owner := metav1.GetControllerOfNoCopy(pod)

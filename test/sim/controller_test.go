@@ -184,7 +184,7 @@ func (c *controller) Add(r manager.Runnable) error {
 	return nil
 }
 
-// recorder notes events in the story.
+// recorder notes events in the history.
 type recorder struct{ p *process }
 
 // Eventf implements events.EventRecorder.
@@ -200,7 +200,7 @@ func (r recorder) Eventf(regarding, _ runtime.Object, _, reason, _, note string,
 	r.p.w.overhear("  %s tells on %s: %s: %s", r.p, name, reason, fmt.Sprintf(note, args...))
 }
 
-// sink notes errors of reconciles in the story. A panic is a violation.
+// sink notes errors of reconciles in the history. A panic is a violation.
 type sink struct{ p *process }
 
 func (s sink) Init(logr.RuntimeInfo)          {}
@@ -209,7 +209,7 @@ func (s sink) Info(int, string, ...any)       {}
 func (s sink) WithValues(...any) logr.LogSink { return s }
 func (s sink) WithName(string) logr.LogSink   { return s }
 func (s sink) Error(err error, text string, _ ...any) {
-	s.p.w.tell("  %s: %s: %v", s.p, text, err)
+	s.p.w.logf("  %s: %s: %v", s.p, text, err)
 	if strings.Contains(fmt.Sprint(err), "panic") {
 		s.p.w.violate("panic: %s: %v", s.p, err)
 	}

@@ -32,7 +32,7 @@ func (s *scheduler) meanwhile(before string) {
 			return
 		}
 		s.w.stats["watch before "+before]++
-		s.w.tell("before %s: %s", before, behind[s.w.choose(len(behind))].step(0))
+		s.w.logf("before %s: %s", before, behind[s.w.choose(len(behind))].step(0))
 	}
 }
 

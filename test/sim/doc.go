@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sim is a model of the whole: the product in a cluster in which everything that can go wrong does,
-// in every order, and every write is held against the invariants of the design.
+// Package sim is a model of the whole: the product runs in a cluster in which everything that can go wrong does, in any
+// order, and every write is checked against the invariants of the design.
 //
 // What is real: the controller from its set-up to its last reconcile (ipam/controller), with
 // controller-runtime's builders, sources, handlers and workers; the scheduler plugin (plugins/fixedip);
@@ -21,8 +21,8 @@
 // on by itself. Each is then at a request to the API server, which waits in a line, or at a timer. The model
 // chooses what happens next: a request is carried out, or fails before, after or instead of that; a cache
 // takes in a write; a request of a queue is handed out; time passes; a process is killed wherever it is; a
-// person does something. A run is a list of such choices, so that the same list has the same story, and
-// a shorter list that fails as well is a shorter story.
+// person does something. A run is a list of such choices, so that the same list gives the same history, and
+// a shorter list that fails as well is a shorter history.
 //
 // How far an agent that is heard of may be behind is bounded where the product counts on it: see lag_test.go.
 //
@@ -37,6 +37,6 @@
 // At the end of a run nothing goes wrong any more, and the world has to come to rest: every pod runs with the addresses
 // reserved for it, nothing is left of deleted objects, and the product writes nothing.
 //
-//	make sim STEPS=1000000 SEED=1   many runs; a failure prints its story
+//	make sim STEPS=1000000 SEED=1   many runs; a failure prints its history
 //	make sim-mutations              bugs that are put into the product on purpose have to be noticed
 package sim

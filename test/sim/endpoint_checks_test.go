@@ -50,8 +50,8 @@ func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	if m == nil {
 		return false
 	}
-	box, e := m.boxes[pod.UID], m.cep.known[pod.UID]
-	return box != nil && e != nil && e.uid == cep.UID && cep.Status.ID == e.id && nodeOf(cep) == m.hostIP() && slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(box.ips)))
+	sandbox, e := m.sandboxes[pod.UID], m.cep.known[pod.UID]
+	return sandbox != nil && e != nil && e.uid == cep.UID && cep.Status.ID == e.id && nodeOf(cep) == m.hostIP() && slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(sandbox.ips)))
 }
 
 // endpointsAtRest is that every pod that runs has a CiliumEndpoint with its UID, node and addresses, and that there are
@@ -62,7 +62,7 @@ func (c *checks) endpointsAtRest() {
 	}
 	for _, pod := range all[*corev1.Pod](c.w.server, pods) {
 		m := c.w.machine(pod.Spec.NodeName)
-		if m == nil || m.boxes[pod.UID] == nil || pod.Status.PodIP == "" {
+		if m == nil || m.sandboxes[pod.UID] == nil || pod.Status.PodIP == "" {
 			continue
 		}
 		cep, exists := one[*ciliumv2.CiliumEndpoint](c.w.server, ciliumEndpoints, keyOf(pod))
@@ -74,7 +74,7 @@ func (c *checks) endpointsAtRest() {
 		if owner := ownerOf(cep); owner != pod.UID && owner != "" {
 			c.violate("endpoint: pod %s (%s) runs, and its CiliumEndpoint belongs to %s", keyOf(pod), pod.UID, owner)
 		}
-		if nodeOf(cep) != m.hostIP() || !slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(m.boxes[pod.UID].ips))) {
+		if nodeOf(cep) != m.hostIP() || !slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(m.sandboxes[pod.UID].ips))) {
 			c.violate("endpoint: pod %s runs on %s with %s, and its CiliumEndpoint says %v on %s", keyOf(pod), m.hostIP(), pod.Status.PodIP, addressesOf(cep), nodeOf(cep))
 		}
 	}

@@ -28,11 +28,11 @@ const (
 )
 
 // endpointCollectors are what the garbage collector and Cilium's operator can do now.
-func (w *world) endpointCollectors(now time.Time) []deed {
+func (w *world) endpointCollectors(now time.Time) []action {
 	if !w.setup.endpoints.collected {
 		return nil
 	}
-	var d []deed
+	var d []action
 	for _, cep := range all[*ciliumv2.CiliumEndpoint](w.server, ciliumEndpoints) {
 		if cep.DeletionTimestamp != nil {
 			continue
@@ -46,22 +46,22 @@ func (w *world) endpointCollectors(now time.Time) []deed {
 			}
 		}
 		if owner := ownerOf(cep); owner != "" && (!exists || pod.UID != owner) {
-			d = append(d, deed{"garbage collector deletes CiliumEndpoint " + cep.Name, remove("gc")})
+			d = append(d, action{"garbage collector deletes CiliumEndpoint " + cep.Name, remove("gc")})
 		}
 		if now.Sub(cep.CreationTimestamp.Time) >= operatorInterval && (!exists || ended(pod)) {
-			d = append(d, deed{"cilium-operator deletes CiliumEndpoint " + cep.Name, remove("cilium-operator")})
+			d = append(d, action{"cilium-operator deletes CiliumEndpoint " + cep.Name, remove("cilium-operator")})
 		}
 	}
 	return d
 }
 
-// endpointUserDeeds are what people and other clients can do to CiliumEndpoints now.
-func (w *world) endpointUserDeeds() []deed {
+// endpointUserActions are what people and other clients can do to CiliumEndpoints now.
+func (w *world) endpointUserActions() []action {
 	if !w.setup.endpoints.on {
 		return nil
 	}
-	var d []deed
-	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+	var d []action
+	add := func(name string, do func()) { d = append(d, action{name, do}) }
 	there := all[*ciliumv2.CiliumEndpoint](w.server, ciliumEndpoints)
 	for _, cep := range there {
 		add("delete CiliumEndpoint: "+cep.Name, func() { _ = w.server.remove(ciliumEndpoints, keyOf(cep), nil, true, "user") })
@@ -164,7 +164,7 @@ func (w *world) obeyEndpoints() bool {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		_, has := one[*ciliumv2.CiliumEndpoint](w.server, ciliumEndpoints, keyOf(pod))
 		m := w.machine(pod.Spec.NodeName)
-		if has || m == nil || m.boxes[pod.UID] == nil || pod.DeletionTimestamp != nil {
+		if has || m == nil || m.sandboxes[pod.UID] == nil || pod.DeletionTimestamp != nil {
 			continue
 		}
 		if !w.agentsAdvised && !w.advised[pod.UID] && (!w.reported[pod.UID] || w.isEvicted(pod)) {
@@ -173,12 +173,12 @@ func (w *world) obeyEndpoints() bool {
 		w.obeyed = time.Now()
 		w.stats["person restarts the agent of a pod without a CiliumEndpoint"]++
 		if w.restarted[pod.UID] && (w.advised[pod.UID] || w.reported[pod.UID]) {
-			w.tell("** a person deletes %s, which has no CiliumEndpoint", keyOf(pod))
+			w.logf("** a person deletes %s, which has no CiliumEndpoint", keyOf(pod))
 			w.deletePod(pod, "user")
 			return true
 		}
 		w.restarted[pod.UID] = true
-		w.tell("** a person restarts the agent of %s: %s has no CiliumEndpoint", m.name, keyOf(pod))
+		w.logf("** a person restarts the agent of %s: %s has no CiliumEndpoint", m.name, keyOf(pod))
 		m.agentDown()
 		return true
 	}
@@ -190,7 +190,7 @@ func (w *world) obeyEndpoints() bool {
 func (w *world) endFormerLeaders() {
 	for _, p := range w.live() {
 		if w.setup.endpoints.on && p.lost {
-			w.tell("%s notices that it does not lead any more, and exits", p)
+			w.logf("%s notices that it does not lead any more, and exits", p)
 			p.kill()
 		}
 	}

@@ -94,7 +94,7 @@ func (w *world) mishap(name string, n int) bool {
 		return false
 	}
 	w.stats[name]++
-	w.tell("  %s", name)
+	w.logf("  %s", name)
 	return true
 }
 
@@ -127,14 +127,14 @@ func (m *machine) endEndpoint(uid types.UID) {
 func (m *machine) restoreEndpoints() {
 	names := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(m.cep.known)) {
-		e, box := m.cep.known[uid], m.boxes[uid]
+		e, sandbox := m.cep.known[uid], m.sandboxes[uid]
 		switch {
-		case box == nil:
+		case sandbox == nil:
 			delete(m.cep.known, uid)
 			if e.uid != "" {
 				m.cep.ended = append(m.cep.ended, endpointRef{e.key, e.uid})
 			}
-		case !box.held:
+		case !sandbox.held:
 			m.w.stats["endpoint not restored"]++
 			delete(m.cep.known, uid)
 		default:
@@ -159,13 +159,13 @@ func (m *machine) stopEndpoints() {
 	}
 }
 
-// endpointDeeds are what the kubelet and the agent can do now about CiliumEndpoints.
-func (m *machine) endpointDeeds(now time.Time) []deed {
+// endpointActions are what the kubelet and the agent can do now about CiliumEndpoints.
+func (m *machine) endpointActions(now time.Time) []action {
 	if !m.w.setup.endpoints.on {
 		return nil
 	}
-	var d []deed
-	add := func(name string, do func()) { d = append(d, deed{m.name + " " + name, do}) }
+	var d []action
+	add := func(name string, do func()) { d = append(d, action{m.name + " " + name, do}) }
 	up := m.ipam != nil && m.ready
 	if m.cut {
 		if up && len(m.cep.ended) > 0 {
@@ -261,7 +261,7 @@ func (m *machine) beginEndpoint(e *agentEndpoint, now time.Time) {
 		return
 	default:
 		m.w.stats["CiliumEndpoint taken over by the agent"]++
-		m.w.tell("  %s takes over CiliumEndpoint %s (%s)", m.name, e.key, cep.UID)
+		m.w.logf("  %s takes over CiliumEndpoint %s (%s)", m.name, e.key, cep.UID)
 		e.uid, e.stored = cep.UID, true
 		e.sent = equality.Semantic.DeepEqual(cep.Status, m.endpointStatus(e))
 	}
@@ -330,7 +330,7 @@ func ownerOf(cep *ciliumv2.CiliumEndpoint) types.UID {
 	return cep.OwnerReferences[0].UID
 }
 
-// endpointAspects are what of a CiliumEndpoint matters in the story.
+// endpointAspects are what of a CiliumEndpoint matters in the history.
 func endpointAspects(cep *ciliumv2.CiliumEndpoint) map[string]string {
 	a := map[string]string{
 		"uid": string(cep.UID), "owner": string(ownerOf(cep)), "at": nodeOf(cep), "ips": strings.Join(addressesOf(cep), " "), "id": strconv.FormatInt(cep.Status.ID, 10),

@@ -36,11 +36,11 @@ func (w *world) letThrough(c *call, how uint16) {
 		// Nobody waits any more. It may have been lost on the way, or be late.
 		if how%2 == 0 {
 			w.stats["call lost on its way"]++
-			w.tell("%s: %s is lost on its way", c.from, c)
+			w.logf("%s: %s is lost on its way", c.from, c)
 			return
 		}
 		w.stats["call carried out late"]++
-		w.tell("%s: %s comes late", c.from, c)
+		w.logf("%s: %s comes late", c.from, c)
 		w.server.carryOut(c)
 		return
 	}
@@ -54,29 +54,29 @@ func (w *world) letThrough(c *call, how uint16) {
 	case "409 instead of":
 		c.refuse(apierrors.NewConflict(c.kind.group(), c.key, errors.New("the object has been modified; please apply your changes to the latest version and try again")))
 	case "answer lost after":
-		w.tell("%s: %s", c.from, c)
+		w.logf("%s: %s", c.from, c)
 		w.server.carryOut(c)
 		c.err = &netError{syscall.ECONNRESET}
 	default:
 		if c.write() {
-			w.tell("%s: %s", c.from, c)
+			w.logf("%s: %s", c.from, c)
 		}
 		w.server.carryOut(c)
 		if c.status >= 400 && c.status != http.StatusNotFound {
-			w.tell("%s: %s is refused: %s", c.from, c, c.answer)
+			w.logf("%s: %s is refused: %s", c.from, c, c.answer)
 		}
 	}
 	if fault != "" {
 		w.stats["fault: "+fault]++
-		w.tell("%s: %s %s", c.from, fault, c)
+		w.logf("%s: %s %s", c.from, fault, c)
 	}
 	c.reply()
 }
 
-// faultDeeds are what can go wrong with processes and watches.
-func (w *world) faultDeeds() []deed {
-	var d []deed
-	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+// faultActions are what can go wrong with processes and watches.
+func (w *world) faultActions() []action {
+	var d []action
+	add := func(name string, do func()) { d = append(d, action{name, do}) }
 	controllers, schedulers := 0, 0
 	for _, p := range w.live() {
 		if strings.HasPrefix(p.name, "controller") {
@@ -101,7 +101,7 @@ func (w *world) faultDeeds() []deed {
 				add(fmt.Sprintf("watch stalls: of %ss of %s", i.of, p), func() { i.stalled = true })
 			}
 			if !i.synced || i.broken {
-				add(fmt.Sprintf("stale list: of %ss of %s", i.of, p), func() { w.tell("%s", i.step(1+w.choose(6))) })
+				add(fmt.Sprintf("stale list: of %ss of %s", i.of, p), func() { w.logf("%s", i.step(1+w.choose(6))) })
 			}
 		}
 	}

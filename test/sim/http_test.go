@@ -50,7 +50,7 @@ type call struct {
 	begun time.Time
 	// left: nobody waits for the answer any more. The request may be carried out all the same.
 	left bool
-	// held: a plot keeps it waiting.
+	// held: a script keeps it waiting.
 	held bool
 }
 

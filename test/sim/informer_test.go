@@ -63,7 +63,7 @@ func newInformer(p *process, k *kind) *informer {
 	})}
 }
 
-// behind tells whether there is something to take in.
+// behind reports whether there is something to take in.
 func (i *informer) behind() bool {
 	return !i.synced || i.broken || i.next < len(i.from.w.server.history[i.of])
 }
@@ -100,7 +100,7 @@ func (i *informer) step(stale int) string {
 	return fmt.Sprintf("%s sees %s", i.from, i.from.w.describe(i.of, e))
 }
 
-// list makes the cache what stood after the first n writes.
+// list makes the cache what the API server had after the first n writes.
 func (i *informer) list(n int) {
 	i.next = n
 	there := i.from.w.server.at(i.of, n)
@@ -171,7 +171,7 @@ func (i *informer) told() []toolscache.ResourceEventHandler {
 // registration is that of a handler.
 type registration struct{ *informer }
 
-// HasSynced tells whether the handler was told of all that was listed first.
+// HasSynced reports whether the handler was told of all that was listed first.
 func (r registration) HasSynced() bool { return r.filled.Load() }
 
 // AddEventHandler has a handler told of what is there and of each change.

@@ -47,8 +47,8 @@ type machine struct {
 	pods map[string]*corev1.Pod
 	// nextPod and nextNode are the next writes to look at in the histories.
 	nextPod, nextNode int
-	// boxes are the sandboxes that run. Key: the UID of the pod.
-	boxes map[types.UID]*sandbox
+	// sandboxes are the sandboxes that run. Key: the UID of the pod.
+	sandboxes map[types.UID]*sandbox
 	// retryAt is when the next CNI ADD of a pod may come.
 	retryAt map[types.UID]time.Time
 	// restartAt is when an agent may start again that has ended itself.
@@ -94,7 +94,7 @@ var nodeOwners = []string{"router", "health"}
 
 func (w *world) newMachine() *machine {
 	w.machinesMade++
-	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), pods: map[string]*corev1.Pod{}, boxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[ownKey]string{}}
+	m := &machine{w: w, name: "n" + string(rune('0'+w.machinesMade)), heard: time.Now(), pods: map[string]*corev1.Pod{}, sandboxes: map[types.UID]*sandbox{}, retryAt: map[types.UID]time.Time{}, own: map[ownKey]string{}}
 	m.nextPod, m.nextNode = len(w.server.history[pods]), len(w.server.history[ciliumNodes])
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name}}
 	if w.setup.strict && w.machinesMade%2 == 0 {
@@ -128,7 +128,7 @@ func (m *machine) agentUp() {
 	cn, _ := one[*ciliumv2.CiliumNode](s, ciliumNodes, m.name)
 	m.nextNode = len(s.history[ciliumNodes])
 	m.ipam.See(cn)
-	for _, b := range m.boxes {
+	for _, b := range m.sandboxes {
 		b.held = false
 	}
 }
@@ -163,7 +163,7 @@ func (m *machine) loseCiliumNode() {
 	m.nextNode, m.remade = len(m.w.server.history[ciliumNodes]), true
 }
 
-// hasHome tells whether an address is in the subnet of a node. Of one that lives on another node than its home, and whose
+// hasHome reports whether an address is in the subnet of a node. Of one that lives on another node than its home, and whose
 // home is gone, no pool says where it lives.
 func (w *world) hasHome(ip string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
@@ -171,9 +171,9 @@ func (w *world) hasHome(ip string) bool {
 	})
 }
 
-// reported tells whether the statuses of all pods that run have their addresses.
+// reported reports whether the statuses of all pods that run have their addresses.
 func (m *machine) reported() bool {
-	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.boxes)), func(b *sandbox) bool { return !b.told })
+	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.sandboxes)), func(b *sandbox) bool { return !b.told })
 }
 
 // agentStarted ends the start once the pool is large enough.
@@ -181,8 +181,8 @@ func (m *machine) agentStarted() bool {
 	if !m.poolIsLarge() {
 		return false
 	}
-	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
-		b := m.boxes[uid]
+	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {
+		b := m.sandboxes[uid]
 		b.held = m.restore(b)
 		if pod, ok := one[*corev1.Pod](m.w.server, pods, b.key); m.remade && !b.held && ok && pod.UID == uid && b.told && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
 			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ips)
@@ -208,7 +208,7 @@ func (m *machine) agentStarted() bool {
 	return true
 }
 
-// poolIsLarge tells whether the pool is large enough for an agent to start.
+// poolIsLarge reports whether the pool is large enough for an agent to start.
 func (m *machine) poolIsLarge() bool {
 	if m.ipam.Node == nil {
 		return false
@@ -242,13 +242,13 @@ func (m *machine) agentDown() {
 	m.ipam, m.ready, m.dirty = nil, false, false
 }
 
-// deed is something that somebody can do now.
-type deed struct {
+// action is something that somebody can do now.
+type action struct {
 	name string
 	do   func()
 }
 
-// seesPod tells whether a write of a pod concerns the node, and takes it in.
+// seesPod reports whether a write of a pod concerns the node, and takes it in.
 func (m *machine) seesPod() bool {
 	history := m.w.server.history[pods]
 	for m.nextPod < len(history) {
@@ -273,13 +273,13 @@ func (m *machine) seesNode() bool {
 	return false
 }
 
-// deeds are what the machine can do now.
-func (m *machine) deeds(now time.Time) []deed {
+// actions are what the machine can do now.
+func (m *machine) actions(now time.Time) []action {
 	if m.off {
 		return nil
 	}
-	var d []deed
-	add := func(name string, do func()) { d = append(d, deed{m.name + " " + name, do}) }
+	var d []action
+	add := func(name string, do func()) { d = append(d, action{m.name + " " + name, do}) }
 	if !m.cut {
 		if m.seesPod() {
 			add("kubelet sees", m.seePod)
@@ -306,22 +306,22 @@ func (m *machine) deeds(now time.Time) []deed {
 			}
 		}
 	}
-	d = append(d, m.endpointDeeds(now)...)
+	d = append(d, m.endpointActions(now)...)
 	for _, key := range slices.Sorted(maps.Keys(m.pods)) {
 		pod := m.pods[key]
-		switch box := m.boxes[pod.UID]; {
-		case pod.DeletionTimestamp != nil && box == nil && !m.cut:
+		switch sandbox := m.sandboxes[pod.UID]; {
+		case pod.DeletionTimestamp != nil && sandbox == nil && !m.cut:
 			add("kubelet removes "+key, func() { m.removed(pod) })
-		case pod.DeletionTimestamp == nil && box == nil && m.ready && !ended(pod) && !now.Before(m.retryAt[pod.UID]) && !now.Before(m.startsAfter):
+		case pod.DeletionTimestamp == nil && sandbox == nil && m.ready && !ended(pod) && !now.Before(m.retryAt[pod.UID]) && !now.Before(m.startsAfter):
 			add("kubelet starts "+key, func() { m.start(pod) })
-		case box != nil && !box.told && !m.cut && !now.Before(m.tellsAfter):
-			add("kubelet tells of "+key, func() { m.told(pod, box) })
+		case sandbox != nil && !sandbox.told && !m.cut && !now.Before(m.tellsAfter):
+			add("kubelet tells of "+key, func() { m.told(pod, sandbox) })
 		}
 	}
-	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
-		box := m.boxes[uid]
+	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {
+		sandbox := m.sandboxes[uid]
 		if pod := m.podOf(uid); pod == nil || pod.DeletionTimestamp != nil {
-			add("kubelet stops "+box.key+" "+string(uid), func() { m.stop(box) })
+			add("kubelet stops "+sandbox.key+" "+string(uid), func() { m.stop(sandbox) })
 		}
 	}
 	return d
@@ -359,7 +359,7 @@ func (m *machine) seeNode() {
 	}
 }
 
-// unreported tells whether the agent has answered in a handshake of what stands, and not written that yet.
+// unreported reports whether the agent has answered in a handshake of what stands, and not written that yet.
 func (m *machine) unreported() bool {
 	cn, ok := one[*ciliumv2.CiliumNode](m.w.server, ciliumNodes, m.name)
 	return ok && m.dirty && m.ipam.Node != nil && m.ipam.Node.ResourceVersion == cn.ResourceVersion &&
@@ -393,17 +393,17 @@ func (m *machine) start(pod *corev1.Pod) {
 	for _, v6 := range m.w.setup.families() {
 		ip, err := m.ipam.Next(owner, v6)
 		if err != nil {
-			m.w.tell("  %s has no address for pod %s", m.name, owner)
+			m.w.logf("  %s has no address for pod %s", m.name, owner)
 			m.release(ips)
 			m.retryAt[pod.UID] = time.Now().Add(addRetry)
 			return
 		}
 		ips = append(ips, ip)
 	}
-	m.w.tell("  pod %s (%s) gets %s on %s", owner, pod.UID, strings.Join(ips, " and "), m.name)
-	m.boxes[pod.UID] = &sandbox{uid: pod.UID, key: owner, ips: ips, held: true}
+	m.w.logf("  pod %s (%s) gets %s on %s", owner, pod.UID, strings.Join(ips, " and "), m.name)
+	m.sandboxes[pod.UID] = &sandbox{uid: pod.UID, key: owner, ips: ips, held: true}
 	m.dirty = true
-	m.addEndpoint(m.boxes[pod.UID])
+	m.addEndpoint(m.sandboxes[pod.UID])
 	for _, ip := range ips {
 		m.w.started(m, pod, ip)
 	}
@@ -411,7 +411,7 @@ func (m *machine) start(pod *corev1.Pod) {
 
 // stop takes the containers down, and is the CNI DEL.
 func (m *machine) stop(b *sandbox) {
-	delete(m.boxes, b.uid)
+	delete(m.sandboxes, b.uid)
 	m.endEndpoint(b.uid)
 	m.w.letGo(m, b)
 	if b.held && m.ipam != nil {
@@ -445,10 +445,10 @@ func (m *machine) removed(pod *corev1.Pod) {
 
 // powerOff takes everything down that runs.
 func (m *machine) powerOff() {
-	for _, b := range m.boxes {
+	for _, b := range m.sandboxes {
 		m.w.letGo(m, b)
 	}
-	m.off, m.boxes, m.cep = true, map[types.UID]*sandbox{}, endpointAgent{}
+	m.off, m.sandboxes, m.cep = true, map[types.UID]*sandbox{}, endpointAgent{}
 	m.agentDown()
 }
 
@@ -475,9 +475,9 @@ func (m *machine) relist() {
 // uses are the owners of the sandboxes that run with an address.
 func (m *machine) uses(ip string) []string {
 	var keys []string
-	for _, uid := range slices.Sorted(maps.Keys(m.boxes)) {
-		if slices.Contains(m.boxes[uid].ips, ip) {
-			keys = append(keys, m.boxes[uid].key)
+	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {
+		if slices.Contains(m.sandboxes[uid].ips, ip) {
+			keys = append(keys, m.sandboxes[uid].key)
 		}
 	}
 	return keys

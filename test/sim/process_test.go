@@ -54,7 +54,7 @@ func (p *process) informer(k *kind) *informer {
 	return i
 }
 
-// synced tells whether all that stood when the process started has been seen.
+// synced reports whether all that existed when the process started has been seen.
 func (p *process) synced() bool {
 	return !slices.ContainsFunc(p.informers, func(i *informer) bool { return !i.synced })
 }
@@ -66,7 +66,7 @@ func (p *process) kill() {
 	p.w.settleDown()
 }
 
-// isProduct tells whether a write was made by a process of the product.
+// isProduct reports whether a write was made by a process of the product.
 func isProduct(by string) bool {
 	return strings.HasPrefix(by, "controller") || strings.HasPrefix(by, "scheduler")
 }

@@ -88,7 +88,7 @@ func (q *queue) ready(now time.Time) (ready []reconcile.Request, next time.Time)
 	return ready, next
 }
 
-// busy tells whether anything is worked on.
+// busy reports whether anything is worked on.
 func (q *queue) busy() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -162,7 +162,7 @@ func (q *queue) Len() int {
 	return len(q.items)
 }
 
-// free tells whether the queue may hand out an item, and has whom to hand it to. Controllers that hold a lock while they wait for
+// free reports whether the queue may hand out an item, and has whom to hand it to. Controllers that hold a lock while they wait for
 // the API server work one at a time: a goroutine that waits for a lock keeps the time from passing.
 func (q *queue) free() bool {
 	locked := func(name string) bool { return name == "pool" || name == "subnet" }

@@ -33,7 +33,7 @@ const (
 
 // rest ends all that is out of order, and lets the world come to rest.
 func (w *world) rest() error {
-	w.tell("** nothing goes wrong from here on")
+	w.logf("** nothing goes wrong from here on")
 	w.resting = true
 	w.endFormerLeaders()
 	for _, p := range w.live() {
@@ -107,7 +107,7 @@ func (w *world) obey() bool {
 		}
 		for _, has := range pod.Status.PodIPs {
 			if owner := w.keptFor(has.IP); owner != "" && owner != keyOf(pod) {
-				w.tell("** a person deletes %s, which has the address of %s", keyOf(pod), owner)
+				w.logf("** a person deletes %s, which has the address of %s", keyOf(pod), owner)
 				w.deletePod(pod, "user")
 				return true
 			}
@@ -144,7 +144,7 @@ func (w *world) hasNode(m *machine) bool {
 	return exists
 }
 
-// homeless tells whether a FixedIP keeps an address that is in no node's subnet.
+// homeless reports whether a FixedIP keeps an address that is in no node's subnet.
 func (w *world) homeless() bool {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		for _, ip := range r.Spec.IPs {
@@ -170,9 +170,9 @@ func (w *world) allAtOnce() bool {
 		return true
 	}
 	for sort := sortWatches; sort < sorts; sort++ {
-		if d := w.deeds(sort); len(d) > 0 {
+		if d := w.actions(sort); len(d) > 0 {
 			if sort == sortMachines {
-				w.tell("%s", d[0].name)
+				w.logf("%s", d[0].name)
 			}
 			d[0].do()
 			return true
@@ -207,7 +207,7 @@ func (w *world) pause() time.Duration {
 	return d
 }
 
-// mayWait tells whether a pod waits for something that only a person can give it: an address that was asked
+// mayWait reports whether a pod waits for something that only a person can give it: an address that was asked
 // for and that somebody else has, or one that is in no node's subnet.
 func (w *world) mayWait(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOfNoCopy(pod)
@@ -224,7 +224,7 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 	return ok && (w.byUser[r.UID] || w.stranded(r))
 }
 
-// stranded tells whether an address lives on a node that is gone, where it was brought before its workload said that
+// stranded reports whether an address lives on a node that is gone, where it was brought before its workload said that
 // it waits: it waits for that node, until a person says otherwise.
 func (w *world) stranded(r *v1alpha1.FixedIP) bool {
 	if _, exists := one[*corev1.Node](w.server, nodes, r.Spec.NodeName); exists || r.Spec.Failover == v1alpha1.Migrate || r.Spec.Failover == v1alpha1.Reassign {

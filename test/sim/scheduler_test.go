@@ -215,7 +215,7 @@ func (s *scheduler) cycle(p *pending) {
 	if st.IsSuccess() {
 		s.meanwhile("Reserve")
 		if st = s.plugin.Reserve(s.ctx, state, pod, node); st.IsSuccess() {
-			s.w.tell("%s places pod %s on %s", s, keyOf(pod), node)
+			s.w.logf("%s places pod %s on %s", s, keyOf(pod), node)
 			p.flies = true
 			s.meanwhile("PreBind")
 			go s.bind(p, pod, state, node)
@@ -224,7 +224,7 @@ func (s *scheduler) cycle(p *pending) {
 		s.plugin.Unreserve(s.ctx, state, pod, node)
 		p.refused = true
 	}
-	s.w.tell("%s can't place pod %s: %s", s, keyOf(pod), st.Message())
+	s.w.logf("%s can't place pod %s: %s", s, keyOf(pod), st.Message())
 	for _, named := range usedBy.FindAllStringSubmatch(st.Message(), -1) {
 		s.w.strange(named[1])
 	}
@@ -346,7 +346,7 @@ func (l landing) land() {
 		delete(l.s.pods, l.pod.UID)
 		return
 	}
-	l.s.w.tell("%s fails to bind pod %s: %s", l.s, keyOf(l.pod), l.st.Message())
+	l.s.w.logf("%s fails to bind pod %s: %s", l.s, keyOf(l.pod), l.st.Message())
 	l.s.plugin.Unreserve(context.Background(), l.state, l.pod, l.node)
 	o, exists, _ := l.s.process.informer(pods).indexer.GetByKey(keyOf(l.pod))
 	if !exists || o.(*corev1.Pod).UID != l.pod.UID || o.(*corev1.Pod).Spec.NodeName != "" || o.(*corev1.Pod).DeletionTimestamp != nil {

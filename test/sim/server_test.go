@@ -33,7 +33,7 @@ type kind struct {
 	gvk      schema.GroupVersionKind
 	resource schema.GroupVersionResource
 	make     func() client.Object
-	// generations tells whether a write of the spec counts up metadata.generation, and status whether
+	// generations reports whether a write of the spec counts up metadata.generation, and status whether
 	// the status is a subresource.
 	generations, status bool
 }
@@ -125,7 +125,7 @@ func (s *server) list(k *kind) []stored {
 	return all
 }
 
-// at is what stood of a kind after the first n writes of its history.
+// at returns the objects of a kind after the first n writes of its history.
 func (s *server) at(k *kind, n int) map[string]client.Object {
 	all := map[string]client.Object{}
 	for _, e := range s.history[k][:n] {
@@ -235,7 +235,7 @@ func setStatus(o, from client.Object) {
 	}
 }
 
-// sameSpec tells whether two versions differ in nothing that counts up the generation.
+// sameSpec reports whether two versions differ in nothing that counts up the generation.
 func sameSpec(a, b client.Object) bool {
 	switch a := a.(type) {
 	case *appsv1.StatefulSet:

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 // choices are what a run is made of.
 type choices struct {
-	// never are what does not happen in this run, of all that may: bits by the name of a deed. A run in which
+	// never are what does not happen in this run, of all that may: bits by the name of a action. A run in which
 	// a few things happen often finds what one in which everything happens now and then does not.
 	never uint64
 	// settled: it begins in a cluster in which workloads run already. The rest begins with nothing.
@@ -103,9 +103,9 @@ func minimize(t *testing.T, c choices, until time.Time) choices {
 
 // outcome is how a run ended.
 type outcome struct {
-	err   error
-	story []string
-	taken int
+	err     error
+	history []string
+	taken   int
 }
 
 // run makes the steps in a world of their own, and lets it come to rest.
@@ -132,15 +132,15 @@ func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 		if o.err == nil {
 			o.err = w.rest()
 		}
-		o.story = w.story
+		o.history = w.history
 		cancel()
 		synctest.Wait()
 	})
 	return o
 }
 
-// actions are the actions and faults that have to be drawn in enough steps, each at least once.
-var actions = []string{
+// requiredActions are the requiredActions and faults that have to be drawn in enough steps, each at least once.
+var requiredActions = []string{
 	"CiliumEndpoint cleaned up by an agent", "CiliumEndpoint collected by cilium-operator", "CiliumEndpoint collected by gc", "CiliumEndpoint deleted by the keeper", "CiliumEndpoint made again by its agent",
 	"CiliumEndpoint not deleted after an error", "CiliumEndpoint of another refused by the agent", "CiliumEndpoint read from a cache that is behind", "CiliumEndpoint taken over by the agent", "CiliumEndpoint taken over as the keeper looks at it",
 	"agent ends before it has stored the UID of a CiliumEndpoint", "answer about a new CiliumEndpoint lost", "delete CiliumEndpoint", "delete all CiliumEndpoints", "exchange CiliumEndpoint for a former one",
@@ -158,10 +158,10 @@ const enough = 100_000
 
 // TestModel draws what happens, and holds every write against the invariants.
 func TestModel(t *testing.T) {
-	stats, taken, runs, story := map[string]int{}, 0, 0, ""
+	stats, taken, runs, history := map[string]int{}, 0, 0, ""
 	defer func() {
-		if story != "" {
-			t.Log(story)
+		if history != "" {
+			t.Log(history)
 		}
 	}()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -172,18 +172,18 @@ func TestModel(t *testing.T) {
 		if o.err == nil {
 			return
 		}
-		if story == "" {
+		if history == "" {
 			c = minimize(t, choices{c.never, c.settled, c.setup, c.steps[:o.taken]}, time.Now().Add(*shrinkFor))
 			if again := run(t, c, map[string]int{}); again.err != nil {
 				o = again
 			}
-			story = fmt.Sprintf("%v\nThe story, in %d steps with %+v:\n%s\n!! %v", o.err, len(c.steps), c.setup, strings.Join(o.story, "\n"), o.err)
+			history = fmt.Sprintf("%v\nThe history, in %d steps with %+v:\n%s\n!! %v", o.err, len(c.steps), c.setup, strings.Join(o.history, "\n"), o.err)
 		}
 		rt.Fatal("it fails")
 	})
 	t.Logf("%d steps in %d runs", taken, runs)
 	if taken >= enough {
-		for _, name := range actions {
+		for _, name := range requiredActions {
 			if stats[name] == 0 {
 				t.Errorf("%q was never drawn", name)
 			}
@@ -196,15 +196,15 @@ func TestModel(t *testing.T) {
 	t.Log("drawn:\n" + strings.Join(lines, "\n"))
 }
 
-// The same steps have the same story: else a seed would be worth nothing.
+// The same steps have the same history: else a seed would be worth nothing.
 func TestSameStory(t *testing.T) {
 	from := rand.New(rand.NewPCG(1, 2))
 	for range 5 {
 		c := drawFrom(from)
 		first, second := run(t, c, map[string]int{}), run(t, c, map[string]int{})
-		for i := range min(len(first.story), len(second.story)) {
-			if first.story[i] != second.story[i] {
-				t.Fatalf("line %d: %s\nand then: %s", i, first.story[i], second.story[i])
+		for i := range min(len(first.history), len(second.history)) {
+			if first.history[i] != second.history[i] {
+				t.Fatalf("line %d: %s\nand then: %s", i, first.history[i], second.history[i])
 			}
 		}
 	}

@@ -57,8 +57,8 @@ func (w *world) replicas(s *appsv1.ReplicaSet) []*corev1.Pod {
 	})
 }
 
-// replicaSetDeeds are what the controller of ReplicaSets can do now.
-func (w *world) replicaSetDeeds() []deed {
+// replicaSetActions are what the controller of ReplicaSets can do now.
+func (w *world) replicaSetActions() []action {
 	s, ok := w.replicaSet()
 	if !ok {
 		return nil
@@ -67,14 +67,14 @@ func (w *world) replicaSetDeeds() []deed {
 	switch {
 	case len(live) < int(*s.Spec.Replicas):
 		// It does not wait until a pod that is being deleted has stopped: the next pod takes over the slot of that one.
-		return []deed{{"replicaset makes a pod", func() { w.makeReplica(s) }}}
+		return []action{{"replicaset makes a pod", func() { w.makeReplica(s) }}}
 	case len(live) > int(*s.Spec.Replicas):
-		return []deed{{"replicaset deletes " + live[0].Name, func() { w.deletePod(live[w.choose(len(live))], "replicaset") }}}
+		return []action{{"replicaset deletes " + live[0].Name, func() { w.deletePod(live[w.choose(len(live))], "replicaset") }}}
 	}
 	for _, pod := range live {
 		if pod.Annotations[identity.AnnotationEnabled] != s.Spec.Template.Annotations[identity.AnnotationEnabled] {
 			// A Deployment replaces the pods of a former template.
-			return []deed{{"replicaset rolls " + pod.Name, func() { w.deletePod(pod, "replicaset") }}}
+			return []action{{"replicaset rolls " + pod.Name, func() { w.deletePod(pod, "replicaset") }}}
 		}
 	}
 	return nil
@@ -90,19 +90,19 @@ func (w *world) makeReplica(s *appsv1.ReplicaSet) {
 	w.server.mustCreate(pods, pod, "replicaset")
 }
 
-// replicaSetUserDeeds are what users can do with the ReplicaSet.
-func (w *world) replicaSetUserDeeds() []deed {
+// replicaSetUserActions are what users can do with the ReplicaSet.
+func (w *world) replicaSetUserActions() []action {
 	if !w.setup.slots {
 		return nil
 	}
 	s, ok := w.replicaSet()
 	if !ok {
-		return []deed{{"create ReplicaSet: " + replicaSetName, w.makeReplicaSet}}
+		return []action{{"create ReplicaSet: " + replicaSetName, w.makeReplicaSet}}
 	}
 	edit := func(f func(*appsv1.ReplicaSet)) func() {
 		return func() { change(w.server, replicaSets, keyOf(s), "user", f) }
 	}
-	return []deed{
+	return []action{
 		{"delete ReplicaSet: " + s.Name, func() { _ = w.server.remove(replicaSets, keyOf(s), nil, true, "user") }},
 		{"scale ReplicaSet: " + s.Name, edit(func(s *appsv1.ReplicaSet) { s.Spec.Replicas = ptr.To(int32(w.choose(1 + maxReplicas))) })},
 		{"edit ReplicaSet: policy of " + s.Name, edit(func(s *appsv1.ReplicaSet) { s.Annotations = w.policy() })},
@@ -148,25 +148,25 @@ func (c *checks) slots() (standing int) {
 // keyOfHolder returns the pod that a FixedIP is for.
 func keyOfHolder(r *v1alpha1.FixedIP) string { return r.Namespace + "/" + r.Spec.PodName }
 
-// slotPlots are plots about the take-over of slots.
-func (w *world) slotPlots() []deed {
+// slotScripts are scripts about the take-over of slots.
+func (w *world) slotScripts() []action {
 	s, ok := w.replicaSet()
 	if !ok {
 		return nil
 	}
-	var d []deed
+	var d []action
 	for _, pod := range w.replicas(s) {
 		m := w.machine(pod.Spec.NodeName)
-		if m == nil || m.boxes[pod.UID] == nil {
+		if m == nil || m.sandboxes[pod.UID] == nil {
 			continue
 		}
 		// The former pod runs on while the next one asks for its slot.
-		d = append(d, deed{"force-delete slot pod: " + pod.Name, func() {
+		d = append(d, action{"force-delete slot pod: " + pod.Name, func() {
 			w.forceDelete(pod)
-			w.enchant(m)
+			w.mute(m)
 		}})
 		// The scheduler does not see who has the slots by now.
-		d = append(d, deed{"restart slot pods behind the scheduler: " + pod.Name, func() {
+		d = append(d, action{"restart slot pods behind the scheduler: " + pod.Name, func() {
 			for _, other := range w.schedulers {
 				w.stall(other.process, ciliumNodes)
 			}
@@ -175,7 +175,7 @@ func (w *world) slotPlots() []deed {
 			for _, next := range w.replicas(s) {
 				w.deletePod(next, "user")
 			}
-			w.enchant(nil)
+			w.mute(nil)
 		}})
 	}
 	return d
@@ -242,7 +242,7 @@ func (w *world) mayWaitForSlot(owner *metav1.OwnerReference) bool {
 }
 
 // TestOptedOutSlots has the pods of a ReplicaSet opt out after they had slots. Its FixedIPs and entries are released as
-// if the ReplicaSet was deleted. The model found that they stood for ever.
+// if the ReplicaSet was deleted. The model found that they stayed for ever.
 func TestOptedOutSlots(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

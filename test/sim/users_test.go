@@ -27,10 +27,10 @@ const (
 	maxJobs     = 4
 )
 
-// userDeeds are what people can do now. The name up to the colon is counted.
-func (w *world) userDeeds() []deed {
-	var d []deed
-	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+// userActions are what people can do now. The name up to the colon is counted.
+func (w *world) userActions() []action {
+	var d []action
+	add := func(name string, do func()) { d = append(d, action{name, do}) }
 	sets := all[*appsv1.StatefulSet](w.server, statefulSets)
 	for _, name := range []string{"a", "b", "c"}[:maxSets] {
 		if !slices.ContainsFunc(sets, func(s *appsv1.StatefulSet) bool { return s.Name == name }) {
@@ -51,8 +51,8 @@ func (w *world) userDeeds() []deed {
 		add("edit: policy of StatefulSet "+s.Name, edit(func(s *appsv1.StatefulSet) { s.Annotations = w.policy() }))
 		add("opt out: StatefulSet "+s.Name, edit(w.optOut))
 	}
-	d = append(d, w.replicaSetUserDeeds()...)
-	d = append(d, w.endpointUserDeeds()...)
+	d = append(d, w.replicaSetUserActions()...)
+	d = append(d, w.endpointUserActions()...)
 	jobs := 0
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		if metav1.GetControllerOfNoCopy(pod) == nil {
@@ -122,18 +122,18 @@ func (w *world) optOut(s *appsv1.StatefulSet) {
 	}
 }
 
-// unlisted tells whether a pod runs of which its agent has not told yet.
+// unlisted reports whether a pod runs of which its agent has not told yet.
 func (w *world) unlisted(pod *corev1.Pod) bool {
 	m := w.machine(pod.Spec.NodeName)
 	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, pod.Spec.NodeName)
 	if m == nil || !ok || metav1.GetControllerOfNoCopy(pod) == nil {
 		return false
 	}
-	box := m.boxes[pod.UID]
-	if box == nil {
+	sandbox := m.sandboxes[pod.UID]
+	if sandbox == nil {
 		return false
 	}
-	return slices.ContainsFunc(box.ips, func(ip string) bool { return cn.Status.IPAM.Used[ip].Owner == "" })
+	return slices.ContainsFunc(sandbox.ips, func(ip string) bool { return cn.Status.IPAM.Used[ip].Owner == "" })
 }
 
 // blind has the schedulers see no more of pools and records, for a while.
@@ -274,7 +274,7 @@ func (w *world) pin() {
 	w.server.mustCreate(fixedIPs, r, "user")
 }
 
-// spokenFor tells whether anybody has an address, or somebody's record names it.
+// spokenFor reports whether anybody has an address, or somebody's record names it.
 func (w *world) spokenFor(a string) bool {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		if slices.Contains(r.Spec.IPs, a) {
@@ -289,7 +289,7 @@ func (w *world) spokenFor(a string) bool {
 	return slices.ContainsFunc(w.machines, func(m *machine) bool { return len(m.uses(a)) > 0 || m.allocatedTo(a) != "" })
 }
 
-// mentioned tells whether a pool has anything for the owner.
+// mentioned reports whether a pool has anything for the owner.
 func (w *world) mentioned(owner string) bool {
 	for _, cn := range all[*ciliumv2.CiliumNode](w.server, ciliumNodes) {
 		for _, e := range cn.Spec.IPAM.Pool {
@@ -331,10 +331,10 @@ func (w *world) writeEntry(node string) {
 	})
 }
 
-// machineDeeds are what can happen to machines and agents, and what operators do about it.
-func (w *world) machineDeeds() []deed {
-	var d []deed
-	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+// machineActions are what can happen to machines and agents, and what operators do about it.
+func (w *world) machineActions() []action {
+	var d []action
+	add := func(name string, do func()) { d = append(d, action{name, do}) }
 	alive := 0
 	for _, m := range w.machines {
 		node, exists := one[*corev1.Node](w.server, nodes, m.name)

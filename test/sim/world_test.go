@@ -57,8 +57,8 @@ type world struct {
 	// overheard is what goroutines of the product have said since the world last stood still: which of them was first
 	// is chance.
 	overheard []string
-	// story is what has happened, in words.
-	story []string
+	// history is what has happened, in words.
+	history []string
 	// stats count what was drawn. Key: the action or fault.
 	stats map[string]int
 }
@@ -80,14 +80,14 @@ func newWorld(ctx context.Context, scheme *runtime.Scheme, s setup, stats map[st
 	return w
 }
 
-// tell adds to the story.
-func (w *world) tell(format string, args ...any) {
+// tell adds to the history.
+func (w *world) logf(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.story = append(w.story, fmt.Sprintf("%8.1fs ", time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
+	w.history = append(w.history, fmt.Sprintf("%8.1fs ", time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// overhear adds to the story what one of several goroutines of the product says.
+// overhear adds to the history what one of several goroutines of the product says.
 func (w *world) overhear(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,7 +114,7 @@ func (w *world) settleDown() {
 		w.mu.Unlock()
 		slices.Sort(overheard)
 		for _, text := range overheard {
-			w.tell("%s", text)
+			w.logf("%s", text)
 		}
 		if len(landed) == 0 {
 			return
@@ -129,7 +129,7 @@ func (w *world) settleDown() {
 
 // wrote is told of every write.
 func (w *world) wrote(k *kind, e event, by string) {
-	w.tell("%5d %s writes %s", e.rev, by, w.describe(k, e))
+	w.logf("%5d %s writes %s", e.rev, by, w.describe(k, e))
 	w.check(k, e, by)
 }
 
@@ -147,30 +147,30 @@ func (w *world) describe(k *kind, e event) string {
 	return text + differences(e.before, e.after)
 }
 
-// deeds are what can happen next of one sort.
-func (w *world) deeds(sort int) []deed {
+// actions are what can happen next of one sort.
+func (w *world) actions(sort int) []action {
 	now := time.Now()
-	var d []deed
+	var d []action
 	switch sort {
 	case sortCalls:
 		for _, c := range w.line.waiting() {
 			if !c.waits() {
-				d = append(d, deed{"call", func() { w.letThrough(c, 0) }})
+				d = append(d, action{"call", func() { w.letThrough(c, 0) }})
 			}
 		}
 	case sortWatches:
 		for _, p := range w.live() {
 			for _, i := range p.informers {
 				if !p.cut && !i.stalled && i.behind() {
-					d = append(d, deed{"watch", func() { w.tell("%s", i.step(0)) }})
+					d = append(d, action{"watch", func() { w.logf("%s", i.step(0)) }})
 				}
 			}
 		}
 	case sortMachines:
-		d = w.clusterDeeds(now)
+		d = w.clusterActions(now)
 		for _, m := range w.machines {
 			if !w.spell.mutes(m) {
-				d = append(d, m.deeds(now)...)
+				d = append(d, m.actions(now)...)
 			}
 		}
 	case sortQueues:
@@ -184,8 +184,8 @@ func (w *world) deeds(sort int) []deed {
 				}
 				ready, _ := q.ready(now)
 				for _, r := range ready {
-					d = append(d, deed{"reconcile", func() {
-						w.tell("%s/%s looks at %s", c, q.name, strings.TrimPrefix(r.String(), "/"))
+					d = append(d, action{"reconcile", func() {
+						w.logf("%s/%s looks at %s", c, q.name, strings.TrimPrefix(r.String(), "/"))
 						q.grant(r)
 					}})
 				}
@@ -198,7 +198,7 @@ func (w *world) deeds(sort int) []deed {
 			}
 			ready, _ := s.ready(now)
 			for _, p := range ready {
-				d = append(d, deed{"cycle", func() {
+				d = append(d, action{"cycle", func() {
 					if p.starved && p.refused {
 						w.stats["woken by the flush alone"]++
 					}
@@ -207,7 +207,7 @@ func (w *world) deeds(sort int) []deed {
 			}
 		}
 	case sortProcesses:
-		d = w.processDeeds()
+		d = w.processActions()
 	}
 	return d
 }
@@ -239,35 +239,35 @@ func (w *world) live() []*process {
 	return live
 }
 
-// processDeeds are what becomes of processes by itself: they are started again, elected, and notice that
+// processActions are what becomes of processes by itself: they are started again, elected, and notice that
 // they are no leaders any more.
-func (w *world) processDeeds() []deed {
-	var d []deed
+func (w *world) processActions() []action {
+	var d []action
 	leader := map[string]bool{}
 	runs := map[string]bool{}
 	for _, p := range w.live() {
 		role, _, _ := strings.Cut(p.name, "-")
 		runs[role] = true
 		leader[role] = leader[role] || p.leads && !p.lost
-		// What a former leader does as long as it knows of nothing is what a plot may be about.
+		// What a former leader does as long as it knows of nothing is what a script may be about.
 		if p.lost && w.spell.left == 0 {
-			d = append(d, deed{"notices", func() { w.tell("%s notices that it does not lead any more, and exits", p); p.kill() }})
+			d = append(d, action{"notices", func() { w.logf("%s notices that it does not lead any more, and exits", p); p.kill() }})
 		}
 	}
 	if !runs["controller"] {
-		d = append(d, deed{"start", func() { w.tell("%s starts", w.startController()) }})
+		d = append(d, action{"start", func() { w.logf("%s starts", w.startController()) }})
 	}
 	if !runs["scheduler"] {
-		d = append(d, deed{"start", func() { w.tell("%s starts", w.startScheduler()) }})
+		d = append(d, action{"start", func() { w.logf("%s starts", w.startScheduler()) }})
 	}
 	for _, c := range w.controllers {
 		if !c.dead() && !c.leads && c.synced() && !leader["controller"] {
-			d = append(d, deed{"elected", func() { w.tell("%s leads", c); c.lead() }})
+			d = append(d, action{"elected", func() { w.logf("%s leads", c); c.lead() }})
 		}
 	}
 	for _, s := range w.schedulers {
 		if !s.dead() && !s.leads && s.synced() && !leader["scheduler"] {
-			d = append(d, deed{"elected", func() { w.tell("%s leads", s); s.leads = true }})
+			d = append(d, action{"elected", func() { w.logf("%s leads", s); s.leads = true }})
 		}
 	}
 	return d
@@ -292,13 +292,13 @@ func (w *world) do(s step) error {
 	case n < 88:
 		w.calm(pauses[int(s.which)%len(pauses)])
 	case n < 94:
-		w.happen(w.userDeeds(), s)
+		w.happen(w.userActions(), s)
 	case n < 96:
-		w.happen(w.plots(), s)
+		w.happen(w.scripts(), s)
 	case n < 98:
-		w.happen(w.machineDeeds(), s)
+		w.happen(w.machineActions(), s)
 	default:
-		w.happen(w.faultDeeds(), s)
+		w.happen(w.faultActions(), s)
 	}
 	w.loseTouch()
 	w.settleDown()
@@ -329,11 +329,11 @@ func (w *world) progress(n int, s step) {
 			}
 			continue
 		}
-		if d := w.deeds(sort); len(d) > 0 {
+		if d := w.actions(sort); len(d) > 0 {
 			chosen := d[int(s.which)%len(d)]
 			w.count(chosen)
 			if sort == sortMachines {
-				w.tell("%s", chosen.name)
+				w.logf("%s", chosen.name)
 			}
 			chosen.do()
 			return
@@ -344,18 +344,18 @@ func (w *world) progress(n int, s step) {
 	case w.spell.left > 0 || s.seed%4 == 0:
 		w.time(w.pause())
 	case s.seed%4 == 1:
-		w.happen(w.plots(), s)
+		w.happen(w.scripts(), s)
 	default:
-		w.happen(w.userDeeds(), s)
+		w.happen(w.userActions(), s)
 	}
 }
 
-// telling are deeds that can seldom be done, and are then more often than others: each makes of few steps what
+// telling are actions that can seldom be done, and are then more often than others: each makes of few steps what
 // chance makes of many.
 var telling = []string{"ask for what lives elsewhere", "force-delete young pod", "release behind the scheduler"}
 
 // happen does one of the things that somebody or chance may do.
-func (w *world) happen(d []deed, s step) {
+func (w *world) happen(d []action, s step) {
 	if len(d) == 0 {
 		return
 	}
@@ -373,21 +373,21 @@ func (w *world) happen(d []deed, s step) {
 	if rare := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(telling, n) }); len(rare) > 0 && s.seed%8 == 0 {
 		name = rare[int(s.which)%len(rare)]
 	}
-	d = slices.DeleteFunc(d, func(x deed) bool { n, _, _ := strings.Cut(x.name, ":"); return n != name })
+	d = slices.DeleteFunc(d, func(x action) bool { n, _, _ := strings.Cut(x.name, ":"); return n != name })
 	chosen := d[int(s.how)%len(d)]
 	w.count(chosen)
-	w.tell("** %s", chosen.name)
+	w.logf("** %s", chosen.name)
 	chosen.do()
 }
 
-// spared tells whether nothing of a name happens in this run.
+// spared reports whether nothing of a name happens in this run.
 func (w *world) spared(name string) bool {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
 	return w.never>>(h.Sum32()%64)&1 != 0
 }
 
-func (w *world) count(d deed) {
+func (w *world) count(d action) {
 	name, _, found := strings.Cut(d.name, ":")
 	if !found {
 		name = strings.Map(func(r rune) rune {

@@ -14,14 +14,14 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// actLasts is how long what an act of a play begins is given to take its course.
+// actLasts is how long what an act of a script begins is given to take its course.
 const actLasts = 3 * time.Second
 
-// plays are plots of more than one act: what comes of one is what the next is about. Only what happens after the last
+// longScripts are scripts of more than one act: what comes of one is what the next is about. Only what happens after the last
 // one is drawn.
-func (w *world) plays() []deed {
-	var d []deed
-	add := func(name string, do func()) { d = append(d, deed{name, do}) }
+func (w *world) longScripts() []action {
+	var d []action
+	add := func(name string, do func()) { d = append(d, action{name, do}) }
 	ready := w.readyNodes()
 	for _, name := range []string{"a", "b", "c"}[:maxSets] {
 		if _, exists := one[*appsv1.StatefulSet](w.server, statefulSets, namespace+"/"+name); exists || len(ready) < 2 {
@@ -35,8 +35,8 @@ func (w *world) plays() []deed {
 			}
 			w.forceDelete(pod)
 			_ = w.server.remove(statefulSets, namespace+"/"+name, nil, true, "user")
-			w.crowd()
-			w.enchant(m)
+			w.fillNodes()
+			w.mute(m)
 		})
 		// Nobody has told of its address when that is to go elsewhere, and it runs.
 		add("young and moved: StatefulSet "+name, func() {
@@ -46,7 +46,7 @@ func (w *world) plays() []deed {
 			}
 			w.cordon(m.name)
 			w.forceDelete(pod)
-			w.enchant(m)
+			w.mute(m)
 		})
 		// Its address is away before it has run, so that no FixedIP tells of that: the mark does.
 		add("others come to its home: StatefulSet "+name, func() {
@@ -64,8 +64,8 @@ func (w *world) plays() []deed {
 			w.forceDelete(pod)
 			w.calm(time.Minute + actLasts)
 			w.onlyOn(home)
-			w.crowd()
-			w.enchant(nil)
+			w.fillNodes()
+			w.mute(nil)
 		})
 		// What it got in place of its claim is kept for it, and its agent does not know when others come.
 		for _, scheduler := range schedulersThen {
@@ -73,7 +73,7 @@ func (w *world) plays() []deed {
 				if w.keptBehindItsAgent(name, scheduler) {
 					w.othersCome(name, scheduler)
 				}
-				w.enchant(nil)
+				w.mute(nil)
 			})
 			for _, optsOut := range []bool{false, true} {
 				add("given up behind its agent"+scheduler+": StatefulSet "+name, func() {
@@ -81,7 +81,7 @@ func (w *world) plays() []deed {
 						w.othersCome(name, scheduler)
 						w.givenUp(name, optsOut)
 					}
-					w.enchant(nil)
+					w.mute(nil)
 				})
 			}
 		}
@@ -101,7 +101,7 @@ func (w *world) plays() []deed {
 			w.calm(8 * actLasts)
 			w.wanted("a")
 			w.wanted("b")
-			w.enchant(nil)
+			w.mute(nil)
 		})
 		// Another scheduler takes over, which has not seen what the one before it has given out.
 		add("successor behind: node "+node, func() {
@@ -121,7 +121,7 @@ func (w *world) plays() []deed {
 			}
 			w.wanted("a")
 			w.wanted("b")
-			w.enchant(nil)
+			w.mute(nil)
 		})
 		// What is free is too much, and then it is not; the agent hears of both late.
 		add("jobs come when others have gone: node "+node, func() {
@@ -139,7 +139,7 @@ func (w *world) plays() []deed {
 			for range maxJobs {
 				w.makeJob()
 			}
-			w.enchant(nil)
+			w.mute(nil)
 		})
 	}
 	if len(ready) > 0 && len(ready)+2 <= maxMachines {
@@ -155,7 +155,7 @@ func (w *world) plays() []deed {
 			next.lead()
 			w.newMachine()
 			w.newMachine()
-			w.enchant(nil)
+			w.mute(nil)
 		})
 	}
 	return d
@@ -171,7 +171,7 @@ func (w *world) young(s *appsv1.StatefulSet) (m *machine, pod *corev1.Pod) {
 	if !ok || pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil {
 		return nil, nil
 	}
-	if m = w.machine(pod.Spec.NodeName); m == nil || m.boxes[pod.UID] == nil {
+	if m = w.machine(pod.Spec.NodeName); m == nil || m.sandboxes[pod.UID] == nil {
 		return nil, nil
 	}
 	return m, pod
@@ -200,7 +200,7 @@ func (w *world) wanted(name string) {
 }
 
 // crowd has all workloads that there are, and jobs, want addresses.
-func (w *world) crowd() {
+func (w *world) fillNodes() {
 	for _, s := range all[*appsv1.StatefulSet](w.server, statefulSets) {
 		w.wanted(s.Name)
 	}

@@ -15,21 +15,21 @@ import (
 // endpointPatience is how long the keeper leaves most issues to the agent.
 const endpointPatience = time.Minute
 
-// endpointPlots are plots about CiliumEndpoints that change as the keeper looks at them: one of its requests waits until
+// endpointScripts are scripts about CiliumEndpoints that change as the keeper looks at them: one of its requests waits until
 // that has happened.
-func (w *world) endpointPlots() []deed {
+func (w *world) endpointScripts() []action {
 	if !w.setup.endpoints.on {
 		return nil
 	}
-	var d []deed
+	var d []action
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		owner, m := metav1.GetControllerOfNoCopy(pod), w.machine(pod.Spec.NodeName)
 		if owner == nil || owner.Kind != statefulSets.gvk.Kind || m == nil || m.cut || m.cep.known[pod.UID] == nil || pod.DeletionTimestamp != nil {
 			continue
 		}
 		d = append(d,
-			deed{"CiliumEndpoint taken over as the keeper looks at it: " + pod.Name, func() { w.takeOverAsKeeperLooks(pod, m) }},
-			deed{"pod replaced as the keeper looks at it: " + pod.Name, func() { w.replaceAsKeeperLooks(pod) }},
+			action{"CiliumEndpoint taken over as the keeper looks at it: " + pod.Name, func() { w.takeOverAsKeeperLooks(pod, m) }},
+			action{"pod replaced as the keeper looks at it: " + pod.Name, func() { w.replaceAsKeeperLooks(pod) }},
 		)
 	}
 	return d
@@ -50,7 +50,7 @@ func (w *world) takeOverAsKeeperLooks(pod *corev1.Pod, m *machine) {
 	}
 	w.calm(actLasts)
 	w.release(held)
-	w.enchant(nil)
+	w.mute(nil)
 }
 
 // replaceAsKeeperLooks has a client write a wrong owner into the CiliumEndpoint of a pod, and a person delete the pod as the
@@ -71,7 +71,7 @@ func (w *world) replaceAsKeeperLooks(pod *corev1.Pod) {
 	w.deletePod(pod, "user")
 	w.calm(4 * actLasts)
 	w.release(held)
-	w.enchant(nil)
+	w.mute(nil)
 }
 
 // holdKeeper lets everything go on for a while, until the controller sends a request about a pod or CiliumEndpoint, and keeps

@@ -21,7 +21,7 @@ import (
 const (
 	// spellSteps is how long a spell lasts.
 	spellSteps = 80
-	// muteFor is how long the machine of a plot may say nothing in it: less than an address rests.
+	// muteFor is how long the machine of a script may say nothing in it: less than an address rests.
 	muteFor = 20 * time.Second
 )
 
@@ -52,7 +52,7 @@ func (w *world) settle(seed uint64) {
 	}
 }
 
-// allRun tells whether all pods that are wanted have an address, and a record of it.
+// allRun reports whether all pods that are wanted have an address, and a record of it.
 func (w *world) allRun() bool {
 	for _, s := range all[*appsv1.StatefulSet](w.server, statefulSets) {
 		for i := range *s.Spec.Replicas {
@@ -68,7 +68,7 @@ func (w *world) allRun() bool {
 
 func podName(s *appsv1.StatefulSet, i int32) string { return fmt.Sprintf("%s-%d", s.Name, i) }
 
-// spell is what follows a plot: for some steps nobody does anything and nothing goes wrong, so that what the plot
+// spell is what follows a script: for some steps nobody does anything and nothing goes wrong, so that what the script
 // has begun takes its course. Chance alone would need a thousand runs for what is one then.
 type spell struct {
 	// left are the steps that it still lasts.
@@ -78,11 +78,11 @@ type spell struct {
 	until time.Time
 }
 
-func (w *world) enchant(mute *machine) {
+func (w *world) mute(mute *machine) {
 	w.spell = spell{left: spellSteps, mute: mute, until: time.Now().Add(muteFor)}
 }
 
-// mutes tells whether a machine does nothing now.
+// mutes reports whether a machine does nothing now.
 func (s spell) mutes(m *machine) bool { return s.left > 0 && s.mute == m && time.Now().Before(s.until) }
 
 // calmSteps bounds what happens in a calm.
@@ -92,7 +92,7 @@ const calmSteps = 2000
 // do next happens to what has come of what they did before. It is one step.
 func (w *world) calm(d time.Duration) {
 	w.stats["calm"]++
-	w.tell("** calm for %v", d)
+	w.logf("** calm for %v", d)
 	until := time.Now().Add(d)
 	for range calmSteps {
 		if w.broken() != nil || !time.Now().Before(until) {
@@ -105,11 +105,11 @@ func (w *world) calm(d time.Duration) {
 	}
 }
 
-// plots are what people may do at just the moment at which it hurts. The name up to the colon is counted.
-func (w *world) plots() []deed {
-	var d []deed
+// scripts are what people may do at just the moment at which it hurts. The name up to the colon is counted.
+func (w *world) scripts() []action {
+	var d []action
 	add := func(name string, mute *machine, do func()) {
-		d = append(d, deed{name, func() { do(); w.enchant(mute) }})
+		d = append(d, action{name, func() { do(); w.mute(mute) }})
 	}
 	sets := all[*appsv1.StatefulSet](w.server, statefulSets)
 	for _, s := range sets {
@@ -142,7 +142,7 @@ func (w *world) plots() []deed {
 					})
 				}
 			}
-			if s.Annotations[identity.AnnotationWhenDeleted] == "" && m != nil && m.boxes[pod.UID] != nil {
+			if s.Annotations[identity.AnnotationWhenDeleted] == "" && m != nil && m.sandboxes[pod.UID] != nil {
 				// Its address goes back while it runs, and others want one.
 				add("force-delete with its workload: pod "+pod.Name, m, func() {
 					w.forceDelete(pod)
@@ -174,9 +174,9 @@ func (w *world) plots() []deed {
 			})
 		}
 	}
-	d = append(d, w.slotPlots()...)
-	d = append(d, w.endpointPlots()...)
-	return append(d, w.plays()...)
+	d = append(d, w.slotScripts()...)
+	d = append(d, w.endpointScripts()...)
+	return append(d, w.longScripts()...)
 }
 
 // stall has a process see all that stands of a kind, and nothing of what comes, until a watch moves again.
@@ -186,7 +186,7 @@ func (w *world) stall(p *process, k *kind) {
 			continue
 		}
 		for i.behind() {
-			w.tell("%s", i.step(0))
+			w.logf("%s", i.step(0))
 		}
 		i.stalled = true
 	}
