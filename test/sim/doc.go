@@ -24,8 +24,6 @@
 // person does something. A run is a list of such choices, so that the same list gives the same history, and
 // a shorter list that fails as well is a shorter history.
 //
-// How far an agent that is heard of may be behind is bounded where the product counts on it: see lag_test.go.
-//
 // Each run draws a setup (setup_test.go): a ReplicaSet whose pods take over slots, strict nodes, dual stack, and the
 // adoption of pods by a selector. Watches deliver writes inside a scheduling cycle too (cycle_test.go).
 //

@@ -197,7 +197,7 @@ func TestModel(t *testing.T) {
 }
 
 // The same steps have the same history: else a seed would be worth nothing.
-func TestSameStory(t *testing.T) {
+func TestSameHistory(t *testing.T) {
 	from := rand.New(rand.NewPCG(1, 2))
 	for range 5 {
 		c := drawFrom(from)

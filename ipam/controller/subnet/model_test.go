@@ -75,7 +75,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		cancel()
 		synctest.Wait()
 	}()
-	var story []string
+	var history []string
 	names := []string{"node-0", "node-1", "node-2", "node-3"}
 	start := func(maskSize int) *leader {
 		l := &leader{}
@@ -104,7 +104,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		case how < 8 && l.waiting != nil:
 			r := l.waiting
 			l.waiting = nil
-			story = append(story, fmt.Sprintf("%d: leader %d: %s", i, which%2, r.what))
+			history = append(history, fmt.Sprintf("%d: leader %d: %s", i, which%2, r.what))
 			var err error
 			if which/8 == 7 {
 				err = errStopped
@@ -112,7 +112,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 			r.answer <- err
 		case how < 8 && !l.busy:
 			l.busy = true
-			story = append(story, fmt.Sprintf("%d: leader %d looks at %s", i, which%2, name))
+			history = append(history, fmt.Sprintf("%d: leader %d looks at %s", i, which%2, name))
 			go func() {
 				defer func() { l.busy = false }()
 				if which%5 == 0 {
@@ -122,18 +122,18 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 				}
 			}()
 		case how == 8 && !l.busy:
-			story = append(story, fmt.Sprintf("%d: leader %d sees all", i, which%2))
+			history = append(history, fmt.Sprintf("%d: leader %d sees all", i, which%2))
 			leaders[which%2] = start([]int{28, 27}[which%2])
 			leaders[which%2].started.Store(l.started.Load())
 		case how == 9 || how == 10:
-			story = append(story, fmt.Sprintf("%d: node %s joins", i, name))
+			history = append(history, fmt.Sprintf("%d: node %s joins", i, name))
 			_ = s.api.Create(t.Context(), stamped(s, node(name)))
 			_ = s.api.Create(t.Context(), stamped(s, ciliumNode(name)))
 		case how == 11:
-			story = append(story, fmt.Sprintf("%d: the CiliumNode of %s is deleted", i, name))
+			history = append(history, fmt.Sprintf("%d: the CiliumNode of %s is deleted", i, name))
 			_ = s.api.Delete(t.Context(), ciliumNode(name))
 		case how == 12:
-			story = append(story, fmt.Sprintf("%d: node %s is deleted", i, name))
+			history = append(history, fmt.Sprintf("%d: node %s is deleted", i, name))
 			_ = s.api.Delete(t.Context(), node(name))
 			_ = s.api.Delete(t.Context(), ciliumNode(name))
 		default:
@@ -141,7 +141,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		}
 		synctest.Wait()
 		if problem := s.violated(before); problem != "" {
-			return problem + "\n" + strings.Join(story, "\n")
+			return problem + "\n" + strings.Join(history, "\n")
 		}
 	}
 	return ""
