@@ -76,20 +76,23 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	if s.Strict {
 		s.Pods, err = r.podAddresses(ctx, pods)
 	}
+	s.Waiting = waiting(pods)
 	for i := range pods {
-		pod := &pods[i]
-		if podutil.AwaitsIP(pod) {
-			owner := pool.OwnerKey(pod.Namespace, pod.Name)
-			s.Waiting = append(s.Waiting, owner)
-			if !identity.OptsOut(pod.Annotations) {
-				s.RestoreFor = append(s.RestoreFor, owner)
-			}
-		}
-		if podutil.HoldsIPs(pod) {
-			s.PodIPs = append(s.PodIPs, podutil.IPs(pod)...)
+		if podutil.HoldsIPs(&pods[i]) {
+			s.PodIPs = append(s.PodIPs, podutil.IPs(&pods[i])...)
 		}
 	}
 	return s, err
+}
+
+// waiting returns the owner keys of the pods that have not reported an IP.
+func waiting(pods []corev1.Pod) (owners []string) {
+	for i := range pods {
+		if podutil.AwaitsIP(&pods[i]) {
+			owners = append(owners, pool.OwnerKey(pods[i].Namespace, pods[i].Name))
+		}
+	}
+	return owners
 }
 
 // setReadiness sets since when a node is ready. If there is no Node, nothing runs there.
@@ -112,6 +115,7 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 	if err != nil {
 		return err
 	}
+	s.Waiting = waiting(pods)
 	cached := s.Held
 	s.Held = func(a netip.Addr) bool {
 		return cached(a) || slices.ContainsFunc(pods, func(pod corev1.Pod) bool {

@@ -56,10 +56,9 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	}
 }
 
-// An address rests for as long as a pod of the name that it was taken from waits on the node, which may have been
-// bound counting on it. One that has opted out counts on nothing: on a node that has no other address left, each of
-// the two would wait for the other. Whatever waits, nothing rests enough while nothing is heard of the node: a pod that
-// was deleted from it by force may run on with the address.
+// A cooldown goes on for two resyncs while a pod of the name from which the address was released has not reported an IP on the
+// node: it may have been bound because of the entry, or, also if it opted out, its agent may have given it the address. No
+// cooldown ends while nothing is heard of the node: a pod that was deleted from it by force may run on with the address.
 func TestRestForAPodThatWaits(t *testing.T) {
 	optedOut := map[string]string{identity.AnnotationEnabled: "false"}
 	for name, c := range map[string]struct {
@@ -77,7 +76,8 @@ func TestRestForAPodThatWaits(t *testing.T) {
 	}{
 		"it counts on the address":           {after: time.Minute},
 		"nobody has given it that back":      {after: 10 * time.Minute, ends: 1},
-		"it has opted out":                   {annotations: optedOut, after: time.Minute, ends: 1},
+		"it has opted out":                   {annotations: optedOut, after: time.Minute},
+		"it has opted out, and still waits":  {annotations: optedOut, after: 10 * time.Minute, ends: 1},
 		"nothing is heard of the node":       {annotations: optedOut, after: time.Hour, unheard: true},
 		"the node was not heard of just now": {annotations: optedOut, after: time.Hour, heard: controllertest.Begin.Add(time.Hour - 9*time.Second)},
 		"the node is heard of again":         {annotations: optedOut, after: time.Hour, heard: controllertest.Begin.Add(time.Hour - 10*time.Second), ends: 1},
@@ -117,7 +117,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 			if c.again && !again.Equal(state.Now.Add(10*time.Second)) {
 				t.Errorf("it is looked at again at %v", again)
 			}
-			if next := state.NextRestoreDeadline(n); next.IsZero() != (c.ends > 0 || c.annotations != nil) {
+			if next := state.NextRestoreDeadline(n); next.IsZero() != (c.after >= 10*time.Minute) {
 				t.Errorf("it is looked at again at %v", next)
 			}
 		})
@@ -136,12 +136,13 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 	}{
 		"no pod has it":                          {want: true},
 		"a pod that the cache does not show has": {live: controllertest.Objects(runs)},
+		"one that it does not show may have it":  {live: controllertest.Objects(controllertest.Pod(0))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 			s := newStage(t, append(c.live, node), controllertest.Objects(node.DeepCopy()))
-			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("", controllertest.Begin)}, nil)
+			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("db/web-0", controllertest.Begin)}, nil)
 			s.syncLedger()
 			r := s.reconciler(nil)
 			s.Clock.SetTime(controllertest.Begin.Add(time.Minute))

@@ -31,9 +31,8 @@ type State struct {
 	// when it is ready; zero if that is not known, or if there is no Node.
 	NotReady   bool
 	ReadySince time.Time
-	// Waiting are the owner keys of the pods that are bound to the node and have no IP yet. RestoreFor are those of them
-	// for which an address in cooldown may be restored: they did not opt out.
-	Waiting, RestoreFor []string
+	// Waiting are the owner keys of the pods that are bound to the node and have not reported an IP yet.
+	Waiting []string
 	// RestoreWithin is how long after its release an address is left for such a pod.
 	RestoreWithin time.Duration
 	// PodIPs are the IPs of the pods on the node by their statuses, which the agent may report later.
@@ -214,11 +213,11 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 	return edits, next
 }
 
-// restoreDeadline returns until when an address in cooldown is left for a pod on the node that waits for it: the pod has
-// the name from which the address was released, and may have been bound because of it. Zero if there is none. A pod that
-// opted out does not get it back: on a node without another free address, each of the two would wait for the other.
+// restoreDeadline returns until when an address in cooldown is left for a pod on the node that has the name from which the
+// address was released and has not reported an IP: it may have been bound because of the entry, which is restored, or its
+// agent, which was behind, may have given it the address. Zero if there is no such pod.
 func (s *State) restoreDeadline(e pool.Entry) time.Time {
-	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(s.RestoreFor, e.Pod) {
+	if e.Kind != pool.Cooldown || e.Pod == "" || !slices.Contains(s.Waiting, e.Pod) {
 		return time.Time{}
 	}
 	return e.SinceTime().Add(s.RestoreWithin)
