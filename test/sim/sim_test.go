@@ -154,7 +154,7 @@ var requiredActions = []string{
 }
 
 // enough is how many steps that takes.
-const enough = 100_000
+const enough = 600_000
 
 // TestModel draws what happens, and holds every write against the invariants.
 func TestModel(t *testing.T) {
