@@ -9,70 +9,107 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
-// Workloads knows workloads from their watches. It returns nil for one that does not exist.
-type Workloads interface {
-	Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
+// Config says what is done about pods and CiliumEndpoints that are not as recorded.
+type Config struct {
+	// OnMismatch is the policy of workloads without one.
+	OnMismatch string
+	// RestartAfter is how long a pod runs with a wrong IP, while its own is in the pool, before it is evicted.
+	RestartAfter time.Duration
+	// Restarts is how many pods may be restarting at a time.
+	Restarts int
+	// Endpoints is whether CiliumEndpoints are kept.
+	Endpoints bool
+	// EndpointPatience is how long agents have to resolve an issue of a CiliumEndpoint themselves.
+	EndpointPatience time.Duration
+	// EndpointTermination is how long finalizers may hold a CiliumEndpoint.
+	EndpointTermination time.Duration
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{
+		OnMismatch:          string(identity.Restart),
+		RestartAfter:        20 * time.Second,
+		Restarts:            5,
+		Endpoints:           true,
+		EndpointPatience:    time.Minute,
+		EndpointTermination: 30 * time.Minute,
+	}
+}
+
+// Validate returns each field whose value is wrong, under the name of its flag.
+func (c Config) Validate() field.ErrorList {
+	var errs field.ErrorList
+	if _, err := identity.ParseOnMismatch(c.OnMismatch); err != nil {
+		errs = append(errs, field.NotSupported(field.NewPath("mismatch-policy"), c.OnMismatch, []identity.OnMismatch{identity.Restart, identity.Report}))
+	}
+	if c.Restarts < 1 {
+		errs = append(errs, field.Invalid(field.NewPath("max-concurrent-restarts"), c.Restarts, "must be at least 1; to restart no pods, set mismatch-policy to Report"))
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"mismatch-grace-period", c.RestartAfter},
+		{"cep-grace-period", c.EndpointPatience},
+		{"cep-termination-timeout", c.EndpointTermination},
+	} {
+		if d.value < time.Second {
+			errs = append(errs, field.Invalid(field.NewPath(d.flag), d.value.String(), "must be at least 1s"))
+		}
+	}
+	return errs
 }
 
 // Controller runs the controllers verify and adopt. A request names a pod; for verify it is the pod of an identity, or
 // the holder of a slot.
 type Controller struct {
-	Config    Config
-	Ledger    *ledger.Ledger
-	Writer    *ciliumpool.Writer
-	Cached    client.Reader
-	Live      client.Client
-	Kinds     identity.Kinds
-	Adoption  identity.Adoption
-	Failover  v1alpha1.Failover
-	Workloads Workloads
+	*gather.Gatherer
+	Config   Config
+	Writer   *ciliumpool.Writer
+	Adoption identity.Adoption
 	// Endpoints is nil if CiliumEndpoints are not kept.
 	Endpoints *ciliumendpoint.Keeper
-	Events    events.EventRecorder
-	Clock     clock.Clock
 	// Ready must report true before the first resync.
-	Ready []toolscache.InformerSynced
+	Ready func() bool
 
 	// mu guards the maps. It is not held during a request.
 	mu sync.Mutex
 	// begun are restarts that the cached FixedIPs may not show yet. Key: the FixedIP, or the pod if there is none.
-	begun map[types.NamespacedName]restart
+	begun map[client.ObjectKey]restart
 	// backoffs are the pods that are not evicted again at once. Key: as of begun. They are lost with the process: the
 	// first eviction after that comes sooner.
-	backoffs map[types.NamespacedName]backoff
+	backoffs map[client.ObjectKey]backoff
 }
 
 // Setup adds both controllers to a manager. verify reports pods whose entries, FixedIPs or CiliumEndpoints have changed,
 // and adopt those whose entries or FixedIPs have.
-func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, verify, adopt *source.Feed, owners *workloads.Store) error {
+func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt *source.Feed, owners *workloads.Store) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, restartingIndex, restarting); err != nil {
 		return fmt.Errorf("index FixedIPs by restart: %w", err)
 	}
@@ -85,11 +122,11 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, verify, ado
 			verify.Add(source.Request(owner)...)
 		}
 	})
-	ofHolder := func(_ context.Context, obj client.Object) []reconcile.Request {
+	ofHolder := func(_ context.Context, obj client.Object) []ctrl.Request {
 		return source.Request(HolderOf(obj.(*v1alpha1.FixedIP)))
 	}
 	identities := func() []string { return source.Identities(c.Ledger) }
-	err := builder.ControllerManagedBy(mgr).
+	err := ctrl.NewControllerManagedBy(mgr).
 		Named("verify").
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(ofHolder), builder.WithPredicates(source.BesideLedger)).
 		WatchesRawSource(verify.Resynced(source.Resync{Clock: c.Clock, Period: source.ResyncPeriod, All: identities, Ready: c.Ready})).
@@ -107,7 +144,7 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, verify, ado
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(event.UpdateEvent) bool { return false },
 	}
-	err = builder.ControllerManagedBy(mgr).
+	err = ctrl.NewControllerManagedBy(mgr).
 		Named("adopt").
 		For(&corev1.Pod{}, builder.WithPredicates(adoptable)).
 		// Pools and FixedIPs say as well what a pod of our scheduler has lost.
@@ -131,12 +168,12 @@ func HolderOf(record *v1alpha1.FixedIP) string {
 }
 
 // ofReserved returns the request for a pod if anything is reserved for it.
-func (c *Controller) ofReserved(ctx context.Context, obj client.Object) []reconcile.Request {
+func (c *Controller) ofReserved(ctx context.Context, obj client.Object) []ctrl.Request {
 	key := client.ObjectKeyFromObject(obj)
 	if len(c.Ledger.Held(key.String())) == 0 && c.Cached.Get(ctx, key, &v1alpha1.FixedIP{}, client.UnsafeDisableDeepCopy) != nil {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: key}}
+	return []ctrl.Request{{NamespacedName: key}}
 }
 
 // workload returns the workload of a pod; nil if it is a bare pod, or if its workload does not exist.

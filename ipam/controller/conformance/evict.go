@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -74,7 +73,7 @@ func restarting(obj client.Object) []string {
 //
 // It never deletes a pod: a PodDisruptionBudget is obeyed. Which restarts are in progress is read from the conditions of
 // the FixedIPs, so that another replica keeps to the same bounds.
-func (c *Controller) evict(ctx context.Context, key types.NamespacedName, owner identity.Owner, pod *corev1.Pod) (later time.Duration, err error) {
+func (c *Controller) evict(ctx context.Context, key client.ObjectKey, owner identity.Owner, pod *corev1.Pod) (later time.Duration, err error) {
 	now := c.Clock.Now()
 	if later, err := c.begin(ctx, key, owner.Resource(pod.Namespace), now); later > 0 || err != nil {
 		return later, err
@@ -103,13 +102,13 @@ func (c *Controller) evict(ctx context.Context, key types.NamespacedName, owner 
 }
 
 // begin reserves a restart for a pod, if it is its turn.
-func (c *Controller) begin(ctx context.Context, key types.NamespacedName, resource string, now time.Time) (later time.Duration, err error) {
+func (c *Controller) begin(ctx context.Context, key client.ObjectKey, resource string, now time.Time) (later time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.begun == nil {
-		c.begun, c.backoffs = map[types.NamespacedName]restart{}, map[types.NamespacedName]backoff{}
+		c.begun, c.backoffs = map[client.ObjectKey]restart{}, map[client.ObjectKey]backoff{}
 	}
-	maps.DeleteFunc(c.backoffs, func(_ types.NamespacedName, b backoff) bool { return now.Sub(b.next) > maxBackoff })
+	maps.DeleteFunc(c.backoffs, func(_ client.ObjectKey, b backoff) bool { return now.Sub(b.next) > maxBackoff })
 	if left := c.backoffs[key].next.Sub(now); left > 0 {
 		return left, nil
 	}
@@ -129,12 +128,12 @@ func (c *Controller) begin(ctx context.Context, key types.NamespacedName, resour
 }
 
 // inProgress returns the restarts that are not done. It requires mu, and reads the cache only.
-func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[types.NamespacedName]restart, error) {
+func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[client.ObjectKey]restart, error) {
 	var records v1alpha1.FixedIPList
 	if err := c.Cached.List(ctx, &records, client.MatchingFields{restartingIndex: "true"}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the FixedIPs whose pods are restarting: %w", err)
 	}
-	maps.DeleteFunc(c.begun, func(_ types.NamespacedName, r restart) bool { return now.Sub(r.at) >= restartTimeout })
+	maps.DeleteFunc(c.begun, func(_ client.ObjectKey, r restart) bool { return now.Sub(r.at) >= restartTimeout })
 	all := maps.Clone(c.begun)
 	for i := range records.Items {
 		r := &records.Items[i]
@@ -147,7 +146,7 @@ func (c *Controller) inProgress(ctx context.Context, now time.Time) (map[types.N
 }
 
 // evictionDone ends a restart: the pod runs as recorded.
-func (c *Controller) evictionDone(key types.NamespacedName) {
+func (c *Controller) evictionDone(key client.ObjectKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.begun, key)
@@ -174,7 +173,7 @@ func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *c
 		if name == "" || name == pod.Name || r.DeletionTimestamp != nil {
 			continue
 		}
-		switch member, err := index.Get[corev1.Pod](ctx, c.Live, types.NamespacedName{Namespace: r.Namespace, Name: name}); {
+		switch member, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKey{Namespace: r.Namespace, Name: name}); {
 		case err != nil:
 			return false, err
 		case member != nil && !podutil.IsReady(member), member == nil && !r.Spec.Slot && workload != nil && !workload.Excludes(name):

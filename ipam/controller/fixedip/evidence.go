@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/agentview"
@@ -47,7 +47,7 @@ func (c *Controller) lookAgain(err error) time.Duration {
 
 // prove returns nil if the agent of the node has confirmed what the action needs. asked is true if it has not answered
 // yet; again is queued when it has.
-func (c *Controller) prove(ctx context.Context, again reconcile.Request, key types.NamespacedName, s reclaim.State, a reclaim.Action) (asked bool, err error) {
+func (c *Controller) prove(ctx context.Context, again ctrl.Request, key client.ObjectKey, s reclaim.State, a reclaim.Action) (asked bool, err error) {
 	question := c.question(key, s, a)
 	evidence, answered := c.Agents.Ask(a.Node, question, func() { c.requeue(again) })
 	if answered.IsZero() {
@@ -76,7 +76,7 @@ func (c *Controller) prove(ctx context.Context, again reconcile.Request, key typ
 }
 
 // question names what the agent is asked, with all that the answer depends on: see barrier.Service.
-func (c *Controller) question(key types.NamespacedName, s reclaim.State, a reclaim.Action) string {
+func (c *Controller) question(key client.ObjectKey, s reclaim.State, a reclaim.Action) string {
 	n, _ := c.Ledger.Node(a.Node)
 	parts := []any{a.Type, key, n.UID}
 	for _, addr := range a.Addrs {
@@ -103,7 +103,7 @@ func (c *Controller) podsOn(ctx context.Context, node string) (pods []agentview.
 }
 
 // acknowledge notes in the entries that the agent knows their owner.
-func (c *Controller) acknowledge(ctx context.Context, key types.NamespacedName, a reclaim.Action) error {
+func (c *Controller) acknowledge(ctx context.Context, key client.ObjectKey, a reclaim.Action) error {
 	owner := pool.OwnerKey(key.Namespace, key.Name)
 	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return n.Acknowledge(owner, a.Addrs), nil

@@ -20,10 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -40,32 +39,32 @@ const releaseInterval = 30 * time.Second
 // reconcileOrphans looks at all subnets without a node in one request: it records since when their nodes are gone, on
 // the NodeSubnets and on the FixedIPs in them, chooses heirs, and gives up what the policy gives up. Nothing is counted
 // in memory, so that the grace period goes on when the controller is replaced.
-func (c *Controller) reconcileOrphans(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := c.Clock.Now()
 	if wait := c.looked.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {
-		return reconcile.Result{RequeueAfter: wait}, nil
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	if !c.Synced() {
-		return reconcile.Result{RequeueAfter: passInterval}, nil
+		return ctrl.Result{RequeueAfter: passInterval}, nil
 	}
 	if !c.started.Load() {
 		if err := c.start(ctx); err != nil {
-			return reconcile.Result{}, err
+			return ctrl.Result{}, err
 		}
 	}
 	c.looked = now
 	s, err := c.snapshot(ctx, now)
 	if err != nil {
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
 	steps := []func(context.Context, *snapshot) error{c.record, c.setConditions, c.inheritOrExpire, c.release}
 	for _, step := range steps {
 		if err := step(ctx, s); err != nil {
-			return reconcile.Result{}, err
+			return ctrl.Result{}, err
 		}
 	}
 	metrics.Reconciled("subnet", now)
-	return reconcile.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
+	return ctrl.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
 }
 
 // start claims the subnets that CiliumNodes have without a NodeSubnet, as the API server has them, and opens the way
@@ -140,7 +139,7 @@ func orphanStatus(s subnetplan.Subnet, grace time.Duration, now time.Time) v1alp
 
 // setConditions brings the condition of all FixedIPs up to date that says whether their subnet has a node.
 func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
-	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
+	byName := func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) }
 	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
 		record, want := s.records[key], s.available[key]
 		have := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionHomed)

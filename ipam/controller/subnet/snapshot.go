@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -46,9 +45,9 @@ type snapshot struct {
 	// missing are the subnets of reserved addresses that have no NodeSubnet.
 	missing []subnetplan.Subnet
 	// records are the FixedIPs that a condition is for.
-	records map[types.NamespacedName]*v1alpha1.FixedIP
+	records map[client.ObjectKey]*v1alpha1.FixedIP
 	// available is the condition that each FixedIP should have which needs one.
-	available map[types.NamespacedName]metav1.Condition
+	available map[client.ObjectKey]metav1.Condition
 }
 
 // soon has all orphans looked at again at a time; zero: not because of this.
@@ -66,7 +65,7 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 	if err := c.Cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list Nodes from the cache: %w", err)
 	}
-	s := &snapshot{now: now, next: now.Add(c.Resync), nodes: map[string]*corev1.Node{}, records: map[types.NamespacedName]*v1alpha1.FixedIP{}, available: map[types.NamespacedName]metav1.Condition{}}
+	s := &snapshot{now: now, next: now.Add(c.Resync), nodes: map[string]*corev1.Node{}, records: map[client.ObjectKey]*v1alpha1.FixedIP{}, available: map[client.ObjectKey]metav1.Condition{}}
 	var err error
 	if s.list, err = c.List(ctx); err != nil {
 		return nil, err

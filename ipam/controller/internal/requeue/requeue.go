@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"fixedip.io/fixedip/ipam/store/workloads"
 )
@@ -29,10 +29,10 @@ const (
 var ErrSuperseded = errors.New("the state has changed meanwhile")
 
 // WhenKnown returns a later look for an identity whose workload is not known yet, and any other error as it is.
-func WhenKnown(ctx context.Context, err error) (reconcile.Result, error) {
+func WhenKnown(ctx context.Context, err error) (ctrl.Result, error) {
 	if errors.Is(err, workloads.ErrUnknown) {
 		klog.FromContext(ctx).V(3).Info("The workload is not known yet", "err", err)
-		return reconcile.Result{RequeueAfter: WhileUnknown}, nil
+		return ctrl.Result{RequeueAfter: WhileUnknown}, nil
 	}
-	return reconcile.Result{}, err
+	return ctrl.Result{}, err
 }
