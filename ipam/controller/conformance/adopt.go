@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -55,7 +55,7 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	}
 	if superseded(err) {
 		klog.FromContext(ctx).V(3).Info("Adoption superseded", "err", err)
-		return ctrl.Result{RequeueAfter: requeue.AfterConflict}, nil
+		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("fix the IPs of pod %s: %w", req, err)
@@ -137,7 +137,7 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 		WriteRequest: ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			if other := n.OtherAddressOf(id.Key(), ips); other != nil {
 				// The cache does not show that entry yet. Once it does, the FixedIP controller makes a FixedIP of it.
-				return nil, fmt.Errorf("%w: %w", requeue.ErrSuperseded, other)
+				return nil, fmt.Errorf("%w: %w", gather.ErrSuperseded, other)
 			}
 			if why := conformance.WhyNotKept(n, id, ips, dynamic); why != nil {
 				return nil, errNotKept(why.Error())
@@ -147,7 +147,7 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 		// If the pod has ended during the write, its agent may have given an IP that was offered to all pods to another.
 		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			err := stillHas(ctx, c.Live, pod, ips)
-			if !errors.Is(err, requeue.ErrSuperseded) {
+			if !errors.Is(err, gather.ErrSuperseded) {
 				return nil, err
 			}
 			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil }), nil
@@ -155,7 +155,7 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	})
 	switch {
 	case errors.Is(err, ciliumpool.ErrUndone), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, pool.ErrTaken):
-		return fmt.Errorf("make %s the pod's own: %w: %w", address.Join(ips), requeue.ErrSuperseded, err)
+		return fmt.Errorf("make %s the pod's own: %w: %w", address.Join(ips), gather.ErrSuperseded, err)
 	case err != nil:
 		return err
 	}
@@ -176,7 +176,7 @@ func (c *Controller) reportMissing(pod *corev1.Pod, has []netip.Addr, node strin
 		address.Join(has), pod.Spec.NodeName, address.Join(reserved), where)
 }
 
-// stillHas reads a pod from the API server. It returns requeue.ErrSuperseded if the pod does not have the IPs, or may not have
+// stillHas reads a pod from the API server. It returns gather.ErrSuperseded if the pod does not have the IPs, or may not have
 // them for long.
 func stillHas(ctx context.Context, live client.Reader, pod *corev1.Pod, ips []netip.Addr) error {
 	now, err := index.Get[corev1.Pod](ctx, live, client.ObjectKeyFromObject(pod))
@@ -185,7 +185,7 @@ func stillHas(ctx context.Context, live client.Reader, pod *corev1.Pod, ips []ne
 	}
 	has := conformance.AdoptableIPs(now, false)
 	if now == nil || now.UID != pod.UID || slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(has, a) }) {
-		return fmt.Errorf("pod %s is gone, is being deleted, or is another one: %w", klog.KObj(pod), requeue.ErrSuperseded)
+		return fmt.Errorf("pod %s is gone, is being deleted, or is another one: %w", klog.KObj(pod), gather.ErrSuperseded)
 	}
 	return nil
 }
@@ -314,7 +314,7 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 	case err != nil:
 		return err
 	case now == nil || now.UID != pod.UID || !podutil.AwaitsIP(now):
-		return fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), requeue.ErrSuperseded)
+		return fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), gather.ErrSuperseded)
 	}
 	var restored []pool.EntryChange
 	err = c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: n.Name, FromAPIServer: true, RequireUnchangedSpec: true, SkipRateLimit: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {

@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,7 +24,6 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -60,30 +58,6 @@ func DefaultConfig() Config {
 		EndpointPatience:    time.Minute,
 		EndpointTermination: 30 * time.Minute,
 	}
-}
-
-// Validate returns each field whose value is wrong, under the name of its flag.
-func (c Config) Validate() field.ErrorList {
-	var errs field.ErrorList
-	if _, err := identity.ParseOnMismatch(c.OnMismatch); err != nil {
-		errs = append(errs, field.NotSupported(field.NewPath("mismatch-policy"), c.OnMismatch, []identity.OnMismatch{identity.Restart, identity.Report}))
-	}
-	if c.Restarts < 1 {
-		errs = append(errs, field.Invalid(field.NewPath("max-concurrent-restarts"), c.Restarts, "must be at least 1; to restart no pods, set mismatch-policy to Report"))
-	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{
-		{"mismatch-grace-period", c.RestartAfter},
-		{"cep-grace-period", c.EndpointPatience},
-		{"cep-termination-timeout", c.EndpointTermination},
-	} {
-		if d.value < time.Second {
-			errs = append(errs, field.Invalid(field.NewPath(d.flag), d.value.String(), "must be at least 1s"))
-		}
-	}
-	return errs
 }
 
 // Controller runs the controllers verify and adopt. A request names a pod; for verify it is the pod of an identity, or
@@ -199,5 +173,5 @@ func (c *Controller) policy(pod *corev1.Pod, workload *identity.Workload) identi
 
 // superseded reports whether a step failed because its state has changed since it was decided.
 func superseded(err error) bool {
-	return errors.Is(err, requeue.ErrSuperseded) || errors.Is(err, ciliumpool.ErrGone) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+	return errors.Is(err, gather.ErrSuperseded) || errors.Is(err, ciliumpool.ErrGone) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -69,7 +69,7 @@ func restarting(obj client.Object) []string {
 // evict evicts a pod of a workload. key names its FixedIP, or the pod if it has none. later is how long to wait if it is
 // not the pod's turn. One pod of a workload restarts at a time, a bounded number overall, and each pod less often the more
 // often it did not help. The error matches errBlocked if a PodDisruptionBudget does not allow the eviction, and
-// requeue.ErrSuperseded if the pod is gone, or is another pod of the name.
+// gather.ErrSuperseded if the pod is gone, or is another pod of the name.
 //
 // It never deletes a pod: a PodDisruptionBudget is obeyed. Which restarts are in progress is read from the conditions of
 // the FixedIPs, so that another replica keeps to the same bounds.
@@ -195,7 +195,7 @@ func (c *Controller) request(ctx context.Context, pod *corev1.Pod) error {
 	case err == nil:
 		return nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return fmt.Errorf("evict pod %s/%s: %w: %w", pod.Namespace, pod.Name, requeue.ErrSuperseded, err)
+		return fmt.Errorf("evict pod %s/%s: %w: %w", pod.Namespace, pod.Name, gather.ErrSuperseded, err)
 	case apierrors.IsTooManyRequests(err), apierrors.IsInternalError(err):
 		// A pod with two budgets is an internal error. The causes name the budget.
 		reasons := []string{err.Error()}

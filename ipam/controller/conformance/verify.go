@@ -20,7 +20,6 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/conformance"
@@ -56,7 +55,7 @@ func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	}
 	if superseded(err) {
 		klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "err", err)
-		return ctrl.Result{RequeueAfter: requeue.AfterConflict}, nil
+		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	}
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("%s for pod %s: %w", a.Type, req, err)

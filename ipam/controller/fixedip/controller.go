@@ -25,10 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/barrier"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
@@ -37,6 +35,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 const (
@@ -47,6 +46,9 @@ const (
 	// wait.
 	parallelFinishes = 4
 	whileFinishing   = 100 * time.Millisecond
+	// whileUnknown is how long an identity waits whose kind of workload is not known: its watch has just begun, or its
+	// API is not installed.
+	whileUnknown = 5 * time.Second
 	// whileUnproved is how long an action waits at least whose evidence was not enough: most often for a pod without an
 	// address.
 	whileUnproved = 5 * time.Second
@@ -57,8 +59,6 @@ type Agents interface {
 	Ask(node, question string, notify func()) (evidence agentview.Evidence, answered time.Time)
 	Forget(node, question string)
 }
-
-var _ Agents = &barrier.Service{}
 
 // Controller reconciles FixedIPs.
 type Controller struct {
@@ -116,7 +116,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	states, actions, err := c.decide(ctx, c.FromCaches(), req)
 	if err != nil {
-		return requeue.WhenKnown(ctx, err)
+		return whenKnown(ctx, err)
 	}
 	for i, a := range actions {
 		if node := release.Node(states[i], a); node != "" {
@@ -126,7 +126,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if slices.ContainsFunc(actions, func(a reclaim.Action) bool { return a.Type.Destroys() || a.Type == reclaim.Allocate }) {
 		if states, actions, err = c.decide(ctx, c.FromAPIServer(), req); err != nil {
-			return requeue.WhenKnown(ctx, err)
+			return whenKnown(ctx, err)
 		}
 	}
 	after := c.ResyncPeriod
@@ -142,6 +142,15 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: after}, nil
+}
+
+// whenKnown returns a later look for an identity whose workload is not known yet, and any other error as it is.
+func whenKnown(ctx context.Context, err error) (ctrl.Result, error) {
+	if errors.Is(err, workloads.ErrUnknown) {
+		klog.FromContext(ctx).V(3).Info("The workload is not known yet", "err", err)
+		return ctrl.Result{RequeueAfter: whileUnknown}, nil
+	}
+	return ctrl.Result{}, err
 }
 
 // isWorkload reports whether a request is for the slots of a workload.
@@ -186,9 +195,9 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.
 func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State, a reclaim.Action) (after time.Duration, err error) {
 	log := klog.FromContext(ctx).WithValues("action", a.Type, "rule", a.Rule, "pod", s.Holder)
 	switch err := c.perform(ctx, req, s, a); {
-	case errors.Is(err, requeue.ErrSuperseded), apierrors.IsConflict(err):
+	case errors.Is(err, gather.ErrSuperseded), apierrors.IsConflict(err):
 		log.V(3).Info("Action superseded", "err", err)
-		return requeue.AfterConflict, nil
+		return source.AfterConflict, nil
 	case errors.Is(err, errBusy):
 		return whileFinishing, nil
 	case errors.Is(err, errUnproved):
@@ -198,11 +207,11 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 		return c.ResyncPeriod, fmt.Errorf("%s of %s, held by pod %s: %w", a.Type, req, s.Holder, err)
 	case a.Type == reclaim.FenceTarget:
 		// The cooldown entry names no pod, so that no watch requests the identity, and it is removed when it is due.
-		return requeue.AfterConflict, nil
+		return source.AfterConflict, nil
 	case a.At.IsZero():
 		return c.ResyncPeriod, nil
 	}
-	return max(requeue.AfterConflict, a.At.Sub(c.Clock.Now())), nil
+	return max(source.AfterConflict, a.At.Sub(c.Clock.Now())), nil
 }
 
 // requeue queues a request again.

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -98,7 +98,7 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, a r
 			return err
 		}
 		if len(records) > 0 {
-			return fmt.Errorf("FixedIP %s still has IP %s: %w", client.ObjectKeyFromObject(records[0]), ip, requeue.ErrSuperseded)
+			return fmt.Errorf("FixedIP %s still has IP %s: %w", client.ObjectKeyFromObject(records[0]), ip, gather.ErrSuperseded)
 		}
 	}
 	record := &v1alpha1.FixedIP{Spec: a.Spec}
@@ -182,7 +182,7 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 		if runs, err := c.stillRuns(ctx, s.Pod, a); err != nil {
 			return err
 		} else if !runs {
-			return fmt.Errorf("pod %s does not run with %v any more: %w", klog.KObj(s.Pod), a.Addrs, requeue.ErrSuperseded)
+			return fmt.Errorf("pod %s does not run with %v any more: %w", klog.KObj(s.Pod), a.Addrs, gather.ErrSuperseded)
 		}
 	}
 	_, err := c.Writer.Apply(ctx, ciliumpool.Change{
@@ -202,9 +202,9 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 	})
 	switch {
 	case errors.Is(err, ciliumpool.ErrUndone):
-		return fmt.Errorf("pod %s does not run with %v any more: %w: %w", klog.KObj(s.Pod), a.Addrs, requeue.ErrSuperseded, err)
+		return fmt.Errorf("pod %s does not run with %v any more: %w: %w", klog.KObj(s.Pod), a.Addrs, gather.ErrSuperseded, err)
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, ciliumpool.ErrGone):
-		return fmt.Errorf("write the entries of %v on node %s: %w: %w", a.Addrs, a.Node, requeue.ErrSuperseded, err)
+		return fmt.Errorf("write the entries of %v on node %s: %w: %w", a.Addrs, a.Node, gather.ErrSuperseded, err)
 	case err != nil:
 		return fmt.Errorf("write the entries of %v on node %s: %w", a.Addrs, a.Node, err)
 	}
@@ -234,7 +234,7 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 		WriteRequest: ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			edits := n.Release(owner, a.Addrs, at)
 			if release.MayUse(s.Pod, a.Node, edits) {
-				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, requeue.ErrSuperseded)
+				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, gather.ErrSuperseded)
 			}
 			return edits, nil
 		}},
@@ -250,7 +250,7 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 	case errors.Is(err, ciliumpool.ErrGone):
 		return nil
 	case errors.Is(err, ciliumpool.ErrUndone):
-		return fmt.Errorf("pod %s was bound to node %s during the release and keeps its address: %w: %w", key, a.Node, requeue.ErrSuperseded, err)
+		return fmt.Errorf("pod %s was bound to node %s during the release and keeps its address: %w: %w", key, a.Node, gather.ErrSuperseded, err)
 	case err != nil:
 		return fmt.Errorf("release the address of %s on node %s: %w", key, a.Node, err)
 	}
@@ -281,13 +281,13 @@ func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a r
 			return n.FenceTarget(owner, a.Addrs, at), nil
 		}
 		if n.Generation != a.Generation {
-			return nil, fmt.Errorf("CiliumNode %s was written since: %w", n.Name, requeue.ErrSuperseded)
+			return nil, fmt.Errorf("CiliumNode %s was written since: %w", n.Name, gather.ErrSuperseded)
 		}
 		return n.ReturnHome(owner, a.From, a.Addrs, at), nil
 	}})
 	switch {
 	case errors.Is(err, pool.ErrUndecided):
-		return fmt.Errorf("%w: %w", err, requeue.ErrSuperseded)
+		return fmt.Errorf("%w: %w", err, gather.ErrSuperseded)
 	case err != nil && !errors.Is(err, ciliumpool.ErrGone):
 		return fmt.Errorf("%s of IP %v of %s on node %s: %w", a.Type, a.Addrs, key, a.Node, err)
 	}

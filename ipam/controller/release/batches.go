@@ -52,7 +52,7 @@ type batch struct {
 // Add adds an identity to the batch of a node.
 func (b *Batches) Add(node string, identity client.ObjectKey) {
 	b.add(node, identity)
-	b.queue.Add(nodeRequest(node))
+	b.queue.Add(source.Named(node))
 }
 
 func (b *Batches) add(node string, identities ...client.ObjectKey) {

@@ -52,10 +52,6 @@ type Controller struct {
 	notFound notFoundCache
 }
 
-func nodeRequest(node string) ctrl.Request {
-	return ctrl.Request{NamespacedName: client.ObjectKey{Name: node}}
-}
-
 // Setup adds the controller to a manager.
 func (c *Controller) Setup(mgr ctrl.Manager) error {
 	options := source.Workers(32)
@@ -73,7 +69,7 @@ func (b *Batches) requests() []ctrl.Request {
 	defer b.mu.Unlock()
 	var all []ctrl.Request
 	for node := range b.waiting {
-		all = append(all, nodeRequest(node))
+		all = append(all, source.Named(node))
 	}
 	return all
 }

@@ -9,6 +9,7 @@ package gather
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -31,6 +32,26 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
+
+// ErrSuperseded is the error of a step whose state has changed since it was decided.
+var ErrSuperseded = errors.New("the state has changed meanwhile")
+
+// Gatherer collects states. It has what the controllers share that decide from them.
+type Gatherer struct {
+	Ledger *ledger.Ledger
+	// Cached reads from the caches, and Live from the API server.
+	Cached    client.Reader
+	Live      client.Client
+	Workloads Workloads
+	// Kinds are the kinds of workloads whose pods may have fixed addresses.
+	Kinds  identity.Kinds
+	Events events.EventRecorder
+	Clock  clock.Clock
+	// Failover is the policy of FixedIPs that have none.
+	Failover v1alpha1.Failover
+	// Deadline is reclaim.State.Deadline.
+	Deadline time.Duration
+}
 
 // Reader reads the objects that a decision depends on.
 type Reader struct {
@@ -78,23 +99,6 @@ func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alph
 		}
 	}
 	return found, nil
-}
-
-// Gatherer collects states. It has what the controllers share that decide from them.
-type Gatherer struct {
-	Ledger *ledger.Ledger
-	// Cached reads from the caches, and Live from the API server.
-	Cached    client.Reader
-	Live      client.Client
-	Workloads Workloads
-	// Kinds are the kinds of workloads whose pods may have fixed addresses.
-	Kinds  identity.Kinds
-	Events events.EventRecorder
-	Clock  clock.Clock
-	// Failover is the policy of FixedIPs that have none.
-	Failover v1alpha1.Failover
-	// Deadline is reclaim.State.Deadline.
-	Deadline time.Duration
 }
 
 // Identity returns the state of a pod's identity. ok is false if the name is not one of an identity that has a FixedIP

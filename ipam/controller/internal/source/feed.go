@@ -111,6 +111,9 @@ var AfterStart = predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool { re
 // else.
 const ResyncPeriod = 5 * time.Minute
 
+// AfterConflict is when a controller looks at an object again whose state has changed since it decided.
+const AfterConflict = time.Second
+
 const (
 	// resyncBatch is how many identities a resync queues at once, and resyncPause how long it waits while the queue is
 	// that long. A queue never gives its memory back, and a large cluster has more identities than are worth it.
