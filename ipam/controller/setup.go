@@ -190,17 +190,11 @@ func (p *parts) follow(ctx context.Context, mgr ctrl.Manager, to *feeds, r *fixe
 			to.orphans.Add(subnet.All)
 			to.identities.Add(r.OfNode(node)...)
 		}
-		for _, owner := range change.Owners {
-			to.identities.Add(source.Request(owner)...)
-			to.verified.Add(source.Request(owner)...)
-			to.adopted.Add(source.Request(owner)...)
-		}
-		for _, owner := range change.ReportedOwners {
-			to.identities.Add(source.Request(owner)...)
-		}
-		for _, resource := range slices.Concat(change.Workloads, change.Reported) {
-			to.slots.Add(fixedip.SlotRequest(p.Kinds, resource)...)
-		}
+		owners := source.Request(change.Owners...)
+		to.verified.Add(owners...)
+		to.adopted.Add(owners...)
+		to.identities.Add(slices.Concat(owners, source.Request(change.ReportedOwners...))...)
+		to.slots.Add(fixedip.SlotRequest(p.Kinds, slices.Concat(change.Workloads, change.Reported)...)...)
 		c.PoolChanged(node)
 	})
 	if err != nil {
@@ -213,11 +207,9 @@ func (p *parts) follow(ctx context.Context, mgr ctrl.Manager, to *feeds, r *fixe
 			to.nodes.Add(source.Named(node))
 		}
 		// The home node may have a dynamic entry for an address that is reserved now, or need one that is not any more.
-		for _, ip := range record.Spec.IPs {
-			if a, err := address.Parse(ip); err == nil {
-				if home, ok := p.Ledger.Home(a); ok {
-					to.nodes.Add(source.Named(home))
-				}
+		for _, a := range address.ParseAll(record.Spec.IPs) {
+			if home, ok := p.Ledger.Home(a); ok {
+				to.nodes.Add(source.Named(home))
 			}
 		}
 	})

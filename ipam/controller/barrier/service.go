@@ -293,10 +293,9 @@ func (s *Service) forget(nodeName string) {
 	n := s.nodes[nodeName]
 	delete(s.nodes, nodeName)
 	s.mu.Unlock()
-	for _, questions := range []map[string]func(){n.asked, n.waiting} {
-		for _, notify := range questions {
-			notify()
-		}
+	maps.Copy(n.asked, n.waiting)
+	for _, notify := range n.asked {
+		notify()
 	}
 }
 

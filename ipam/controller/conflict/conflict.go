@@ -94,12 +94,12 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 			if pod.Spec.HostNetwork {
 				return nil
 			}
-			return r.suspicious(ctx, address.Strings(podutil.IPs(pod)), false)
+			return r.suspicious(ctx, podutil.IPs(pod), false)
 		})).
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []ctrl.Request {
 			record := obj.(*v1alpha1.FixedIP)
 			reported := meta.IsStatusConditionTrue(record.Status.Conditions, v1alpha1.ConditionConflict)
-			return r.suspicious(ctx, record.Spec.IPs, reported)
+			return r.suspicious(ctx, address.ParseAll(record.Spec.IPs), reported)
 		})).
 		WithOptions(source.Workers(1)).
 		Complete(r)
@@ -121,13 +121,9 @@ func (r *Reconciler) PoolChanged(node string) {
 
 // suspicious returns the requests for the IPs that have another user, or that were found to be in conflict. reported: a
 // condition says that one of them is.
-func (r *Reconciler) suspicious(ctx context.Context, ips []string, reported bool) []ctrl.Request {
+func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported bool) []ctrl.Request {
 	var requests []ctrl.Request
-	for _, ip := range ips {
-		a, err := address.Parse(ip)
-		if err != nil {
-			continue
-		}
+	for _, a := range ips {
 		r.mu.Lock()
 		_, known := r.known[a]
 		r.mu.Unlock()
@@ -200,6 +196,9 @@ func (r *Reconciler) note(a netip.Addr, found map[string]string) (reported map[s
 		return nil, 0
 	}
 	if k == nil {
+		if r.known == nil {
+			r.known = map[netip.Addr]*known{}
+		}
 		k = &known{since: r.Clock.Now()}
 		r.known[a] = k
 	}
@@ -247,11 +246,7 @@ func (r *Reconciler) report(c addressUsers, kind string) {
 // setCondition writes the condition of a FixedIP, which is about all of its IPs.
 func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP) error {
 	var all []string
-	for _, ip := range cached.Spec.IPs {
-		a, err := address.Parse(ip)
-		if err != nil {
-			continue
-		}
+	for _, a := range address.ParseAll(cached.Spec.IPs) {
 		c, err := r.users(ctx, a)
 		if err != nil {
 			return err

@@ -102,7 +102,7 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	if err == nil {
-		metrics.Adopted()
+		metrics.Adoptions.Inc()
 		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "Adopted", "AdoptAddress", "%s is reserved for it now", address.Join(ips))
 	}
 	return ctrl.Result{}, err

@@ -92,7 +92,7 @@ func (c *Controller) Setup(mgr ctrl.Manager) error {
 			Clock: c.Clock, Period: c.ResyncPeriod, Ready: c.Ready,
 			All: func() []string { return source.Identities(c.Ledger) },
 		})).
-		WatchesRawSource(c.SlotFeed.Source(c.PoolsSeen, c.allSlots)).
+		WatchesRawSource(c.SlotFeed.Source(c.PoolsSeen, func() []ctrl.Request { return SlotRequest(c.Kinds, c.Ledger.Workloads()...) })).
 		Watches(&corev1.Pod{}, deletedFirst{handler.EnqueueRequestsFromMapFunc(c.ofPod), c.ofPod}, builder.WithPredicates(source.AfterStart)).
 		WithOptions(source.Workers(32)).
 		Complete(c)
@@ -223,23 +223,17 @@ func (c *Controller) requeue(req ctrl.Request) {
 	}
 }
 
-// SlotRequest returns the request for a workload, named as in pool entries, if its kind has slots.
-func SlotRequest(kinds identity.Kinds, resource string) []ctrl.Request {
-	namespace, name, _ := strings.Cut(resource, "/")
-	label, _, ok := strings.Cut(name, "/")
-	if kind, known := kinds.Labelled(label); !ok || !known || kind.Identity != identity.Slot {
-		return nil
+// SlotRequest returns the requests for those of some workloads, named as in pool entries, whose kinds have slots.
+func SlotRequest(kinds identity.Kinds, resources ...string) []ctrl.Request {
+	var requests []ctrl.Request
+	for _, resource := range resources {
+		namespace, name, _ := strings.Cut(resource, "/")
+		label, _, ok := strings.Cut(name, "/")
+		if kind, known := kinds.Labelled(label); ok && known && kind.Identity == identity.Slot {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}})
+		}
 	}
-	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}}}
-}
-
-// allSlots returns the requests for all workloads with slots.
-func (c *Controller) allSlots() []ctrl.Request {
-	var all []ctrl.Request
-	for _, resource := range c.Ledger.Workloads() {
-		all = append(all, SlotRequest(c.Kinds, resource)...)
-	}
-	return all
+	return requests
 }
 
 // ofSlot returns the request for the workload of a slot.
@@ -283,10 +277,7 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl
 	for _, record := range records.Items {
 		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&record)})
 	}
-	for _, owner := range c.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name) {
-		requests = append(requests, source.Request(owner)...)
-	}
-	return requests
+	return append(requests, source.Request(c.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name)...)...)
 }
 
 // OfNode returns the requests for the identities whose addresses have their home on a node that appeared or has other

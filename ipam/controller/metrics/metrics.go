@@ -61,8 +61,6 @@ var (
 		"Number of requests in one patch of a CiliumNode by the controller.", 1, 9)
 	releases = counters("releases_total", "cause",
 		"Released addresses, by cause: fixedip-deleted, superseded (a second claim, or a claim that the FixedIP does not name), unrecorded (pod and workload were deleted before the claim had a FixedIP).")
-	adoptions = counter("adoptions_total",
-		"Pods whose running address became their fixed address (adoption).")
 	subnetAssignments = counters("subnet_assignments_total", "origin",
 		"Times that a node was given subnets, by origin: carved (from the cluster pools), brought (by the node itself), returned (to the node that had them before), inherited (by a node that joined), adopted (by one that had others).")
 	lastReconcile = gauges("last_reconcile_timestamp_seconds", "controller",
@@ -81,6 +79,8 @@ var (
 		"Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), stranger (a pod runs with an address that is reserved for another pod).")
 	EndpointsRemoved = counters("ciliumendpoints_removed_total", "cause",
 		"CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.")
+	Adoptions = counter("adoptions_total",
+		"Pods whose running address became their fixed address (adoption).")
 	EndpointsReowned = counter("ciliumendpoint_ownerref_fixes_total",
 		"Owner references of CiliumEndpoints that named a previous pod and were corrected.")
 	EndpointsMissing = counter("ciliumendpoints_missing_total",
@@ -114,9 +114,6 @@ func Register(w World) {
 
 // Released counts released addresses.
 func Released(c Cause, addresses int) { releases.WithLabelValues(string(c)).Add(float64(addresses)) }
-
-// Adopted counts an adoption.
-func Adopted() { adoptions.Inc() }
 
 // SubnetsAssigned counts an assignment of subnets to a node.
 func SubnetsAssigned(o subnetplan.Origin) { subnetAssignments.WithLabelValues(string(o)).Inc() }

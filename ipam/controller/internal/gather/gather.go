@@ -92,13 +92,9 @@ func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alph
 	if err := r.Objects.List(ctx, &list, opts...); err != nil {
 		return nil, fmt.Errorf("list the FixedIPs of %s: %w", resource, err)
 	}
-	var found []v1alpha1.FixedIP
-	for _, record := range list.Items {
-		if record.Spec.Slot && identity.OwnerOf(&record).Resource(namespace) == resource {
-			found = append(found, record)
-		}
-	}
-	return found, nil
+	return slices.DeleteFunc(list.Items, func(record v1alpha1.FixedIP) bool {
+		return !record.Spec.Slot || identity.OwnerOf(&record).Resource(namespace) != resource
+	}), nil
 }
 
 // Identity returns the state of a pod's identity. ok is false if the name is not one of an identity that has a FixedIP

@@ -105,52 +105,50 @@ func (s Synced) States() map[string]bool {
 // annotationDomains are the prefixes of the pod annotations that the controller reads.
 var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.cilium.io/"}
 
+// transform returns a transform of objects of one kind. Others, such as those of a watch that has missed a deletion, stay
+// as they are.
+func transform[T any](trim func(T) T) func(obj any) (any, error) {
+	return func(obj any) (any, error) {
+		if o, ok := obj.(T); ok {
+			return trim(o), nil
+		}
+		return obj, nil
+	}
+}
+
 // podTransform returns a transform that keeps the fields of a pod that identity.Of and the decisions read, and
 // its labels and scheduler name only if the adoption rules read them.
 func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
-	return func(obj any) (any, error) {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok {
-			return obj, nil
+	return transform(func(pod *corev1.Pod) *corev1.Pod {
+		trimmed := &corev1.Pod{
+			TypeMeta:   pod.TypeMeta,
+			ObjectMeta: trimMeta(pod.ObjectMeta),
+			Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
+			Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, HostIP: pod.Status.HostIP, StartTime: pod.Status.StartTime},
 		}
-		trimmed := trimPod(pod)
+		for key, value := range pod.Annotations {
+			if slices.ContainsFunc(annotationDomains, func(d string) bool { return strings.HasPrefix(key, d) }) {
+				metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
+			}
+		}
+		if podutil.IsUnschedulable(pod) {
+			trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		}
+		if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
+			trimmed.Spec.Affinity = pod.Spec.Affinity
+		}
 		if adoption.Labels() {
 			trimmed.Labels = pod.Labels
 		}
 		if i := slices.Index(adoption.Schedulers, pod.Spec.SchedulerName); i >= 0 {
 			trimmed.Spec.SchedulerName = adoption.Schedulers[i]
 		}
-		return trimmed, nil
-	}
-}
-
-func trimPod(pod *corev1.Pod) *corev1.Pod {
-	trimmed := &corev1.Pod{
-		TypeMeta:   pod.TypeMeta,
-		ObjectMeta: trimMeta(pod.ObjectMeta),
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
-		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, HostIP: pod.Status.HostIP, StartTime: pod.Status.StartTime},
-	}
-	for key, value := range pod.Annotations {
-		if slices.ContainsFunc(annotationDomains, func(d string) bool { return strings.HasPrefix(key, d) }) {
-			metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
-		}
-	}
-	if podutil.IsUnschedulable(pod) {
-		trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
-	}
-	if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
-		trimmed.Spec.Affinity = pod.Spec.Affinity
-	}
-	return trimmed
+		return trimmed
+	})
 }
 
 // nodeTransform keeps the fields of a Node that its subnets and its pool depend on.
-func nodeTransform(obj any) (any, error) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return obj, nil
-	}
+var nodeTransform = transform(func(node *corev1.Node) *corev1.Node {
 	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
 	trimmed.Labels = node.Labels
 	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable, trimmed.Spec.Taints = node.Spec.PodCIDRs, node.Spec.Unschedulable, node.Spec.Taints
@@ -162,22 +160,18 @@ func nodeTransform(obj any) (any, error) {
 			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
 		}
 	}
-	return trimmed, nil
-}
+	return trimmed
+})
 
 // endpointTransform keeps the owner, the addresses and the node of a CiliumEndpoint. A cluster has one for each
 // pod.
-func endpointTransform(obj any) (any, error) {
-	e, ok := obj.(*ciliumv2.CiliumEndpoint)
-	if !ok {
-		return obj, nil
-	}
+var endpointTransform = transform(func(e *ciliumv2.CiliumEndpoint) *ciliumv2.CiliumEndpoint {
 	trimmed := &ciliumv2.CiliumEndpoint{TypeMeta: e.TypeMeta, ObjectMeta: trimMeta(e.ObjectMeta)}
 	if n := e.Status.Networking; n != nil {
 		trimmed.Status.Networking = &ciliumv2.EndpointNetworking{Addressing: n.Addressing, NodeIP: n.NodeIP}
 	}
-	return trimmed, nil
-}
+	return trimmed
+})
 
 // trimMeta keeps the identity of an object. Annotations and labels are up to the transform of its kind.
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {

@@ -70,13 +70,15 @@ func (f *Feed) opened(ready func() bool, start func(context.Context, Queue)) sou
 	})
 }
 
-// Request returns the request for the pod that owns an entry; nil if the owner is not a pod.
-func Request(owner string) []ctrl.Request {
-	namespace, name, ok := pool.SplitOwnerKey(owner)
-	if !ok {
-		return nil
+// Request returns the requests for the pods that own entries. Owners that are not pods are left out.
+func Request(owners ...string) []ctrl.Request {
+	var requests []ctrl.Request
+	for _, owner := range owners {
+		if namespace, name, ok := pool.SplitOwnerKey(owner); ok {
+			requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+		}
 	}
-	return []ctrl.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+	return requests
 }
 
 // Named returns the request with a name and no namespace, such as for a node.
@@ -140,10 +142,8 @@ func (r Resync) run(ctx context.Context, queue Queue) {
 			for queue.Len() >= resyncBatch && ctx.Err() == nil {
 				r.wait(ctx, resyncPause)
 			}
-			for _, owner := range batch {
-				// Behind everything that events have queued.
-				AddWithPriority(queue, handler.LowPriority, Request(owner)...)
-			}
+			// Behind everything that events have queued.
+			AddWithPriority(queue, handler.LowPriority, Request(batch...)...)
 			if !first {
 				r.wait(ctx, end.Sub(r.Clock.Now())/time.Duration(len(batches)-i))
 			}
