@@ -1,6 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package controller sets up the IPAM controller for Cilium's CRD mode: it creates what the controllers in its
+// sub-packages share, connects them to the watches, and adds them to a manager.
+//
+// It is wiring. It may not read or write an object, or decide about an address.
 package controller
 
 import (
@@ -152,9 +156,17 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*parts,
 		return nil, err
 	}
 	kinds := identity.NewKinds(cfg.Workloads...)
-	owners, err := newWorkloads(mgr, kinds)
+	dynamicClient, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a client of workloads: %w", err)
+	}
+	var ownerKinds []schema.GroupKind
+	for _, k := range kinds.All() {
+		ownerKinds = append(ownerKinds, k.GroupKind())
+	}
+	owners := workloads.New(dynamicClient, mgr.GetRESTMapper(), ownerKinds...)
+	if err := mgr.Add(owners); err != nil {
+		return nil, fmt.Errorf("run the watches of workloads: %w", err)
 	}
 	// Nothing waits for other kinds: their APIs may not be installed yet.
 	watched["statefulsets"] = func() bool { return owners.Synced(identity.StatefulSets) }
@@ -229,21 +241,4 @@ func (p *parts) follow(ctx context.Context, mgr ctrl.Manager, to *feeds, r *fixe
 		to.identities.Add(r.OfWorkload(ctx, *w)...)
 	})
 	return nil
-}
-
-// newWorkloads returns the store of workloads, which the manager runs.
-func newWorkloads(mgr ctrl.Manager, kinds identity.Kinds) (*workloads.Store, error) {
-	api, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return nil, fmt.Errorf("make a client of workloads: %w", err)
-	}
-	var watched []schema.GroupKind
-	for _, k := range kinds.All() {
-		watched = append(watched, k.GroupKind())
-	}
-	store := workloads.New(api, mgr.GetRESTMapper(), watched...)
-	if err := mgr.Add(store); err != nil {
-		return nil, fmt.Errorf("run the watches of workloads: %w", err)
-	}
-	return store, nil
 }

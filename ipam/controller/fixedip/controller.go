@@ -214,15 +214,6 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 	return max(source.AfterConflict, a.At.Sub(c.Clock.Now())), nil
 }
 
-// requeue queues a request again.
-func (c *Controller) requeue(req ctrl.Request) {
-	if isWorkload(req) {
-		c.SlotFeed.Add(req)
-	} else {
-		c.IdentityFeed.Add(req)
-	}
-}
-
 // SlotRequest returns the requests for those of some workloads, named as in pool entries, whose kinds have slots.
 func SlotRequest(kinds identity.Kinds, resources ...string) []ctrl.Request {
 	var requests []ctrl.Request

@@ -324,8 +324,11 @@ func (c *Controller) lookAgain(err error) time.Duration {
 // prove returns nil if the agent of the node has confirmed what the action needs. asked is true if it has not answered
 // yet; again is queued when it has.
 func (c *Controller) prove(ctx context.Context, again ctrl.Request, key client.ObjectKey, s reclaim.State, a reclaim.Action) (asked bool, err error) {
-	question := c.question(key, s, a)
-	evidence, answered := c.Agents.Ask(a.Node, question, func() { c.requeue(again) })
+	question, feed := c.question(key, s, a), c.IdentityFeed
+	if isWorkload(again) {
+		feed = c.SlotFeed
+	}
+	evidence, answered := c.Agents.Ask(a.Node, question, func() { feed.Add(again) })
 	if answered.IsZero() {
 		return true, nil
 	}
