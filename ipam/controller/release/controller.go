@@ -315,9 +315,7 @@ func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1al
 			continue
 		}
 		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %v could not be released for %s; the FixedIP is removed, and the entry when the pool can be written: %v", record.Spec.IPs, c.Gatherer.Deadline, cause)
-		if err := Finish(ctx, c.Live, record); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, Finish(ctx, c.Live, record))
 	}
 	return errors.Join(errs...)
 }
