@@ -14,7 +14,25 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"  // metric of the build's version
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	_ "sigs.k8s.io/scheduler-plugins/apis/config/scheme" // their arguments in the scheduler's configuration
+	"sigs.k8s.io/scheduler-plugins/pkg/capacityscheduling"
+	"sigs.k8s.io/scheduler-plugins/pkg/coscheduling"
+	"sigs.k8s.io/scheduler-plugins/pkg/networkaware/networkoverhead"
+	"sigs.k8s.io/scheduler-plugins/pkg/networkaware/topologicalsort"
+	"sigs.k8s.io/scheduler-plugins/pkg/noderesources"
+	"sigs.k8s.io/scheduler-plugins/pkg/noderesourcetopology"
+	"sigs.k8s.io/scheduler-plugins/pkg/podstate"
+	"sigs.k8s.io/scheduler-plugins/pkg/preemptiontoleration"
+	"sigs.k8s.io/scheduler-plugins/pkg/qos"
+	"sigs.k8s.io/scheduler-plugins/pkg/sysched"
+	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/loadvariationriskbalancing"
+	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/lowriskovercommitment"
+	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/peaks"
+	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/targetloadpacking"
+
+	"fixedip.io/fixedip/plugins/fixedip"
 )
 
 func main() {
@@ -28,4 +46,37 @@ func main() {
 		fmt.Fprintf(os.Stderr, "fixedip-scheduler: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// plugins returns the plugins that a profile may enable in addition to those of Kubernetes: FixedIP, and all plugins of
+// the scheduler of sigs.k8s.io/scheduler-plugins, so that one secondary scheduler serves both. A plugin that no profile
+// enables is not instantiated. Key: the name of the plugin.
+func plugins() runtime.Registry {
+	return runtime.Registry{
+		fixedip.Name: fixedip.Factory(),
+
+		capacityscheduling.Name:         capacityscheduling.New,
+		coscheduling.Name:               coscheduling.New,
+		loadvariationriskbalancing.Name: loadvariationriskbalancing.New,
+		networkoverhead.Name:            networkoverhead.New,
+		topologicalsort.Name:            topologicalsort.New,
+		noderesources.AllocatableName:   noderesources.NewAllocatable,
+		noderesourcetopology.Name:       noderesourcetopology.New,
+		preemptiontoleration.Name:       preemptiontoleration.New,
+		targetloadpacking.Name:          targetloadpacking.New,
+		lowriskovercommitment.Name:      lowriskovercommitment.New,
+		sysched.Name:                    sysched.New,
+		peaks.Name:                      peaks.New,
+		podstate.Name:                   podstate.New,
+		qos.Name:                        qos.New,
+	}
+}
+
+// options returns the plugins as options of the kube-scheduler command.
+func options() []app.Option {
+	var list []app.Option
+	for name, factory := range plugins() {
+		list = append(list, app.WithPlugin(name, factory))
+	}
+	return list
 }

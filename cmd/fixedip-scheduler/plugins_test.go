@@ -44,7 +44,7 @@ func TestPluginsOfSchedulerPlugins(t *testing.T) {
 	}
 	want["fixedip.Name"] = "fixedip.Factory()"
 	got := map[string]string{}
-	inspect(t, "plugins.go", func(n ast.Node) {
+	inspect(t, "main.go", func(n ast.Node) {
 		if pair, ok := n.(*ast.KeyValueExpr); ok {
 			got[types.ExprString(pair.Key)] = types.ExprString(pair.Value)
 		}

@@ -11,17 +11,30 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"time"
 
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/scheme"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 func main() {
@@ -125,4 +138,120 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 			return writeNodes(streams.Out, l, nodes)
 		}),
 	}
+}
+
+// cluster reads the objects that the commands show.
+type cluster struct {
+	api client.Reader
+	// namespace is the namespace to read; empty for all.
+	namespace string
+}
+
+func connect(flags *genericclioptions.ConfigFlags) (*cluster, error) {
+	cfg, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := scheme.New()
+	if err != nil {
+		return nil, err
+	}
+	api, err := client.New(cfg, client.Options{Scheme: kinds})
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{api: api, namespace: namespace}, nil
+}
+
+// pools reads the pools of all nodes, and all FixedIPs with what they reserve.
+func (c *cluster) pools(ctx context.Context) (*ledger.Ledger, []v1alpha1.FixedIP, error) {
+	var nodes ciliumv2.CiliumNodeList
+	if err := c.api.List(ctx, &nodes); err != nil {
+		return nil, nil, fmt.Errorf("list CiliumNodes: %w", err)
+	}
+	l := ledger.New()
+	for i := range nodes.Items {
+		l.SetNode(ciliumpool.FromCiliumNode(&nodes.Items[i]))
+	}
+	var records v1alpha1.FixedIPList
+	if err := c.api.List(ctx, &records); err != nil {
+		return nil, nil, fmt.Errorf("list FixedIPs: %w", err)
+	}
+	for i := range records.Items {
+		l.SetRecord(fixedips.ReservationOf(&records.Items[i]))
+	}
+	return l, records.Items, nil
+}
+
+// nodes reads all Nodes. Key: the name.
+func (c *cluster) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
+	var nodes corev1.NodeList
+	if err := c.api.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	byName := map[string]*corev1.Node{}
+	for i := range nodes.Items {
+		byName[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	return byName, nil
+}
+
+// inputs reads all objects that concern one pod. Optional objects that the user may not read are left out.
+func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain.Inputs, error) {
+	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
+	var records []v1alpha1.FixedIP
+	var err error
+	if in.Pools, records, err = c.pools(ctx); err != nil {
+		return in, err
+	}
+	if in.Nodes, err = c.nodes(ctx); err != nil {
+		return in, err
+	}
+	if in.Pod, err = get(ctx, c, c.namespace, name, &corev1.Pod{}); err != nil {
+		return in, err
+	}
+	// The FixedIP of a slot does not have the name of the pod.
+	ofPod := func(r v1alpha1.FixedIP) bool { return r.Namespace == c.namespace && r.Spec.PodName == name }
+	if i := slices.IndexFunc(records, ofPod); i >= 0 {
+		in.Record = &records[i]
+		in.Workload, in.Unread = c.workload(ctx, in.Record.Spec.Owner)
+	}
+	if endpoint, _ := get(ctx, c, c.namespace, name, &ciliumv2.CiliumEndpoint{}); endpoint != nil {
+		in.Endpoint = &endpoint.ObjectMeta
+	}
+	namespace, name, _ := strings.Cut(controllers, "/")
+	in.Lease, _ = get(ctx, c, namespace, name, &coordinationv1.Lease{})
+	return in, nil
+}
+
+// workload reads a workload of any kind; nil if it does not exist. unread is the reason if that is unknown, such
+// as missing rights.
+func (c *cluster) workload(ctx context.Context, of v1alpha1.OwnerReference) (w *identity.Workload, unread string) {
+	obj := &unstructured.Unstructured{}
+	obj.SetAPIVersion(of.APIVersion)
+	obj.SetKind(of.Kind)
+	switch obj, err := get(ctx, c, c.namespace, of.Name, obj); {
+	case err != nil:
+		return nil, err.Error()
+	case obj == nil:
+		return nil, ""
+	default:
+		return workloads.Decode(obj), ""
+	}
+}
+
+// get reads an object; nil if it does not exist.
+func get[P client.Object](ctx context.Context, c *cluster, namespace, name string, obj P) (found P, err error) {
+	err = c.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, obj)
+	switch {
+	case apierrors.IsNotFound(err):
+		return found, nil
+	case err != nil:
+		return found, fmt.Errorf("read %s/%s: %w", namespace, name, err)
+	}
+	return obj, nil
 }

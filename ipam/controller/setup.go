@@ -1,6 +1,10 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package controller sets up the IPAM controller for Cilium's CRD mode: it creates what the controllers in its
+// sub-packages share, connects them to the watches, and adds them to a manager.
+//
+// It is wiring. It may not read or write an object, or decide about an address.
 package controller
 
 import (
@@ -12,12 +16,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/barrier"
@@ -54,14 +56,17 @@ func CacheOptions(cfg config.Config) cache.Options {
 
 // Setup adds the controllers to a manager. When ctx ends, writes that are under way are
 // abandoned.
-func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
+func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	p, err := newParts(ctx, mgr, cfg)
 	if err != nil {
 		return err
 	}
-	to := &feeds{}
-	records, releases := p.newFixedIPControllers(to)
-	conflicts := conflict.New(p.ledger, p.cached, p.live, p.events, p.clock)
+	to, batches := &feeds{}, &release.Batches{Clock: p.Clock}
+	records := &fixedip.Controller{
+		Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Agents: p.agents, IdentityFeed: &to.identities, SlotFeed: &to.slots,
+		ResyncPeriod: cfg.SweepInterval,
+	}
+	conflicts := &conflict.Reconciler{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock}
 	if err := p.follow(ctx, mgr, to, records, conflicts); err != nil {
 		return err
 	}
@@ -72,24 +77,29 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	if err := index.Setup(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	pools := nodepool.New(nodepool.Options{
+	pools := &nodepool.Reconciler{
 		Watermark: cfg.Watermark, CoolDown: cfg.CoolDown, StrictNodes: cfg.StrictNodes, StripManagedFields: cfg.StripManagedFields,
-		Ledger: p.ledger, Writer: p.writer, Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
-		Kinds: p.kinds, RecordsSeen: p.watched["fixedips"],
-	})
+		Ledger: p.Ledger, Writer: p.writer, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock,
+		Kinds: p.Kinds, RecordsSeen: p.watched["fixedips"],
+	}
 	if err := pools.Setup(mgr, &to.nodes); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
-	subnets := p.newSubnetController(pools, to)
+	synced := func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() }
+	subnets := &subnet.Controller{
+		Pools: p.pools, Writer: p.writer, Ledger: p.Ledger, API: p.Live, Cached: p.Cached, Events: p.Events, Clock: p.Clock, Kinds: p.Kinds,
+		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == config.FromNode, StrictNodes: cfg.StrictNodes,
+		Fill: pools.FirstEntries, Resync: cfg.SweepInterval, Synced: synced, Nodes: &to.joining, Orphans: &to.orphans,
+	}
 	metrics.Register(metrics.World{
-		Ledger: p.ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
+		Ledger: p.Ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
 		Subnets: func() (orphaned int, claimed []netip.Prefix) { return subnets.Count(ctx) },
 	})
 	if err := subnets.Setup(ctx, mgr, p.watched["fixedips"]); err != nil {
 		return err
 	}
 	records.PoolsSeen = p.watched["ciliumnodes"]
-	records.Ready = []toolscache.InformerSynced{p.watched["ciliumnodes"], p.watched["fixedips"], p.watched["statefulsets"]}
+	records.Ready = func() bool { return synced() && p.watched["statefulsets"]() }
 	if err := records.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of FixedIPs: %w", err)
 	}
@@ -99,22 +109,19 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 			return err
 		}
 	}
+	releases := &release.Controller{Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Again: &to.identities}
 	if err := releases.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of releases: %w", err)
 	}
 	if err := conflicts.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of conflicts: %w", err)
 	}
-	conform := &conformance.Controller{
-		Config: cfg.Verify, Ledger: p.ledger, Writer: p.writer, Cached: p.cached, Live: p.live,
-		Kinds: p.kinds, Adoption: cfg.Adoption, Failover: cfg.Failover, Workloads: p.workloads, Events: p.events, Clock: p.clock,
-		Ready: records.Ready,
-	}
+	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Adoption: cfg.Adoption, Ready: records.Ready}
 	if cfg.Verify.Endpoints {
-		conform.Endpoints = ciliumendpoint.New(ciliumendpoint.Options{
-			Cached: p.cached, Live: p.live, Events: p.events, Clock: p.clock,
-			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience}, MissingFeed: &to.verified,
-		})
+		conform.Endpoints = &ciliumendpoint.Keeper{
+			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingFeed: &to.verified,
+			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
+		}
 		if err := conform.Endpoints.Setup(ctx, mgr); err != nil {
 			return fmt.Errorf("set up the keeper of CiliumEndpoints: %w", err)
 		}
@@ -122,52 +129,23 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg config.Config) error {
 	return conform.Setup(ctx, mgr, &to.verified, &to.adopted, p.workloads)
 }
 
-func (p *parts) newFixedIPControllers(to *feeds) (*fixedip.Controller, *release.Controller) {
-	gatherer := &gather.Gatherer{
-		Ledger: p.ledger, Cached: p.cached, Live: p.live, Workloads: p.workloads, Kinds: p.kinds, Events: p.events, Clock: p.clock,
-		Failover: p.cfg.Failover, Deadline: p.cfg.FinalizerDeadline,
-	}
-	batches := &release.Batches{Clock: p.clock}
-	return &fixedip.Controller{
-		Gatherer: gatherer, Batches: batches, Writer: p.writer, ResyncPeriod: p.cfg.SweepInterval, Agents: p.agents, IdentityFeed: &to.identities, SlotFeed: &to.slots,
-	}, &release.Controller{Gatherer: gatherer, Batches: batches, Writer: p.writer, Again: &to.identities}
-}
-
-func (p *parts) newSubnetController(pools *nodepool.Reconciler, to *feeds) *subnet.Controller {
-	return &subnet.Controller{
-		Pools: p.pools, Writer: p.writer, Ledger: p.ledger, API: p.live, Cached: p.cached,
-		Rules: p.cfg.SubnetRules(), FromNode: p.cfg.SubnetSource == config.FromNode, StrictNodes: p.cfg.StrictNodes, Kinds: p.kinds, Clock: p.clock,
-		Fill: pools.FirstEntries, Events: p.events, Resync: p.cfg.SweepInterval,
-		Synced: func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() },
-		Nodes:  &to.joining, Orphans: &to.orphans,
-	}
-}
-
 // parts is what the controllers share.
 type parts struct {
-	cfg    config.Config
-	ledger *ledger.Ledger
+	gather.Gatherer
 	pools  *ciliumpool.Client
 	writer *ciliumpool.Writer
 	// agents asks Cilium agents what they know.
 	agents *barrier.Service
-	// cached reads from the informers, live from the API server.
-	cached client.Client
-	live   client.Client
-
-	kinds     identity.Kinds
+	// workloads is the same as Gatherer.Workloads.
 	workloads *workloads.Store
 	watched   informers.Synced
-
-	events events.EventRecorder
-	clock  clock.Clock
 }
 
 // feeds pass what the shared watches report to the queues of the controllers.
 type feeds struct{ nodes, identities, joining, orphans, slots, verified, adopted source.Feed }
 
 // newParts starts the informers and returns what the controllers share.
-func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*parts, error) {
+func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*parts, error) {
 	// Its reads are not from the caches.
 	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DryRun: &cfg.DryRun})
 	if err != nil {
@@ -178,9 +156,17 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 		return nil, err
 	}
 	kinds := identity.NewKinds(cfg.Workloads...)
-	owners, err := newWorkloads(mgr, kinds)
+	dynamicClient, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a client of workloads: %w", err)
+	}
+	var ownerKinds []schema.GroupKind
+	for _, k := range kinds.All() {
+		ownerKinds = append(ownerKinds, k.GroupKind())
+	}
+	owners := workloads.New(dynamicClient, mgr.GetRESTMapper(), ownerKinds...)
+	if err := mgr.Add(owners); err != nil {
+		return nil, fmt.Errorf("run the watches of workloads: %w", err)
 	}
 	// Nothing waits for other kinds: their APIs may not be installed yet.
 	watched["statefulsets"] = func() bool { return owners.Synced(identity.StatefulSets) }
@@ -196,18 +182,19 @@ func newParts(ctx context.Context, mgr manager.Manager, cfg config.Config) (*par
 		recorder = dryrun.Recorder{Log: mgr.GetLogger()}
 	}
 	return &parts{
-		cfg: cfg, agents: barrier.New(writer, recorder, real), ledger: l, pools: pools, writer: writer,
-		cached: mgr.GetClient(), live: live,
-		kinds: kinds, workloads: owners, watched: watched,
-		events: recorder, clock: real,
+		Gatherer: gather.Gatherer{
+			Ledger: l, Cached: mgr.GetClient(), Live: live, Workloads: owners, Kinds: kinds, Events: recorder, Clock: real,
+			Failover: cfg.Failover, Deadline: cfg.FinalizerDeadline,
+		},
+		pools: pools, writer: writer, agents: barrier.New(writer, recorder, real), workloads: owners, watched: watched,
 	}, nil
 }
 
 // follow keeps the ledger in sync with the informers, and passes each change to the controllers that it concerns, once the
 // ledger has it.
-func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
+func (p *parts) follow(ctx context.Context, mgr ctrl.Manager, to *feeds, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
 	// The ledger is later than the informer.
-	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.ledger, func(node string, change ledger.NodeChange) {
+	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.Ledger, func(node string, change ledger.NodeChange) {
 		to.nodes.Add(source.Named(node))
 		p.agents.Changed(node)
 		if change.Appeared || len(change.Subnets) > 0 {
@@ -215,34 +202,26 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 			to.orphans.Add(subnet.All)
 			to.identities.Add(r.OfNode(node)...)
 		}
-		for _, owner := range change.Owners {
-			to.identities.Add(source.Request(owner)...)
-			to.verified.Add(source.Request(owner)...)
-			to.adopted.Add(source.Request(owner)...)
-		}
-		for _, owner := range change.ReportedOwners {
-			to.identities.Add(source.Request(owner)...)
-		}
-		for _, resource := range slices.Concat(change.Workloads, change.Reported) {
-			to.slots.Add(fixedip.SlotRequest(p.kinds, resource)...)
-		}
+		owners := source.Request(change.Owners...)
+		to.verified.Add(owners...)
+		to.adopted.Add(owners...)
+		to.identities.Add(slices.Concat(owners, source.Request(change.ReportedOwners...))...)
+		to.slots.Add(fixedip.SlotRequest(p.Kinds, slices.Concat(change.Workloads, change.Reported)...)...)
 		c.PoolChanged(node)
 	})
 	if err != nil {
 		return err
 	}
-	p.watched["fixedips"], err = fixedips.SyncLedger(ctx, mgr.GetCache(), p.ledger, func(record *v1alpha1.FixedIP, freed []string) {
+	p.watched["fixedips"], err = fixedips.SyncLedger(ctx, mgr.GetCache(), p.Ledger, func(record *v1alpha1.FixedIP, freed []string) {
 		to.identities.Add(source.Request(client.ObjectKeyFromObject(record).String())...)
 		to.verified.Add(source.Request(conformance.HolderOf(record))...)
 		for _, node := range freed {
 			to.nodes.Add(source.Named(node))
 		}
 		// The home node may have a dynamic entry for an address that is reserved now, or need one that is not any more.
-		for _, ip := range record.Spec.IPs {
-			if a, err := address.Parse(ip); err == nil {
-				if home, ok := p.ledger.Home(a); ok {
-					to.nodes.Add(source.Named(home))
-				}
+		for _, a := range address.ParseAll(record.Spec.IPs) {
+			if home, ok := p.Ledger.Home(a); ok {
+				to.nodes.Add(source.Named(home))
 			}
 		}
 	})
@@ -251,7 +230,7 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 	}
 	p.workloads.AddHandler(func(before, after *identity.Workload) {
 		w := cmp.Or(after, before)
-		if requests := fixedip.SlotRequest(p.kinds, w.Resource()); len(requests) > 0 {
+		if requests := fixedip.SlotRequest(p.Kinds, w.Resource()); len(requests) > 0 {
 			to.slots.Add(requests...)
 			return
 		}
@@ -262,21 +241,4 @@ func (p *parts) follow(ctx context.Context, mgr manager.Manager, to *feeds, r *f
 		to.identities.Add(r.OfWorkload(ctx, *w)...)
 	})
 	return nil
-}
-
-// newWorkloads returns the store of workloads, which the manager runs.
-func newWorkloads(mgr manager.Manager, kinds identity.Kinds) (*workloads.Store, error) {
-	api, err := dynamic.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return nil, fmt.Errorf("make a client of workloads: %w", err)
-	}
-	var watched []schema.GroupKind
-	for _, k := range kinds.All() {
-		watched = append(watched, k.GroupKind())
-	}
-	store := workloads.New(api, mgr.GetRESTMapper(), watched...)
-	if err := mgr.Add(store); err != nil {
-		return nil, fmt.Errorf("run the watches of workloads: %w", err)
-	}
-	return store, nil
 }

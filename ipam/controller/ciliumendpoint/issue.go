@@ -4,6 +4,7 @@
 package ciliumendpoint
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -84,12 +85,8 @@ func describes(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 			}
 		}
 	}
-	for _, a := range podutil.IPs(pod) {
-		if !slices.ContainsFunc(has, func(ip string) bool { b, err := address.Parse(ip); return err == nil && a == b }) {
-			return false
-		}
-	}
-	return true
+	known := address.ParseAll(has)
+	return !slices.ContainsFunc(podutil.IPs(pod), func(a netip.Addr) bool { return !slices.Contains(known, a) })
 }
 
 func onItsNode(e *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {

@@ -16,11 +16,9 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -30,8 +28,8 @@ import (
 // nodeIndex finds the CiliumEndpoints of a node, by the IP of the node.
 const nodeIndex = "endpointNode"
 
-// Options are what a Keeper needs.
-type Options struct {
+// Keeper is the controller ciliumendpoint. A request names a pod, whose CiliumEndpoint has its name.
+type Keeper struct {
 	Cached client.Reader
 	Live   client.Client
 	Events events.EventRecorder
@@ -39,15 +37,10 @@ type Options struct {
 	Grace  GracePeriods
 	// MissingFeed receives the requests for pods whose CiliumEndpoint is missing, or is not any more.
 	MissingFeed *source.Feed
-}
-
-// Keeper is the controller ciliumendpoint. A request names a pod, whose CiliumEndpoint has its name.
-type Keeper struct {
-	Options
 
 	mu sync.Mutex
 	// seen are the known issues. Key: the pod. In another replica that takes over their grace periods begin again.
-	seen map[types.NamespacedName]issue
+	seen map[client.ObjectKey]issue
 	// missing is how many issues are reported as missing CiliumEndpoints.
 	missing int
 	// paused is true while too many CiliumEndpoints are missing.
@@ -63,18 +56,13 @@ type issue struct {
 	missing bool
 }
 
-// New returns the controller.
-func New(o Options) *Keeper {
-	return &Keeper{Options: o, seen: map[types.NamespacedName]issue{}}
-}
-
 // Setup adds the controller to a manager.
-func (k *Keeper) Setup(ctx context.Context, mgr manager.Manager) error {
+func (k *Keeper) Setup(ctx context.Context, mgr ctrl.Manager) error {
 	err := mgr.GetFieldIndexer().IndexField(ctx, &ciliumv2.CiliumEndpoint{}, nodeIndex, byNode)
 	if err != nil {
 		return fmt.Errorf("index CiliumEndpoints by node: %w", err)
 	}
-	return builder.ControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("ciliumendpoint").
 		Watches(&ciliumv2.CiliumEndpoint{}, handler.EnqueueRequestsFromMapFunc(k.suspicious)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(k.suspicious)).
@@ -92,7 +80,7 @@ func byNode(obj client.Object) []string {
 // suspicious returns the request for a pod whose CiliumEndpoint has an issue, or had one. A queue with every pod of the
 // cluster in it, as after each start, never gives its memory back. Controllers start when the caches are filled: what is
 // missing then is not about to come.
-func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []reconcile.Request {
+func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []ctrl.Request {
 	key := client.ObjectKeyFromObject(obj)
 	k.mu.Lock()
 	_, known := k.seen[key]
@@ -102,31 +90,31 @@ func (k *Keeper) suspicious(ctx context.Context, obj client.Object) []reconcile.
 			return nil
 		}
 	}
-	return []reconcile.Request{{NamespacedName: key}}
+	return []ctrl.Request{{NamespacedName: key}}
 }
 
 // Reconcile looks after the CiliumEndpoint of one pod: an issue that the caches show for long enough is looked at again at
 // the API server, and then treated.
-func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	found, cep, pod, err := look(ctx, k.Cached, req.NamespacedName)
 	if err != nil {
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
 	now := k.Clock.Now()
 	known := k.note(req.NamespacedName, found, cep, pod, now)
 	left := k.Grace.Due(found, cep, known.since).Sub(now)
 	if found != Healthy && left <= 0 && !known.missing {
 		if found, cep, pod, err = look(ctx, k.Live, req.NamespacedName); err != nil {
-			return reconcile.Result{}, err
+			return ctrl.Result{}, err
 		}
 		left = k.Grace.Due(found, cep, known.since).Sub(now)
 	}
 	switch {
 	case found == Healthy:
 		// If only the caches show an issue, the watch will show its end.
-		return reconcile.Result{}, nil
+		return ctrl.Result{}, nil
 	case left > 0:
-		return reconcile.Result{RequeueAfter: left}, nil
+		return ctrl.Result{RequeueAfter: left}, nil
 	case found == Missing && !known.missing:
 		return k.reportMissing(ctx, req.NamespacedName, pod)
 	case found != Missing:
@@ -134,17 +122,17 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
 		klog.FromContext(ctx).V(3).Info("CiliumEndpoint has changed meanwhile", "issue", found, "err", err)
-		return reconcile.Result{RequeueAfter: time.Second}, nil
+		return ctrl.Result{RequeueAfter: time.Second}, nil
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("CiliumEndpoint %s is %s: %w", req, found, err)
+		return ctrl.Result{}, fmt.Errorf("CiliumEndpoint %s is %s: %w", req, found, err)
 	}
-	return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
+	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
 // look reads a pod and its CiliumEndpoint (nil: there is none), and compares them. It reads the pod last: the CiliumEndpoint
 // of the next pod of the name would look like one of a former pod.
-func look(ctx context.Context, from client.Reader, key types.NamespacedName) (Issue, *ciliumv2.CiliumEndpoint, *corev1.Pod, error) {
+func look(ctx context.Context, from client.Reader, key client.ObjectKey) (Issue, *ciliumv2.CiliumEndpoint, *corev1.Pod, error) {
 	cep, err := index.Get[ciliumv2.CiliumEndpoint](ctx, from, key)
 	if err != nil {
 		return Healthy, nil, nil, err
@@ -157,7 +145,7 @@ func look(ctx context.Context, from client.Reader, key types.NamespacedName) (Is
 }
 
 // note records since when an issue is known.
-func (k *Keeper) note(key types.NamespacedName, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
+func (k *Keeper) note(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	is := issue{Issue: i, since: now}
@@ -167,6 +155,9 @@ func (k *Keeper) note(key types.NamespacedName, i Issue, cep *ciliumv2.CiliumEnd
 	if pod != nil {
 		is.pod = pod.UID
 	}
+	if k.seen == nil {
+		k.seen = map[client.ObjectKey]issue{}
+	}
 	was := k.seen[key]
 	if was.Issue == is.Issue && was.cep == is.cep && was.pod == is.pod {
 		return was
@@ -174,7 +165,7 @@ func (k *Keeper) note(key types.NamespacedName, i Issue, cep *ciliumv2.CiliumEnd
 	if was.missing {
 		k.missing--
 		metrics.EndpointsMissingNow.Dec()
-		k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
+		k.MissingFeed.Add(ctrl.Request{NamespacedName: key})
 	}
 	if i == Healthy {
 		delete(k.seen, key)

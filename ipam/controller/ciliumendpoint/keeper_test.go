@@ -83,10 +83,10 @@ func newClient(t *testing.T, objects ...client.Object) *fake.ClientBuilder {
 func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Keeper, *events.FakeRecorder) {
 	t.Helper()
 	clock, recorder := clocktesting.NewFakeClock(time.Unix(1000, 0)), events.NewFakeRecorder(100)
-	k := New(Options{
+	k := &Keeper{
 		Cached: cached, Live: api, Events: recorder, Clock: clock, Grace: GracePeriods{Termination: time.Hour, Agent: time.Minute},
 		MissingFeed: &source.Feed{},
-	})
+	}
 	for range 2 {
 		for _, name := range missing {
 			if _, err := k.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod(name))}); err != nil {

@@ -14,10 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -37,9 +36,9 @@ var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 
 // reportMissing reports a pod without a CiliumEndpoint: to package conformance, which evicts pods with a fixed IP for that,
 // and in an event, because conformance leaves some pods alone, such as those whose FixedIP is being released.
-func (k *Keeper) reportMissing(ctx context.Context, key types.NamespacedName, pod *corev1.Pod) (reconcile.Result, error) {
+func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *corev1.Pod) (ctrl.Result, error) {
 	if enabled, err := Enabled(ctx, k.Live); err != nil || !enabled {
-		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, err
+		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, err
 	}
 	k.mu.Lock()
 	is := k.seen[key]
@@ -53,12 +52,12 @@ func (k *Keeper) reportMissing(ctx context.Context, key types.NamespacedName, po
 	if !is.missing {
 		// The caches show another issue, or another pod of the name: the watch will show this one, and its grace period
 		// begins then.
-		return reconcile.Result{}, nil
+		return ctrl.Result{}, nil
 	}
 	metrics.EndpointsMissing.Inc()
-	k.MissingFeed.Add(reconcile.Request{NamespacedName: key})
+	k.MissingFeed.Add(ctrl.Request{NamespacedName: key})
 	k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "It has had no CiliumEndpoint for %s, so that other nodes do not know it; agents before v1.19 do not make it again by themselves: restart the agent of node %s, or the pod if it is not evicted", k.Grace.Agent, pod.Spec.NodeName)
-	return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
+	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }
 
 // Missing reports whether a pod has had no CiliumEndpoint for longer than its agent needs to make one.

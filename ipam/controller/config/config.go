@@ -1,6 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package config contains the configuration of the controller and its validation.
+//
+// It may not read a file or a flag: the program does that.
 package config
 
 import (
@@ -128,7 +131,15 @@ func (c Config) Validate() field.ErrorList {
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
 	}
-	return append(errs, c.Verify.Validate()...)
+	v := c.Verify
+	if _, err := identity.ParseOnMismatch(v.OnMismatch); err != nil {
+		errs = append(errs, field.NotSupported(field.NewPath("mismatch-policy"), v.OnMismatch, []identity.OnMismatch{identity.Restart, identity.Report}))
+	}
+	check(v.Restarts >= 1, "max-concurrent-restarts", v.Restarts, "must be at least 1; to restart no pods, set mismatch-policy to Report")
+	check(v.RestartAfter >= time.Second, "mismatch-grace-period", v.RestartAfter.String(), "must be at least 1s")
+	check(v.EndpointPatience >= time.Second, "cep-grace-period", v.EndpointPatience.String(), "must be at least 1s")
+	check(v.EndpointTermination >= time.Second, "cep-termination-timeout", v.EndpointTermination.String(), "must be at least 1s")
+	return errs
 }
 
 // poolFlag returns the name of a flag for the cluster pools of the family of p.

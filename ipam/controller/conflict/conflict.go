@@ -23,10 +23,9 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -58,11 +57,11 @@ var reasons = map[string]string{
 // Reconciler is the controller conflict. A request names an IP that more than one pod, FixedIP or pool seems to have:
 // for others it costs a look into an index.
 type Reconciler struct {
-	ledger *ledger.Ledger
-	cached client.Reader
-	live   client.Client
-	events events.EventRecorder
-	clock  clock.Clock
+	Ledger *ledger.Ledger
+	Cached client.Reader
+	Live   client.Client
+	Events events.EventRecorder
+	Clock  clock.Clock
 	pools  source.Feed
 
 	mu sync.Mutex
@@ -77,35 +76,30 @@ type known struct {
 	reported map[string]string
 }
 
-// New returns the controller.
-func New(l *ledger.Ledger, cached client.Reader, live client.Client, events events.EventRecorder, clock clock.Clock) *Reconciler {
-	return &Reconciler{ledger: l, cached: cached, live: live, events: events, clock: clock, known: map[netip.Addr]*known{}}
-}
-
 // Setup adds the controller to a manager.
-func (r *Reconciler) Setup(mgr manager.Manager) error {
-	return builder.ControllerManagedBy(mgr).
+func (r *Reconciler) Setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("conflict").
-		WatchesRawSource(r.pools.Source(nil, func() []reconcile.Request {
-			var all []reconcile.Request
-			for _, n := range r.ledger.Nodes() {
-				for _, a := range r.ledger.OfferedTwice(n.Name) {
+		WatchesRawSource(r.pools.Source(nil, func() []ctrl.Request {
+			var all []ctrl.Request
+			for _, n := range r.Ledger.Nodes() {
+				for _, a := range r.Ledger.OfferedTwice(n.Name) {
 					all = append(all, source.Named(a.String()))
 				}
 			}
 			return all
 		})).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []ctrl.Request {
 			pod := obj.(*corev1.Pod)
 			if pod.Spec.HostNetwork {
 				return nil
 			}
-			return r.suspicious(ctx, address.Strings(podutil.IPs(pod)), false)
+			return r.suspicious(ctx, podutil.IPs(pod), false)
 		})).
-		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
+		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []ctrl.Request {
 			record := obj.(*v1alpha1.FixedIP)
 			reported := meta.IsStatusConditionTrue(record.Status.Conditions, v1alpha1.ConditionConflict)
-			return r.suspicious(ctx, record.Spec.IPs, reported)
+			return r.suspicious(ctx, address.ParseAll(record.Spec.IPs), reported)
 		})).
 		WithOptions(source.Workers(1)).
 		Complete(r)
@@ -113,7 +107,7 @@ func (r *Reconciler) Setup(mgr manager.Manager) error {
 
 // PoolChanged queues the IPs of a node's pool that another pool offers too, or that were found to be so.
 func (r *Reconciler) PoolChanged(node string) {
-	for _, a := range r.ledger.OfferedTwice(node) {
+	for _, a := range r.Ledger.OfferedTwice(node) {
 		r.pools.Add(source.Named(a.String()))
 	}
 	r.mu.Lock()
@@ -127,13 +121,9 @@ func (r *Reconciler) PoolChanged(node string) {
 
 // suspicious returns the requests for the IPs that have another user, or that were found to be in conflict. reported: a
 // condition says that one of them is.
-func (r *Reconciler) suspicious(ctx context.Context, ips []string, reported bool) []reconcile.Request {
-	var requests []reconcile.Request
-	for _, ip := range ips {
-		a, err := address.Parse(ip)
-		if err != nil {
-			continue
-		}
+func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported bool) []ctrl.Request {
+	var requests []ctrl.Request
+	for _, a := range ips {
 		r.mu.Lock()
 		_, known := r.known[a]
 		r.mu.Unlock()
@@ -153,29 +143,29 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []string, reported bool
 
 // users returns the pods, FixedIPs and pools that have an IP. They are objects of the cache: they are only read.
 func (r *Reconciler) users(ctx context.Context, a netip.Addr) (u addressUsers, err error) {
-	u = addressUsers{addr: a, nodes: r.ledger.Offering(a)}
-	if u.pods, err = index.PodsWithIP(ctx, r.cached, a); err != nil {
+	u = addressUsers{addr: a, nodes: r.Ledger.Offering(a)}
+	if u.pods, err = index.PodsWithIP(ctx, r.Cached, a); err != nil {
 		return u, err
 	}
 	u.pods = slices.DeleteFunc(u.pods, func(p *corev1.Pod) bool { return !podutil.Runs(p) })
-	u.records, err = index.FixedIPsWithIP(ctx, r.cached, a)
+	u.records, err = index.FixedIPsWithIP(ctx, r.Cached, a)
 	return u, err
 }
 
 // Reconcile reports what is wrong about one IP, or that nothing is any more.
-func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	a, err := netip.ParseAddr(req.Name)
 	if err != nil {
-		return reconcile.Result{}, reconcile.TerminalError(fmt.Errorf("address %q: %w", req.Name, err))
+		return ctrl.Result{}, reconcile.TerminalError(fmt.Errorf("address %q: %w", req.Name, err))
 	}
 	c, err := r.users(ctx, a)
 	if err != nil {
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
 	found := c.conflicts("")
 	reported, left := r.note(a, found)
 	if left > 0 {
-		return reconcile.Result{RequeueAfter: left}, nil
+		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	for kind, text := range found {
 		if reported[kind] != text {
@@ -185,13 +175,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	for _, record := range c.records {
 		if err := r.setCondition(ctx, record); err != nil {
-			return reconcile.Result{}, err
+			return ctrl.Result{}, err
 		}
 	}
 	if len(found) > 0 {
-		return reconcile.Result{RequeueAfter: source.ResyncPeriod}, nil
+		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
-	return reconcile.Result{}, nil
+	return ctrl.Result{}, nil
 }
 
 // note records what was found about an IP, and returns what was reported of it before. left is how long the conflict
@@ -206,10 +196,13 @@ func (r *Reconciler) note(a netip.Addr, found map[string]string) (reported map[s
 		return nil, 0
 	}
 	if k == nil {
-		k = &known{since: r.clock.Now()}
+		if r.known == nil {
+			r.known = map[netip.Addr]*known{}
+		}
+		k = &known{since: r.Clock.Now()}
 		r.known[a] = k
 	}
-	if left = gracePeriod - r.clock.Since(k.since); left > 0 {
+	if left = gracePeriod - r.Clock.Since(k.since); left > 0 {
 		return nil, left
 	}
 	reported, k.reported = k.reported, maps.Clone(found)
@@ -240,38 +233,34 @@ func (r *Reconciler) report(c addressUsers, kind string) {
 	}
 	if kind == twoPools {
 		for _, node := range c.nodes {
-			if n, ok := r.ledger.Node(node); ok {
+			if n, ok := r.Ledger.Node(node); ok {
 				on = append(on, ciliumpool.Reference(n))
 			}
 		}
 	}
 	for _, o := range on {
-		r.events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "Duplicate address: %s", c.conflicts(o.GetNamespace())[kind])
+		r.Events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "Duplicate address: %s", c.conflicts(o.GetNamespace())[kind])
 	}
 }
 
 // setCondition writes the condition of a FixedIP, which is about all of its IPs.
 func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP) error {
 	var all []string
-	for _, ip := range cached.Spec.IPs {
-		a, err := address.Parse(ip)
-		if err != nil {
-			continue
-		}
+	for _, a := range address.ParseAll(cached.Spec.IPs) {
 		c, err := r.users(ctx, a)
 		if err != nil {
 			return err
 		}
 		all = append(all, slices.Collect(maps.Values(c.conflicts(cached.Namespace)))...)
 	}
-	condition, differs := conditionOf(cached, all, r.clock.Now())
+	condition, differs := conditionOf(cached, all, r.Clock.Now())
 	if !differs {
 		return nil
 	}
 	record := cached.DeepCopy()
 	meta.SetStatusCondition(&record.Status.Conditions, condition)
 	// Update carries the resourceVersion of the cache: if that is behind, the watch brings the FixedIP again.
-	if err := r.live.Status().Update(ctx, record); err != nil && !apierrors.IsNotFound(err) {
+	if err := r.Live.Status().Update(ctx, record); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write condition %s of FixedIP %s/%s: %w", condition.Type, record.Namespace, record.Name, err)
 	}
 	return nil

@@ -5,7 +5,7 @@
 // ipam/core/conformance:
 //
 //   - verify compares a running pod with its FixedIP. It owns the condition Mismatch and status.mismatchPodUID, and
-//     evicts a pod with a wrong IP or without a CiliumEndpoint: one member of a workload at a time (evict.go).
+//     evicts a pod with a wrong IP or without a CiliumEndpoint: one member of a workload at a time.
 //   - adopt makes a pod that another scheduler placed the owner of the IP that it runs with, if it asks for that, and
 //     restores what a pod of our scheduler has lost. It writes the entry while the pod provably runs with the IP. The
 //     FixedIP controller creates the FixedIP of it, as of every claim, and asks the agent to acknowledge it.

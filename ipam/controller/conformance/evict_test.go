@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -44,7 +45,7 @@ type evictStage struct {
 }
 
 // threeReplicas knows each workload, with three replicas.
-type threeReplicas struct{}
+type threeReplicas struct{ gather.Workloads }
 
 func (threeReplicas) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
 	return &identity.Workload{GroupKind: gk, Name: name, Replicas: ptr.To[int32](3)}, nil
@@ -99,7 +100,8 @@ func newEvictStage(t *testing.T, atOnce int, objects ...client.Object) *evictSta
 		return nil
 	}}).Build()
 	s.evictor = &Controller{
-		Cached: s.api, Live: s.api, Clock: s.clock, Config: Config{Restarts: atOnce, RestartAfter: 20 * time.Second}, Workloads: threeReplicas{},
+		Gatherer: &gather.Gatherer{Cached: s.api, Live: s.api, Clock: s.clock, Workloads: threeReplicas{}},
+		Config:   Config{Restarts: atOnce, RestartAfter: 20 * time.Second},
 	}
 	return s
 }

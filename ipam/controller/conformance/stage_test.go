@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -47,7 +48,7 @@ type stage struct {
 }
 
 // noWorkloads knows no workload.
-type noWorkloads struct{}
+type noWorkloads struct{ gather.Workloads }
 
 func (noWorkloads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
 
@@ -102,9 +103,11 @@ func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool
 	l.SetNode(ciliumpool.FromCiliumNode(node))
 	config := DefaultConfig()
 	s.d = &Controller{
-		Config: config, Ledger: l, Writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), Cached: s.cached, Live: s.api,
-		Kinds: identity.NewKinds(), Adoption: identity.Adoption{Schedulers: []string{"ours"}}, Failover: v1alpha1.Wait, Workloads: noWorkloads{},
-		Events: s.recorder, Clock: s.clock,
+		Gatherer: &gather.Gatherer{
+			Ledger: l, Cached: s.cached, Live: s.api, Kinds: identity.NewKinds(), Failover: v1alpha1.Wait, Workloads: noWorkloads{},
+			Events: s.recorder, Clock: s.clock,
+		},
+		Config: config, Writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), Adoption: identity.Adoption{Schedulers: []string{"ours"}},
 	}
 	return s
 }

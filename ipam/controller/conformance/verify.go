@@ -12,16 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/conformance"
@@ -32,15 +30,15 @@ import (
 )
 
 // verify compares one pod with what is recorded for it.
-func (c *Controller) verify(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	s, err := c.observe(ctx, c.Cached, req.NamespacedName)
 	if err != nil {
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
 	a := conformance.Decide(s)
 	if a.Type != conformance.None {
 		if s, err = c.observe(ctx, c.Live, req.NamespacedName); err != nil {
-			return reconcile.Result{}, err
+			return ctrl.Result{}, err
 		}
 		a = conformance.Decide(s)
 	}
@@ -57,19 +55,19 @@ func (c *Controller) verify(ctx context.Context, req reconcile.Request) (reconci
 	}
 	if superseded(err) {
 		klog.FromContext(ctx).V(3).Info("Action superseded", "action", a.Type, "err", err)
-		return reconcile.Result{RequeueAfter: requeue.AfterConflict}, nil
+		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("%s for pod %s: %w", a.Type, req, err)
+		return ctrl.Result{}, fmt.Errorf("%s for pod %s: %w", a.Type, req, err)
 	}
 	if later == 0 && !a.At.IsZero() {
 		later = max(time.Second, a.At.Sub(c.Clock.Now()))
 	}
-	return reconcile.Result{RequeueAfter: min(later, source.ResyncPeriod)}, nil
+	return ctrl.Result{RequeueAfter: min(later, source.ResyncPeriod)}, nil
 }
 
 // observe gathers the state of a pod from the caches or the API server.
-func (c *Controller) observe(ctx context.Context, from client.Reader, key types.NamespacedName) (s conformance.PodState, err error) {
+func (c *Controller) observe(ctx context.Context, from client.Reader, key client.ObjectKey) (s conformance.PodState, err error) {
 	s = conformance.PodState{
 		Held:  c.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),
 		Grace: conformance.GracePeriods{Address: c.Config.RestartAfter, Endpoint: c.Config.EndpointPatience},
@@ -87,7 +85,7 @@ func (c *Controller) observe(ctx context.Context, from client.Reader, key types.
 		}
 	}
 	for _, name := range names {
-		if s.FixedIP, err = index.Get[v1alpha1.FixedIP](ctx, from, types.NamespacedName{Namespace: key.Namespace, Name: name}); err != nil {
+		if s.FixedIP, err = index.Get[v1alpha1.FixedIP](ctx, from, client.ObjectKey{Namespace: key.Namespace, Name: name}); err != nil {
 			return s, err
 		}
 		if s.FixedIP != nil {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -25,7 +26,10 @@ import (
 )
 
 // asking knows every workload, and which ones were read.
-type asking struct{ asked []string }
+type asking struct {
+	gather.Workloads
+	asked []string
+}
 
 func (a *asking) Get(gk schema.GroupKind, _, name string) (*identity.Workload, error) {
 	a.asked = append(a.asked, gk.Kind+"/"+name)
@@ -101,8 +105,10 @@ func TestFixedIPOfPod(t *testing.T) {
 			}
 			store := &asking{}
 			r := &Controller{
-				Ledger: l, Cached: api, Workloads: store, Events: events.NewFakeRecorder(10), Clock: clocktesting.NewFakeClock(begin),
-				Kinds:  identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}),
+				Gatherer: &gather.Gatherer{
+					Ledger: l, Cached: api, Workloads: store, Events: events.NewFakeRecorder(10), Clock: clocktesting.NewFakeClock(begin),
+					Kinds: identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}),
+				},
 				Config: DefaultConfig(),
 			}
 			got, err := r.observe(t.Context(), api, client.ObjectKeyFromObject(c.pod))

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/test/controllertest"
 )
@@ -66,7 +66,7 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 			record := controllertest.Record(0, false)
 			record.Spec.IPs = []string{has}
 			err := s.fixedips.allocate(t.Context(), reclaim.State{Record: record, Pod: pod}, reclaim.Action{Node: "n", Addrs: []netip.Addr{netip.MustParseAddr(has)}})
-			if adopted := c.owner != ""; errors.Is(err, requeue.ErrSuperseded) == adopted || adopted && err != nil {
+			if adopted := c.owner != ""; errors.Is(err, gather.ErrSuperseded) == adopted || adopted && err != nil {
 				t.Errorf("allocate: %v", err)
 			}
 			var node ciliumv2.CiliumNode

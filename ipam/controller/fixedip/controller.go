@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -15,24 +16,26 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
-	"fixedip.io/fixedip/ipam/controller/barrier"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/workloads"
 )
 
 const (
@@ -43,6 +46,9 @@ const (
 	// wait.
 	parallelFinishes = 4
 	whileFinishing   = 100 * time.Millisecond
+	// whileUnknown is how long an identity waits whose kind of workload is not known: its watch has just begun, or its
+	// API is not installed.
+	whileUnknown = 5 * time.Second
 	// whileUnproved is how long an action waits at least whose evidence was not enough: most often for a pod without an
 	// address.
 	whileUnproved = 5 * time.Second
@@ -54,8 +60,6 @@ type Agents interface {
 	Forget(node, question string)
 }
 
-var _ Agents = &barrier.Service{}
-
 // Controller reconciles FixedIPs.
 type Controller struct {
 	*gather.Gatherer
@@ -63,8 +67,8 @@ type Controller struct {
 	Writer  *ciliumpool.Writer
 	// PoolsSeen reports whether the ledger has all pools that existed at the start, and Ready whether everything else
 	// that existed then is known: before that nothing can be decided.
-	PoolsSeen toolscache.InformerSynced
-	Ready     []toolscache.InformerSynced
+	PoolsSeen func() bool
+	Ready     func() bool
 	// ResyncPeriod is how often an identity is looked at without an event.
 	ResyncPeriod time.Duration
 	// Agents answers what has to be proved.
@@ -80,22 +84,22 @@ type Controller struct {
 }
 
 // Setup adds the controller to a manager.
-func (c *Controller) Setup(mgr manager.Manager) error {
-	return builder.ControllerManagedBy(mgr).
+func (c *Controller) Setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("fixedip").
 		For(&v1alpha1.FixedIP{}, builder.WithPredicates(source.BesideLedger)).
 		WatchesRawSource(c.IdentityFeed.Resynced(source.Resync{
 			Clock: c.Clock, Period: c.ResyncPeriod, Ready: c.Ready,
 			All: func() []string { return source.Identities(c.Ledger) },
 		})).
-		WatchesRawSource(c.SlotFeed.Source(c.PoolsSeen, c.allSlots)).
+		WatchesRawSource(c.SlotFeed.Source(c.PoolsSeen, func() []ctrl.Request { return SlotRequest(c.Kinds, c.Ledger.Workloads()...) })).
 		Watches(&corev1.Pod{}, deletedFirst{handler.EnqueueRequestsFromMapFunc(c.ofPod), c.ofPod}, builder.WithPredicates(source.AfterStart)).
 		WithOptions(source.Workers(32)).
 		Complete(c)
 }
 
 // Reconcile performs the next action for one identity, or for each slot of a workload.
-func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	result, err := c.reconcile(ctx, req)
 	if err == nil {
 		metrics.Reconciled("fixedip", c.Clock.Now())
@@ -105,24 +109,24 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
-func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if c.Batches.InFlight(req.NamespacedName) {
 		// The watches may show the pool without the address, and not yet that the FixedIP is deleted.
-		return reconcile.Result{RequeueAfter: whileInFlight}, nil
+		return ctrl.Result{RequeueAfter: whileInFlight}, nil
 	}
 	states, actions, err := c.decide(ctx, c.FromCaches(), req)
 	if err != nil {
-		return requeue.WhenKnown(ctx, err)
+		return whenKnown(ctx, err)
 	}
 	for i, a := range actions {
 		if node := release.Node(states[i], a); node != "" {
 			c.Batches.Add(node, req.NamespacedName)
-			return reconcile.Result{}, nil
+			return ctrl.Result{}, nil
 		}
 	}
 	if slices.ContainsFunc(actions, func(a reclaim.Action) bool { return a.Type.Destroys() || a.Type == reclaim.Allocate }) {
 		if states, actions, err = c.decide(ctx, c.FromAPIServer(), req); err != nil {
-			return requeue.WhenKnown(ctx, err)
+			return whenKnown(ctx, err)
 		}
 	}
 	after := c.ResyncPeriod
@@ -135,16 +139,25 @@ func (c *Controller) reconcile(ctx context.Context, req reconcile.Request) (reco
 	err = errors.Join(failed...)
 	if err != nil || len(states) == 0 || !isWorkload(req) && after == c.ResyncPeriod {
 		// The resync looks at identities, and not at workloads.
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return ctrl.Result{RequeueAfter: after}, nil
+}
+
+// whenKnown returns a later look for an identity whose workload is not known yet, and any other error as it is.
+func whenKnown(ctx context.Context, err error) (ctrl.Result, error) {
+	if errors.Is(err, workloads.ErrUnknown) {
+		klog.FromContext(ctx).V(3).Info("The workload is not known yet", "err", err)
+		return ctrl.Result{RequeueAfter: whileUnknown}, nil
+	}
+	return ctrl.Result{}, err
 }
 
 // isWorkload reports whether a request is for the slots of a workload.
-func isWorkload(req reconcile.Request) bool { return strings.Contains(req.Name, "/") }
+func isWorkload(req ctrl.Request) bool { return strings.Contains(req.Name, "/") }
 
 // decide returns the state and the next action of an identity, or of each slot of a workload.
-func (c *Controller) decide(ctx context.Context, from gather.Reader, req reconcile.Request) (states []reclaim.State, actions []reclaim.Action, err error) {
+func (c *Controller) decide(ctx context.Context, from gather.Reader, req ctrl.Request) (states []reclaim.State, actions []reclaim.Action, err error) {
 	if isWorkload(req) {
 		states, err = c.Slots(ctx, from, req.NamespacedName)
 	} else {
@@ -157,7 +170,7 @@ func (c *Controller) decide(ctx context.Context, from gather.Reader, req reconci
 }
 
 // identity returns the state of an identity; none if there is no such identity.
-func (c *Controller) identity(ctx context.Context, from gather.Reader, req reconcile.Request) ([]reclaim.State, error) {
+func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.Request) ([]reclaim.State, error) {
 	s, ok, err := c.Identity(ctx, from, req.NamespacedName)
 	switch {
 	case err != nil:
@@ -179,12 +192,12 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req recon
 
 // step performs an action, and returns after which time the next one is due without an event; the resync period if no
 // such time is known.
-func (c *Controller) step(ctx context.Context, req reconcile.Request, s reclaim.State, a reclaim.Action) (after time.Duration, err error) {
+func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State, a reclaim.Action) (after time.Duration, err error) {
 	log := klog.FromContext(ctx).WithValues("action", a.Type, "rule", a.Rule, "pod", s.Holder)
 	switch err := c.perform(ctx, req, s, a); {
-	case errors.Is(err, requeue.ErrSuperseded), apierrors.IsConflict(err):
+	case errors.Is(err, gather.ErrSuperseded), apierrors.IsConflict(err):
 		log.V(3).Info("Action superseded", "err", err)
-		return requeue.AfterConflict, nil
+		return source.AfterConflict, nil
 	case errors.Is(err, errBusy):
 		return whileFinishing, nil
 	case errors.Is(err, errUnproved):
@@ -194,18 +207,98 @@ func (c *Controller) step(ctx context.Context, req reconcile.Request, s reclaim.
 		return c.ResyncPeriod, fmt.Errorf("%s of %s, held by pod %s: %w", a.Type, req, s.Holder, err)
 	case a.Type == reclaim.FenceTarget:
 		// The cooldown entry names no pod, so that no watch requests the identity, and it is removed when it is due.
-		return requeue.AfterConflict, nil
+		return source.AfterConflict, nil
 	case a.At.IsZero():
 		return c.ResyncPeriod, nil
 	}
-	return max(requeue.AfterConflict, a.At.Sub(c.Clock.Now())), nil
+	return max(source.AfterConflict, a.At.Sub(c.Clock.Now())), nil
 }
 
-// requeue queues a request again.
-func (c *Controller) requeue(req reconcile.Request) {
-	if isWorkload(req) {
-		c.SlotFeed.Add(req)
-	} else {
-		c.IdentityFeed.Add(req)
+// SlotRequest returns the requests for those of some workloads, named as in pool entries, whose kinds have slots.
+func SlotRequest(kinds identity.Kinds, resources ...string) []ctrl.Request {
+	var requests []ctrl.Request
+	for _, resource := range resources {
+		namespace, name, _ := strings.Cut(resource, "/")
+		label, _, ok := strings.Cut(name, "/")
+		if kind, known := kinds.Labelled(label); ok && known && kind.Identity == identity.Slot {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}})
+		}
 	}
+	return requests
+}
+
+// ofSlot returns the request for the workload of a slot.
+func (c *Controller) ofSlot(record *v1alpha1.FixedIP) []ctrl.Request {
+	o := identity.OwnerOf(record)
+	return SlotRequest(c.Kinds, identity.Resource(record.Namespace, o.GroupKind(), o.Name))
+}
+
+// ofPod returns the requests for the identity of a pod and for the workload whose slot it holds.
+func (c *Controller) ofPod(ctx context.Context, obj client.Object) []ctrl.Request {
+	pod := obj.(*corev1.Pod)
+	key := pool.OwnerKey(pod.Namespace, pod.Name)
+	held := c.Ledger.Held(key)
+	var requests []ctrl.Request
+	for _, h := range held {
+		if label, name, ok := c.Ledger.EntryOf(h).WorkloadRef(); ok {
+			requests = append(requests, SlotRequest(c.Kinds, pool.WorkloadKey(pod.Namespace, label, name))...)
+		}
+	}
+	_, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers)
+	entries := len(held) + len(c.Ledger.Away(key)) + len(c.Ledger.Arriving(key))
+	if err == nil && fixed || entries > 0 || c.recorded(ctx, pod) {
+		requests = append(requests, source.Request(key)...)
+	}
+	return requests
+}
+
+// recorded reports whether a pod has a FixedIP: that of a pod without a workload may lack its entry.
+func (c *Controller) recorded(ctx context.Context, pod *corev1.Pod) bool {
+	var record v1alpha1.FixedIP
+	return c.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &record, client.UnsafeDisableDeepCopy) == nil
+}
+
+// OfWorkload returns the requests for every identity of a workload, recorded or only claimed.
+func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl.Request {
+	var requests []ctrl.Request
+	var records v1alpha1.FixedIPList
+	if err := c.Cached.List(ctx, &records, index.OfWorkload(w.Resource()), client.UnsafeDisableDeepCopy); err != nil {
+		klog.FromContext(ctx).Error(err, "FixedIPs not listed from the cache; the next resync looks at them", "kind", w.Kind, "workload", klog.KRef(w.Namespace, w.Name))
+	}
+	for _, record := range records.Items {
+		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&record)})
+	}
+	return append(requests, source.Request(c.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name)...)...)
+}
+
+// OfNode returns the requests for the identities whose addresses have their home on a node that appeared or has other
+// subnets, and that have no entry there: their entries can be written now. At the start all identities are queued
+// anyway.
+func (c *Controller) OfNode(node string) []ctrl.Request {
+	n, ok := c.Ledger.Node(node)
+	if !ok || c.PoolsSeen == nil || !c.PoolsSeen() || len(n.Subnets) == 0 {
+		return nil
+	}
+	var requests []ctrl.Request
+	for _, k := range c.Ledger.ReservationsIn(n.Subnets...) {
+		if slices.ContainsFunc(k.Addrs, func(a netip.Addr) bool { return n.Home(a) && !n.Entries[a].OwnedBy(k.Owner) }) {
+			requests = append(requests, source.Request(k.Record)...)
+		}
+	}
+	return requests
+}
+
+// deletePriority is the priority of an identity whose pod was just deleted: its address may be released from then on.
+// Others wait at 0, among them up to a thousand finalizers of a workload that was deleted.
+const deletePriority = 100
+
+// deletedFirst is a handler whose requests for deleted objects come before all others.
+type deletedFirst struct {
+	handler.EventHandler
+	of handler.MapFunc
+}
+
+// Delete queues the identity of a deleted pod.
+func (h deletedFirst) Delete(ctx context.Context, e event.DeleteEvent, q source.Queue) {
+	source.AddWithPriority(q, deletePriority, h.of(ctx, e.Object)...)
 }

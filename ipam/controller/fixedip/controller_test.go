@@ -27,7 +27,6 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/core/agentview"
@@ -232,7 +231,7 @@ func TestReleaseBesideTheRunningPod(t *testing.T) {
 			}
 			s := newStage(t, api, nil)
 			err := s.fixedips.releaseEntries(t.Context(), types.NamespacedName{Namespace: "db", Name: "web-0"}, reclaim.State{Pod: c.pod}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "n"})
-			if goes := err == nil && strings.HasPrefix(s.Owners(), controllertest.Cooldown+" "); goes != c.goes || !goes && !errors.Is(err, requeue.ErrSuperseded) {
+			if goes := err == nil && strings.HasPrefix(s.Owners(), controllertest.Cooldown+" "); goes != c.goes || !goes && !errors.Is(err, gather.ErrSuperseded) {
 				t.Errorf("%v; the owners are %s", err, s.Owners())
 			}
 		})

@@ -7,34 +7,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/controller/internal/requeue"
+	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/core/reservation"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // errBusy is the error of a FinishRecord that has to wait.
 var errBusy = errors.New("as many finalizers are being removed as may be")
 
 // perform performs an action for an identity or a slot. again is the request that it is for.
-func (c *Controller) perform(ctx context.Context, again reconcile.Request, s reclaim.State, a reclaim.Action) error {
+func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.State, a reclaim.Action) error {
 	// The entries are those of the holder.
-	key := types.NamespacedName{Namespace: again.Namespace, Name: s.Holder}
+	key := client.ObjectKey{Namespace: again.Namespace, Name: s.Holder}
 	if a.Why != "" {
 		if err := c.reportBlocked(ctx, pool.OwnerKey(key.Namespace, key.Name), s, a.Why); err != nil {
 			return err
@@ -79,7 +86,7 @@ func (c *Controller) perform(ctx context.Context, again reconcile.Request, s rec
 }
 
 // createRecord creates the FixedIP of a claim. That of a slot is named after the workload and an address.
-func (c *Controller) createRecord(ctx context.Context, key types.NamespacedName, a reclaim.Action) error {
+func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, a reclaim.Action) error {
 	for i, ip := range a.Spec.IPs {
 		addr, err := address.Parse(ip)
 		if err != nil {
@@ -94,7 +101,7 @@ func (c *Controller) createRecord(ctx context.Context, key types.NamespacedName,
 			return err
 		}
 		if len(records) > 0 {
-			return fmt.Errorf("FixedIP %s still has IP %s: %w", client.ObjectKeyFromObject(records[0]), ip, requeue.ErrSuperseded)
+			return fmt.Errorf("FixedIP %s still has IP %s: %w", client.ObjectKeyFromObject(records[0]), ip, gather.ErrSuperseded)
 		}
 	}
 	record := &v1alpha1.FixedIP{Spec: a.Spec}
@@ -156,7 +163,7 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 		if !ok {
 			continue
 		}
-		pod, err := index.Get[corev1.Pod](ctx, c.Cached, types.NamespacedName{Namespace: namespace, Name: name})
+		pod, err := index.Get[corev1.Pod](ctx, c.Cached, client.ObjectKey{Namespace: namespace, Name: name})
 		if err != nil {
 			return err
 		}
@@ -165,5 +172,227 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 				"The pod runs with IP %s, which is reserved for %s and cannot be released before this pod is gone; delete it", b.Addr, pool.RedactOwner(owner, b.User))
 		}
 	}
+	return nil
+}
+
+// allocate writes the entries of recorded addresses into the pool of their home. An obstacle is found again by the
+// next decision, which reports it. The IP of a dynamic entry, or of one in cooldown, is written only while the pod provably
+// runs with it: before the write, and after it, or the write is undone.
+func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Action) error {
+	entry := reservation.EntryOf(s.Record)
+	own := func(addr netip.Addr) bool { return reclaim.RunsOn(s.Pod, a.Node, addr) }
+	if slices.ContainsFunc(a.Addrs, own) {
+		if runs, err := c.stillRuns(ctx, s.Pod, a); err != nil {
+			return err
+		} else if !runs {
+			return fmt.Errorf("pod %s does not run with %v any more: %w", klog.KObj(s.Pod), a.Addrs, gather.ErrSuperseded)
+		}
+	}
+	_, err := c.Writer.Apply(ctx, ciliumpool.Change{
+		WriteRequest: ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			return reclaim.AllocateEntries(n, a.Addrs, entry, own, c.Clock.Now())
+		}},
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
+			adopted := slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil || !own(e.Addr) })
+			if len(adopted) == 0 {
+				return nil, nil
+			}
+			if runs, err := c.stillRuns(ctx, s.Pod, a); err != nil || runs {
+				return nil, err
+			}
+			return adopted, nil
+		},
+	})
+	switch {
+	case errors.Is(err, ciliumpool.ErrUndone):
+		return fmt.Errorf("pod %s does not run with %v any more: %w: %w", klog.KObj(s.Pod), a.Addrs, gather.ErrSuperseded, err)
+	case errors.Is(err, pool.ErrTaken), errors.Is(err, ciliumpool.ErrGone):
+		return fmt.Errorf("write the entries of %v on node %s: %w: %w", a.Addrs, a.Node, gather.ErrSuperseded, err)
+	case err != nil:
+		return fmt.Errorf("write the entries of %v on node %s: %w", a.Addrs, a.Node, err)
+	}
+	klog.FromContext(ctx).Info("Entries written", "ips", a.Addrs, "node", a.Node)
+	c.Events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Allocated", "AllocateEntries", "IP %v has its entry in the pool of node %s", a.Addrs, a.Node)
+	return nil
+}
+
+// stillRuns reads whether the very pod runs on the node with those of the IPs that it ran with.
+func (c *Controller) stillRuns(ctx context.Context, pod *corev1.Pod, a reclaim.Action) (bool, error) {
+	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
+	if now == nil || err != nil {
+		return false, err
+	}
+	lost := func(addr netip.Addr) bool {
+		return reclaim.RunsOn(pod, a.Node, addr) && !reclaim.RunsOn(now, a.Node, addr)
+	}
+	return now.UID == pod.UID && !slices.ContainsFunc(a.Addrs, lost), nil
+}
+
+// releaseEntries puts addresses of an identity on one node into their cooldown, which the controller of node pools
+// ends. It returns ErrSuperseded if the pod is bound to the node, or was bound to it during the write; then it has its
+// entries again.
+func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s reclaim.State, a reclaim.Action) error {
+	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
+	released, err := c.Writer.Apply(ctx, ciliumpool.Change{
+		WriteRequest: ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			edits := n.Release(owner, a.Addrs, at)
+			if release.MayUse(s.Pod, a.Node, edits) {
+				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, gather.ErrSuperseded)
+			}
+			return edits, nil
+		}},
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
+			pod, err := index.Get[corev1.Pod](ctx, c.Live, key)
+			if err != nil || !release.MayUse(pod, a.Node, written) {
+				return nil, err
+			}
+			return written, nil
+		},
+	})
+	switch {
+	case errors.Is(err, ciliumpool.ErrGone):
+		return nil
+	case errors.Is(err, ciliumpool.ErrUndone):
+		return fmt.Errorf("pod %s was bound to node %s during the release and keeps its address: %w: %w", key, a.Node, gather.ErrSuperseded, err)
+	case err != nil:
+		return fmt.Errorf("release the address of %s on node %s: %w", key, a.Node, err)
+	}
+	klog.FromContext(ctx).Info("Address released", "node", a.Node, "entries", len(released))
+	metrics.Released(causeOf(s), len(released))
+	return nil
+}
+
+// causeOf returns why addresses are released.
+func causeOf(s reclaim.State) metrics.Cause {
+	switch {
+	case s.Record == nil:
+		return metrics.Unrecorded
+	case s.Record.DeletionTimestamp != nil:
+		return metrics.Deleted
+	}
+	return metrics.Beside
+}
+
+// releaseMoved performs a step of the release of a moved address: see reclaim.State.
+func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a reclaim.Action) error {
+	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
+	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, RequireUnchangedSpec: a.Type == reclaim.ReleaseHome, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+		switch a.Type {
+		case reclaim.MarkLeaving:
+			return n.MarkLeaving(owner, a.From, a.Addrs)
+		case reclaim.FenceTarget:
+			return n.FenceTarget(owner, a.Addrs, at), nil
+		}
+		if n.Generation != a.Generation {
+			return nil, fmt.Errorf("CiliumNode %s was written since: %w", n.Name, gather.ErrSuperseded)
+		}
+		return n.ReturnHome(owner, a.From, a.Addrs, at), nil
+	}})
+	switch {
+	case errors.Is(err, pool.ErrUndecided):
+		return fmt.Errorf("%w: %w", err, gather.ErrSuperseded)
+	case err != nil && !errors.Is(err, ciliumpool.ErrGone):
+		return fmt.Errorf("%s of IP %v of %s on node %s: %w", a.Type, a.Addrs, key, a.Node, err)
+	}
+	return nil
+}
+
+// errUnproved is the error of an action that needs evidence, if the agent has answered and the answer does not prove
+// enough. That may change without an event for the identity.
+var errUnproved = errors.New("not proved yet")
+
+// unproved is an errUnproved with its reason.
+type unproved struct {
+	why string
+	// answered is when the agent answered.
+	answered time.Time
+}
+
+func (u *unproved) Error() string { return u.why + ": " + errUnproved.Error() }
+func (u *unproved) Unwrap() error { return errUnproved }
+
+// lookAgain is how long to wait until the pods of the node are read again. It doubles each time: a pod that cannot start
+// has no address for hours.
+func (c *Controller) lookAgain(err error) time.Duration {
+	after := whileUnproved
+	if u := (*unproved)(nil); errors.As(err, &u) {
+		after = max(after, c.Clock.Since(u.answered))
+	}
+	return after
+}
+
+// prove returns nil if the agent of the node has confirmed what the action needs. asked is true if it has not answered
+// yet; again is queued when it has.
+func (c *Controller) prove(ctx context.Context, again ctrl.Request, key client.ObjectKey, s reclaim.State, a reclaim.Action) (asked bool, err error) {
+	question, feed := c.question(key, s, a), c.IdentityFeed
+	if isWorkload(again) {
+		feed = c.SlotFeed
+	}
+	evidence, answered := c.Agents.Ask(a.Node, question, func() { feed.Add(again) })
+	if answered.IsZero() {
+		return true, nil
+	}
+	owner := ""
+	if a.Type == reclaim.Acknowledge {
+		owner = pool.OwnerKey(key.Namespace, key.Name)
+	}
+	// Read after the answer, as Evidence.Judge requires.
+	pods, err := c.podsOn(ctx, a.Node)
+	if err != nil {
+		return false, err
+	}
+	for _, addr := range a.Addrs {
+		if v := evidence.Judge(addr, owner, pods); v.State != agentview.Clear {
+			if user, listed := evidence.Used[addr]; listed && user != owner {
+				// This answer will never prove it, whatever becomes of the pods. The agent is asked again when it does not
+				// list the address any more.
+				c.Agents.Forget(a.Node, question)
+			}
+			return false, &unproved{why: v.Why, answered: answered}
+		}
+	}
+	return false, nil
+}
+
+// question names what the agent is asked, with all that the answer depends on: see barrier.Service.
+func (c *Controller) question(key client.ObjectKey, s reclaim.State, a reclaim.Action) string {
+	n, _ := c.Ledger.Node(a.Node)
+	parts := []any{a.Type, key, n.UID}
+	for _, addr := range a.Addrs {
+		parts = append(parts, addr, n.Entries[addr])
+	}
+	if s.Record != nil {
+		parts = append(parts, s.Record.UID)
+	}
+	if s.Pod != nil {
+		parts = append(parts, s.Pod.UID)
+	}
+	return fmt.Sprint(parts...)
+}
+
+// podsOn reads the pods that are bound to a node.
+func (c *Controller) podsOn(ctx context.Context, node string) (pods []agentview.Pod, err error) {
+	list, err := index.LivePodsOnNode(ctx, c.Live, node)
+	for i := range list {
+		if p := &list[i]; !p.Spec.HostNetwork {
+			pods = append(pods, agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Addrs: podutil.IPs(p), Stopped: podutil.IsTerminal(p)})
+		}
+	}
+	return pods, err
+}
+
+// acknowledge notes in the entries that the agent knows their owner.
+func (c *Controller) acknowledge(ctx context.Context, key client.ObjectKey, a reclaim.Action) error {
+	owner := pool.OwnerKey(key.Namespace, key.Name)
+	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+		return n.Acknowledge(owner, a.Addrs), nil
+	}})
+	switch {
+	case errors.Is(err, ciliumpool.ErrGone):
+		return nil
+	case err != nil:
+		return fmt.Errorf("note on node %s that its agent knows the owner of %v: %w", a.Node, a.Addrs, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Owner acknowledged by the agent", "ips", a.Addrs, "node", a.Node)
 	return nil
 }

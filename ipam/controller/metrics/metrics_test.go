@@ -57,7 +57,7 @@ func TestMetrics(t *testing.T) {
 		Barriers: func() (pending, overdue int) { return 3, 1 },
 	})
 	Released(Deleted, 2)
-	Adopted()
+	Adoptions.Inc()
 	SubnetsAssigned(subnetplan.Inherited)
 	Reconciled("record", time.Unix(1795000000, 5))
 	PoolWrite(3, false)

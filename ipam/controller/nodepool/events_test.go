@@ -42,7 +42,7 @@ func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 			l := ledger.New()
 			l.SetNode(pool.NodePool{Name: "strict", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, HasPool: true,
 				Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.0.0.9"): pool.UnreservedEntry("db", "job")}})
-			r := New(Options{Ledger: l, StrictNodes: labels.Nothing(), Cached: fake.NewFakeClient()})
+			r := &Reconciler{Ledger: l, StrictNodes: labels.Nothing(), Cached: fake.NewFakeClient()}
 			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 			defer q.ShutDown()
 			happens(r.podEvents(), q)

@@ -51,6 +51,9 @@ func (r *Reconciler) remember(n pool.NodePool) *memory {
 	m := r.nodes[n.Name]
 	if m == nil || m.uid != n.UID {
 		m = &memory{uid: n.UID, since: map[pendingReply]time.Time{}}
+		if r.nodes == nil {
+			r.nodes = map[string]*memory{}
+		}
 		r.nodes[n.Name] = m
 	}
 	return m

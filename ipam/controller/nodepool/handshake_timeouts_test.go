@@ -36,7 +36,7 @@ func newShrinking(t *testing.T) *shrinking {
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	s := &shrinking{stage: newStage(t, nil, controllertest.Objects(node))}
 	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": pool.ForOwner("router")}, map[string]string{"10.0.1.3": "router"})
-	s.r = s.reconciler(func(o *Options) {
+	s.r = s.reconciler(func(o *Reconciler) {
 		o.Watermark, o.CoolDown = nodepool.Watermark{Free: 1, Max: 9}, 0
 	})
 	return s
@@ -192,7 +192,7 @@ func TestHandshakeTimeouts(t *testing.T) {
 		"the controller's turn":         {agreed, agreed, false},
 		"the agent's, but not for long": {agreed, takenOut, false},
 	} {
-		o := New(Options{Clock: clock, Ledger: ledger.New()})
+		o := &Reconciler{Clock: clock, Ledger: ledger.New()}
 		o.observe(asked)
 		o.observe(c.then)
 		clock.SetTime(clock.Now().Add(replyTimeout))

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,20 +16,20 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodepool"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -37,8 +38,8 @@ import (
 // timerSlack makes up for timers that fire a little early.
 const timerSlack = 10 * time.Millisecond
 
-// Options are what a Reconciler needs.
-type Options struct {
+// Reconciler is the controller pool. A request names a node.
+type Reconciler struct {
 	Ledger *ledger.Ledger
 	Writer *ciliumpool.Writer
 	Cached client.Reader
@@ -49,7 +50,7 @@ type Options struct {
 	Kinds identity.Kinds
 	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
 	// could be added for an address that is reserved.
-	RecordsSeen toolscache.InformerSynced
+	RecordsSeen func() bool
 
 	Watermark nodepool.Watermark
 	CoolDown  time.Duration
@@ -57,26 +58,18 @@ type Options struct {
 	StrictNodes labels.Selector
 	// StripManagedFields is true if CiliumNodes are kept free of managedFields.
 	StripManagedFields bool
-}
-
-// Reconciler is the controller pool. A request names a node.
-type Reconciler struct {
-	Options
 
 	mu sync.Mutex
 	// nodes is what is remembered of each node. Key: the node.
 	nodes map[string]*memory
 }
 
-// New returns a Reconciler.
-func New(o Options) *Reconciler { return &Reconciler{Options: o, nodes: map[string]*memory{}} }
-
 // Setup adds the controller to a manager. nodes reports the nodes whose pools the ledger has seen change.
-func (r *Reconciler) Setup(mgr manager.Manager, nodes *source.Feed) error {
-	return builder.ControllerManagedBy(mgr).
+func (r *Reconciler) Setup(mgr ctrl.Manager, nodes *source.Feed) error {
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("pool").
-		WatchesRawSource(nodes.Source(r.RecordsSeen, func() []reconcile.Request {
-			var all []reconcile.Request
+		WatchesRawSource(nodes.Source(r.RecordsSeen, func() []ctrl.Request {
+			var all []ctrl.Request
 			for _, n := range r.Ledger.Nodes() {
 				all = append(all, source.Named(n.Name))
 			}
@@ -89,38 +82,38 @@ func (r *Reconciler) Setup(mgr manager.Manager, nodes *source.Feed) error {
 }
 
 // Reconcile brings the pool of one node up to date, with at most one request to the writer.
-func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	n, ok := r.Ledger.Node(req.Name)
 	if !ok {
 		r.mu.Lock()
 		delete(r.nodes, req.Name)
 		r.mu.Unlock()
-		return reconcile.Result{}, nil
+		return ctrl.Result{}, nil
 	}
 	if len(n.Malformed) > 0 {
 		r.warn(n, "MalformedPool", "ReadPool", "Entries that are not addresses or subnets are left alone: %s", strings.Join(n.Malformed, ", "))
 	}
 	if wait := r.Writer.Delay(n.Name); wait > 0 {
 		// Changes until then are written together.
-		return reconcile.Result{RequeueAfter: wait}, nil
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	if len(n.PodCIDRs) == 0 {
 		// The package subnet writes the subnets first, together with the first entries.
-		return reconcile.Result{}, nil
+		return ctrl.Result{}, nil
 	}
 	s, err := r.gather(ctx, n)
 	if err != nil {
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
 	if other, overlaps := r.Ledger.OverlapsWith(n.Name); overlaps {
 		r.warn(n, "SubnetOverlap", "FillPool", "Subnets %v overlap those of node %s; nothing in them is handed out until one of the two is changed", n.PodCIDRs, other)
-		return reconcile.Result{}, nil
+		return ctrl.Result{}, nil
 	}
 	// Most passes find nothing to do, by the caches alone.
 	edits, marks, strip := s.Edits(n), s.Marks(n), r.shouldStrip(n)
 	if s.NeedsLive(edits) {
 		if err := r.readLive(ctx, n, s); err != nil {
-			return reconcile.Result{}, err
+			return ctrl.Result{}, err
 		}
 		edits = s.Edits(n)
 	}
@@ -130,9 +123,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if len(edits) > 0 || len(marks) > 0 || strip {
 		switch err := r.write(ctx, n.Name, s, strip); {
 		case errors.Is(err, ciliumpool.ErrGone):
-			return reconcile.Result{}, nil
+			return ctrl.Result{}, nil
 		case err != nil:
-			return reconcile.Result{}, fmt.Errorf("bring the pool of node %s up to date: %w", n.Name, err)
+			return ctrl.Result{}, fmt.Errorf("bring the pool of node %s up to date: %w", n.Name, err)
 		}
 		klog.FromContext(ctx).V(2).Info("Pool brought up to date", "edits", len(edits), "handshakes", len(marks))
 		n = n.With(edits)
@@ -140,10 +133,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	r.reportShortages(n, s)
 	next := s.NextCheck(n)
 	if next.IsZero() {
-		return reconcile.Result{}, nil
+		return ctrl.Result{}, nil
 	}
 	// The state is of the time at which this pass began. What has become due since then is due at once.
-	return reconcile.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
+	return ctrl.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
 }
 
 // FirstEntries decides which entries the first pool of a node needs, besides those that it has for addresses that are
@@ -215,4 +208,83 @@ func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, 
 
 func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...any) {
 	r.Events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
+}
+
+// nodeEvents requests the pool of a Node that appears, or whose labels, subnets, readiness or pod capacity change.
+func nodeEvents() handler.Funcs {
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) { q.Add(source.Named(e.Object.GetName())) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q source.Queue) {
+			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+			a, b := before.Status.Allocatable[corev1.ResourcePods], after.Status.Allocatable[corev1.ResourcePods]
+			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || nodeutil.IsReady(before) != nodeutil.IsReady(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
+				q.Add(source.Named(after.Name))
+			}
+		},
+	}
+}
+
+// podEvents requests the pool of a pod's node if the pod may need an entry there, or needs it no longer. The end of a pod
+// may also end the cooldown of its address.
+func (r *Reconciler) podEvents() handler.Funcs {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q source.Queue) {
+			r.podChanged(ctx, e.Object.(*corev1.Pod), q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q source.Queue) {
+			before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
+			switch {
+			case before.UID != after.UID, podutil.IsTerminal(before) != podutil.IsTerminal(after):
+				r.podEnded(before, q)
+				r.podEnded(after, q)
+			case identity.Place(before) != identity.Place(after), !slices.Equal(before.Status.PodIPs, after.Status.PodIPs):
+				r.podChanged(ctx, after, q)
+				r.otherPools(after, q)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) { r.podEnded(e.Object.(*corev1.Pod), q) },
+	}
+}
+
+func (r *Reconciler) podEnded(pod *corev1.Pod, q source.Queue) {
+	if place := identity.Place(pod); place != "" {
+		q.Add(source.Named(place))
+	}
+	r.otherPools(pod, q)
+}
+
+// otherPools requests the pools of other nodes that have an entry with a pod's name. A scheduler may have claimed an entry
+// on a strict node for a pod that was then bound to another node, or to none.
+func (r *Reconciler) otherPools(pod *corev1.Pod, q source.Queue) {
+	for _, h := range r.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
+		if h.Node != identity.Place(pod) {
+			q.Add(source.Named(h.Node))
+		}
+	}
+}
+
+// coolsDownFrom reports whether an address that was released from a pod's name is in cooldown on a node. It is left for
+// the pod until the pod has another address.
+func (r *Reconciler) coolsDownFrom(node string, pod *corev1.Pod) bool {
+	n, _ := r.Ledger.Node(node)
+	for _, e := range n.Entries {
+		if e.CoolsDownFrom(pool.OwnerKey(pod.Namespace, pod.Name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// podChanged requests the pool of a pod's node if the pod waits for an IP or had an address that is in cooldown there, and
+// on a strict node in any case.
+func (r *Reconciler) podChanged(ctx context.Context, pod *corev1.Pod, q source.Queue) {
+	place := identity.Place(pod)
+	if place == "" || pod.Spec.HostNetwork {
+		return
+	}
+	var node corev1.Node
+	err := r.Cached.Get(ctx, client.ObjectKey{Name: place}, &node)
+	if err != nil || podutil.AwaitsIP(pod) || r.coolsDownFrom(place, pod) || r.StrictNodes.Matches(labels.Set(node.Labels)) {
+		q.Add(source.Named(place))
+	}
 }

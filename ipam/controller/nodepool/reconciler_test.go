@@ -42,7 +42,7 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
 	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", controllertest.Begin)}, nil)
 	s.syncLedger()
-	r := s.reconciler(func(o *Options) {
+	r := s.reconciler(func(o *Reconciler) {
 		o.Watermark = nodepool.Watermark{Free: 1, Max: 1}
 		o.Cached = slowReader{s.Cached, s.Clock, 5 * time.Second}
 	})

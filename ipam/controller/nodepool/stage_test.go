@@ -31,15 +31,15 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 }
 
 // reconciler returns a reconciler with a cooldown of 10 seconds.
-func (s *stage) reconciler(change func(*Options)) *Reconciler {
-	o := Options{
+func (s *stage) reconciler(change func(*Reconciler)) *Reconciler {
+	r := &Reconciler{
 		Ledger: s.Ledger, Writer: s.Writer, Live: s.API, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock, Kinds: identity.NewKinds(),
 		StrictNodes: labels.Nothing(), CoolDown: 10 * time.Second,
 	}
 	if change != nil {
-		change(&o)
+		change(r)
 	}
-	return New(o)
+	return r
 }
 
 // node reads the CiliumNode.

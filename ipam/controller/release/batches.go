@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 )
@@ -37,12 +37,12 @@ type Batches struct {
 	// inFlight are the identities that are being released, between the looks before and after the write. Their
 	// FixedIPs stay until then: a scheduler claims nothing for a pod whose FixedIP is being deleted, so that a pod that
 	// is bound in between can only rely on the entries that are taken.
-	inFlight sets.Set[types.NamespacedName]
+	inFlight sets.Set[client.ObjectKey]
 }
 
 // batch is what is to be released on one node.
 type batch struct {
-	identities sets.Set[types.NamespacedName]
+	identities sets.Set[client.ObjectKey]
 	since      time.Time
 	// awaited is true if pods were terminating when the batch was last looked at. When the last of them is gone there
 	// is nothing left to wait for.
@@ -50,25 +50,25 @@ type batch struct {
 }
 
 // Add adds an identity to the batch of a node.
-func (b *Batches) Add(node string, identity types.NamespacedName) {
+func (b *Batches) Add(node string, identity client.ObjectKey) {
 	b.add(node, identity)
-	b.queue.Add(nodeRequest(node))
+	b.queue.Add(source.Named(node))
 }
 
-func (b *Batches) add(node string, identities ...types.NamespacedName) {
+func (b *Batches) add(node string, identities ...client.ObjectKey) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waiting == nil {
 		b.waiting = map[string]*batch{}
 	}
 	if b.waiting[node] == nil {
-		b.waiting[node] = &batch{identities: sets.New[types.NamespacedName](), since: b.Clock.Now()}
+		b.waiting[node] = &batch{identities: sets.New[client.ObjectKey](), since: b.Clock.Now()}
 	}
 	b.waiting[node].identities.Insert(identities...)
 }
 
 // InFlight reports whether an identity is being released at the moment.
-func (b *Batches) InFlight(identity types.NamespacedName) bool {
+func (b *Batches) InFlight(identity client.ObjectKey) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.inFlight.Has(identity)
@@ -94,14 +94,14 @@ func (b *Batches) wait(node string, terminating bool) time.Duration {
 }
 
 // take returns the identities of a batch. They are in flight until landed is called.
-func (b *Batches) take(node string) (identities []types.NamespacedName, landed func()) {
+func (b *Batches) take(node string) (identities []client.ObjectKey, landed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if at, ok := b.waiting[node]; ok {
 		identities = at.identities.UnsortedList()
 		delete(b.waiting, node)
 	}
-	slices.SortFunc(identities, func(x, y types.NamespacedName) int { return strings.Compare(x.String(), y.String()) })
+	slices.SortFunc(identities, func(x, y client.ObjectKey) int { return strings.Compare(x.String(), y.String()) })
 	b.inFlight = b.inFlight.Union(sets.New(identities...))
 	return identities, func() {
 		b.mu.Lock()

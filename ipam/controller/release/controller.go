@@ -16,16 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
@@ -55,15 +52,11 @@ type Controller struct {
 	notFound notFoundCache
 }
 
-func nodeRequest(node string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
-}
-
 // Setup adds the controller to a manager.
-func (c *Controller) Setup(mgr manager.Manager) error {
+func (c *Controller) Setup(mgr ctrl.Manager) error {
 	options := source.Workers(32)
-	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](batchWindow, maxRetry)
-	return builder.ControllerManagedBy(mgr).
+	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](batchWindow, maxRetry)
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("release").
 		WatchesRawSource(c.Batches.queue.Source(nil, c.Batches.requests)).
 		WithOptions(options).
@@ -71,37 +64,37 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 }
 
 // requests returns a request for every node with a batch: identities may have been added before the queue was there.
-func (b *Batches) requests() []reconcile.Request {
+func (b *Batches) requests() []ctrl.Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var all []reconcile.Request
+	var all []ctrl.Request
 	for node := range b.waiting {
-		all = append(all, nodeRequest(node))
+		all = append(all, source.Named(node))
 	}
 	return all
 }
 
 // Reconcile releases the batch of one node.
-func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	node := req.Name
 	terminating, err := c.terminating(ctx, node)
 	if err != nil {
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
 	if wait := c.Batches.wait(node, terminating); wait > 0 {
-		return reconcile.Result{RequeueAfter: wait}, nil
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	identities, landed := c.Batches.take(node)
 	defer landed()
 	if len(identities) == 0 {
-		return reconcile.Result{}, nil
+		return ctrl.Result{}, nil
 	}
 	if err = c.releaseBatch(ctx, node, identities); err != nil {
 		// The error makes the queue try again, later each time.
 		c.Batches.add(node, identities...)
 	}
 	metrics.Reconciled("release", c.Clock.Now())
-	return reconcile.Result{}, err
+	return ctrl.Result{}, err
 }
 
 // terminating reports whether a pod with an entry is terminating on the node.
@@ -117,7 +110,7 @@ func (c *Controller) terminating(ctx context.Context, node string) (bool, error)
 }
 
 // releaseBatch releases the addresses of identities on a node, if a live look confirms it.
-func (c *Controller) releaseBatch(ctx context.Context, node string, identities []types.NamespacedName) error {
+func (c *Controller) releaseBatch(ctx context.Context, node string, identities []client.ObjectKey) error {
 	objects := nodeReader{Reader: c.Cached, live: c.Live, node: node}
 	calls, callCtx := errgroup.WithContext(ctx)
 	calls.SetLimit(parallelReads)
@@ -151,7 +144,7 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 }
 
 // workloadsOf returns the workloads of the FixedIPs that are to be deleted.
-func (c *Controller) workloadsOf(ctx context.Context, identities []types.NamespacedName) sets.Set[objectKey] {
+func (c *Controller) workloadsOf(ctx context.Context, identities []client.ObjectKey) sets.Set[objectKey] {
 	found := sets.New[objectKey]()
 	for _, key := range identities {
 		record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, key)
@@ -167,7 +160,7 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []types.Namespa
 
 // confirm decides about each identity from live objects, deletes the FixedIPs that are to be deleted, and returns
 // those whose addresses are released. Key: the owner in the pool.
-func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities []types.NamespacedName) (map[string]*v1alpha1.FixedIP, error) {
+func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities []client.ObjectKey) (map[string]*v1alpha1.FixedIP, error) {
 	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 		return c.notFound.workload(ctx, c.Workloads, c.Clock.Now(), objectKey{gk, namespace, name})
 	}}
@@ -199,7 +192,7 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, identities
 			}
 		}
 		if s == nil {
-			c.Again.Add(reconcile.Request{NamespacedName: key})
+			c.Again.Add(ctrl.Request{NamespacedName: key})
 			continue
 		}
 		records[pool.OwnerKey(key.Namespace, key.Name)] = s.Record
@@ -322,9 +315,7 @@ func (c *Controller) reportFailure(ctx context.Context, records map[string]*v1al
 			continue
 		}
 		c.Events.Eventf(record, nil, corev1.EventTypeWarning, "FinalizerForced", "FinishRecord", "IP %v could not be released for %s; the FixedIP is removed, and the entry when the pool can be written: %v", record.Spec.IPs, c.Gatherer.Deadline, cause)
-		if err := Finish(ctx, c.Live, record); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, Finish(ctx, c.Live, record))
 	}
 	return errors.Join(errs...)
 }

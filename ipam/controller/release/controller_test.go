@@ -52,7 +52,7 @@ func key(i int) types.NamespacedName { return client.ObjectKeyFromObject(control
 // reconcile lets the release of node n come to an end, and the time pass that it waits.
 func (s *stage) reconcile() error {
 	for {
-		result, err := s.release.Reconcile(s.t.Context(), nodeRequest("n"))
+		result, err := s.release.Reconcile(s.t.Context(), source.Named("n"))
 		if err != nil || result.RequeueAfter == 0 {
 			return err
 		}
@@ -231,7 +231,7 @@ func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, c.objects, c.objects)
-			result, err := s.release.Reconcile(t.Context(), nodeRequest("n"))
+			result, err := s.release.Reconcile(t.Context(), source.Named("n"))
 			if err != nil || result.RequeueAfter == 0 || s.Patches > 0 {
 				t.Fatalf("%+v, %v, %d writes: it did not wait", result, err, s.Patches)
 			}

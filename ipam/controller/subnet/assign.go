@@ -220,13 +220,7 @@ func (c *Controller) Take(ctx context.Context, o subnetplan.Orphan, h subnetplan
 	if present, err := c.exists(ctx, o.Node); err != nil || present {
 		return nil, err
 	}
-	for _, s := range o.Subnets {
-		if s, err = c.assign(ctx, s, h); err != nil {
-			return taken, err
-		}
-		taken = append(taken, s)
-	}
-	return taken, nil
+	return c.bind(ctx, o.Subnets, h)
 }
 
 // claimExisting claims the subnets that a CiliumNode has and that no NodeSubnet claims for it: it was set up before

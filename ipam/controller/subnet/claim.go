@@ -87,10 +87,10 @@ func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.Ho
 	return nil, nil, fmt.Errorf("claim a subnet for node %s: others were faster %d times: %w", n.Name, claimTries, ErrChanged)
 }
 
-// bind has NodeSubnets name the CiliumNode that they are about to be written to.
+// bind has NodeSubnets name the node and the CiliumNode that they are about to be written to.
 func (c *Controller) bind(ctx context.Context, own []subnetplan.Subnet, h subnetplan.Holder) (bound []subnetplan.Subnet, err error) {
 	for _, s := range own {
-		if s.Object.Spec.CiliumNodeUID != h.CiliumNodeUID || s.Object.Spec.NodeUID != h.NodeUID {
+		if s.Node != h.Node || s.Object.Spec.CiliumNodeUID != h.CiliumNodeUID || s.Object.Spec.NodeUID != h.NodeUID {
 			if s, err = c.assign(ctx, s, h); err != nil {
 				return nil, err
 			}

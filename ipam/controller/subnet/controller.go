@@ -18,16 +18,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -100,23 +99,23 @@ type Controller struct {
 var All = source.Named("all")
 
 // Setup adds the reconcilers to a manager. No node is looked at before seen reports true.
-func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, seen toolscache.InformerSynced) error {
+func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bool) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, unavailableIndex, unavailable); err != nil {
 		return fmt.Errorf("index the FixedIPs whose subnet has no node: %w", err)
 	}
-	of := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+	of := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []ctrl.Request {
 		if ns, ok := o.(*v1alpha1.NodeSubnet); ok {
 			if ns.Spec.NodeName == "" {
 				return nil
 			}
-			return []reconcile.Request{source.Named(ns.Spec.NodeName)}
+			return []ctrl.Request{source.Named(ns.Spec.NodeName)}
 		}
-		return []reconcile.Request{source.Named(o.GetName())}
+		return []ctrl.Request{source.Named(o.GetName())}
 	})
-	err := builder.ControllerManagedBy(mgr).
+	err := ctrl.NewControllerManagedBy(mgr).
 		Named("subnet").
 		// All nodes are added at the start of the other reconciler.
-		WatchesRawSource(c.Nodes.Source(seen, func() []reconcile.Request { return nil })).
+		WatchesRawSource(c.Nodes.Source(seen, func() []ctrl.Request { return nil })).
 		Watches(&corev1.Node{}, of, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, of).
 		WithOptions(source.Workers(joinWorkers)).
@@ -124,12 +123,12 @@ func (c *Controller) Setup(ctx context.Context, mgr manager.Manager, seen toolsc
 	if err != nil {
 		return fmt.Errorf("set up the controller of the subnets of nodes: %w", err)
 	}
-	once := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{All}
+	once := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request {
+		return []ctrl.Request{All}
 	})
-	err = builder.ControllerManagedBy(mgr).
+	err = ctrl.NewControllerManagedBy(mgr).
 		Named("orphan").
-		WatchesRawSource(c.Orphans.Source(nil, func() []reconcile.Request { return []reconcile.Request{All} })).
+		WatchesRawSource(c.Orphans.Source(nil, func() []ctrl.Request { return []ctrl.Request{All} })).
 		Watches(&corev1.Node{}, once, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, once).
 		Watches(&v1alpha1.FixedIP{}, once, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -149,17 +148,17 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 }}
 
 // reconcileNode gives a node the subnets that it lacks, and brings the status of its NodeSubnets up to date.
-func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if !c.started.Load() {
-		return reconcile.Result{RequeueAfter: passInterval}, nil
+		return ctrl.Result{RequeueAfter: passInterval}, nil
 	}
 	n, ok := c.Ledger.Node(req.Name)
 	if !ok {
-		return reconcile.Result{}, nil
+		return ctrl.Result{}, nil
 	}
 	node, err := index.Node(ctx, c.Cached, n.Name, c.API)
 	if err != nil {
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
 	given, err := c.Assign(ctx, n, node)
 	var found *problem
@@ -168,22 +167,22 @@ func (c *Controller) reconcileNode(ctx context.Context, req reconcile.Request) (
 		// Another write was faster, which the watch will show, or a move that is under way is in the way, whose end
 		// no event of this node reports.
 		klog.FromContext(ctx).V(2).Info("Subnets not assigned, will be tried again", "err", err)
-		return reconcile.Result{RequeueAfter: changedRetry}, nil
+		return ctrl.Result{RequeueAfter: changedRetry}, nil
 	case errors.As(err, &found):
 		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, found.reason, "AssignSubnet", "%v", err)
-		return reconcile.Result{RequeueAfter: exhaustedRetry}, nil
+		return ctrl.Result{RequeueAfter: exhaustedRetry}, nil
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("assign subnets to node %s: %w", n.Name, err)
+		return ctrl.Result{}, fmt.Errorf("assign subnets to node %s: %w", n.Name, err)
 	}
 	if len(given.Subnets) > 0 {
 		c.reportAssigned(ctx, n, node, given)
 	}
 	if len(given.Exhausted) > 0 {
 		c.Events.Eventf(about(n, node), nil, corev1.EventTypeWarning, "SubnetsExhausted", "AssignSubnet", "No %v subnet is left in the cluster pools for node %s; add a CIDR to the controller's cluster-pool flags", given.Exhausted, n.Name)
-		return reconcile.Result{RequeueAfter: exhaustedRetry}, c.report(ctx, n, node)
+		return ctrl.Result{RequeueAfter: exhaustedRetry}, c.report(ctx, n, node)
 	}
 	n.Subnets = slices.Concat(n.Subnets, given.Subnets)
-	return reconcile.Result{}, c.report(ctx, n, node)
+	return ctrl.Result{}, c.report(ctx, n, node)
 }
 
 // reportAssigned reports that a node was given subnets.

@@ -19,18 +19,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
 // releaseInterval is the least time between two releases of orphans. Each lists all FixedIPs and all CiliumNodes, so
@@ -40,32 +40,32 @@ const releaseInterval = 30 * time.Second
 // reconcileOrphans looks at all subnets without a node in one request: it records since when their nodes are gone, on
 // the NodeSubnets and on the FixedIPs in them, chooses heirs, and gives up what the policy gives up. Nothing is counted
 // in memory, so that the grace period goes on when the controller is replaced.
-func (c *Controller) reconcileOrphans(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := c.Clock.Now()
 	if wait := c.looked.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {
-		return reconcile.Result{RequeueAfter: wait}, nil
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	if !c.Synced() {
-		return reconcile.Result{RequeueAfter: passInterval}, nil
+		return ctrl.Result{RequeueAfter: passInterval}, nil
 	}
 	if !c.started.Load() {
 		if err := c.start(ctx); err != nil {
-			return reconcile.Result{}, err
+			return ctrl.Result{}, err
 		}
 	}
 	c.looked = now
 	s, err := c.snapshot(ctx, now)
 	if err != nil {
-		return reconcile.Result{}, err
+		return ctrl.Result{}, err
 	}
 	steps := []func(context.Context, *snapshot) error{c.record, c.setConditions, c.inheritOrExpire, c.release}
 	for _, step := range steps {
 		if err := step(ctx, s); err != nil {
-			return reconcile.Result{}, err
+			return ctrl.Result{}, err
 		}
 	}
 	metrics.Reconciled("subnet", now)
-	return reconcile.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
+	return ctrl.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
 }
 
 // start claims the subnets that CiliumNodes have without a NodeSubnet, as the API server has them, and opens the way
@@ -76,9 +76,8 @@ func (c *Controller) start(ctx context.Context) error {
 		return err
 	}
 	var failed error
-	err = c.each(ctx, &ciliumv2.CiliumNodeList{}, func(obj runtime.Object) {
-		n := ciliumpool.FromCiliumNode(obj.(*ciliumv2.CiliumNode))
-		if failed == nil {
+	err = each(ctx, c.API, &ciliumv2.CiliumNodeList{}, func(cn *ciliumv2.CiliumNode) {
+		if n := ciliumpool.FromCiliumNode(cn); failed == nil {
 			failed = c.claimExisting(ctx, n, holder(n, nil), list)
 		}
 	})
@@ -140,7 +139,7 @@ func orphanStatus(s subnetplan.Subnet, grace time.Duration, now time.Time) v1alp
 
 // setConditions brings the condition of all FixedIPs up to date that says whether their subnet has a node.
 func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
-	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
+	byName := func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) }
 	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
 		record, want := s.records[key], s.available[key]
 		have := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionHomed)
@@ -278,8 +277,8 @@ func (c *Controller) needed(ctx context.Context, in []netip.Prefix) (*netipx.IPS
 		needed.Add(k.Addr)
 	}
 	inside := address.Union(in)
-	err = c.each(ctx, &ciliumv2.CiliumNodeList{}, func(obj runtime.Object) {
-		n := ciliumpool.FromCiliumNode(obj.(*ciliumv2.CiliumNode))
+	err = each(ctx, c.API, &ciliumv2.CiliumNodeList{}, func(cn *ciliumv2.CiliumNode) {
+		n := ciliumpool.FromCiliumNode(cn)
 		for _, s := range n.Subnets {
 			needed.AddPrefix(s)
 		}
@@ -293,4 +292,165 @@ func (c *Controller) needed(ctx context.Context, in []netip.Prefix) (*netipx.IPS
 		return nil, err
 	}
 	return needed.IPSet()
+}
+
+// unavailableIndex finds the FixedIPs whose condition says that their subnet has no node.
+const unavailableIndex = "subnetUnavailable"
+
+// unavailable is the index function of unavailableIndex.
+func unavailable(obj client.Object) []string {
+	if meta.IsStatusConditionFalse(obj.(*v1alpha1.FixedIP).Status.Conditions, v1alpha1.ConditionHomed) {
+		return []string{"true"}
+	}
+	return nil
+}
+
+// snapshot is what the caches show of all subnets at one moment.
+type snapshot struct {
+	now time.Time
+	// next is when to look again.
+	next time.Time
+	list []subnetplan.Subnet
+	// nodes are all Nodes. Key: the name.
+	nodes   map[string]*corev1.Node
+	heirs   []subnetplan.Heir
+	orphans []subnetplan.Orphan
+	// missing are the subnets of reserved addresses that have no NodeSubnet.
+	missing []subnetplan.Subnet
+	// records are the FixedIPs that a condition is for.
+	records map[client.ObjectKey]*v1alpha1.FixedIP
+	// available is the condition that each FixedIP should have which needs one.
+	available map[client.ObjectKey]metav1.Condition
+}
+
+// soon has all orphans looked at again at a time; zero: not because of this.
+func (s *snapshot) soon(at time.Time) {
+	if !at.IsZero() && at.Before(s.next) {
+		s.next = at
+	}
+}
+
+// again has all orphans looked at again as soon as the caches may show what was written.
+func (s *snapshot) again() { s.soon(s.now.Add(passInterval)) }
+
+func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, error) {
+	var nodes corev1.NodeList
+	if err := c.Cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Nodes from the cache: %w", err)
+	}
+	s := &snapshot{now: now, next: now.Add(c.Resync), nodes: map[string]*corev1.Node{}, records: map[client.ObjectKey]*v1alpha1.FixedIP{}, available: map[client.ObjectKey]metav1.Condition{}}
+	var err error
+	if s.list, err = c.List(ctx); err != nil {
+		return nil, err
+	}
+	for i := range nodes.Items {
+		s.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	taken := subnetplan.CIDRs(s.list)
+	var overlapping []netip.Prefix
+	// with has the nodes that have subnets, or a claim of one.
+	with := map[string]bool{}
+	for _, sub := range s.list {
+		with[sub.Node] = true
+	}
+	for _, n := range c.Ledger.Nodes() {
+		taken = append(taken, n.Subnets...)
+		with[n.Name] = with[n.Name] || len(n.Subnets) > 0
+		if node := s.nodes[n.Name]; node != nil && len(n.Subnets) > 0 {
+			s.heirs = append(s.heirs, heir(n.Name, len(n.Subnets), node))
+		}
+		if _, overlap := c.Ledger.OverlapsWith(n.Name); overlap {
+			overlapping = append(overlapping, n.Subnets...)
+		}
+	}
+	kept, err := c.addRecords(ctx, s, overlapping)
+	if err != nil {
+		return nil, err
+	}
+	s.missing = subnetplan.Missing(c.Rules.Pools, address.Union(taken), kept, func(node string) bool { return with[node] })
+	c.addOrphans(s, kept)
+	return s, nil
+}
+
+// addOrphans adds the orphans, and the condition of the FixedIPs in them. FixedIPs whose node exists and is about to
+// have its subnets back keep the condition that they have.
+func (c *Controller) addOrphans(s *snapshot, kept []reservation.Address) {
+	for _, k := range kept {
+		delete(s.available, k.Record)
+	}
+	gone := func(name string) bool {
+		_, pooled := c.Ledger.Node(name)
+		return !pooled && s.nodes[name] == nil
+	}
+	for _, o := range subnetplan.Orphans(s.list, kept, gone) {
+		if !gone(o.Node) {
+			continue
+		}
+		s.orphans = append(s.orphans, o)
+		for _, k := range o.Kept {
+			s.available[k.Record] = condition(metav1.ConditionFalse, v1alpha1.ReasonNodeGone, c.waitsFor(o, k))
+		}
+	}
+}
+
+// addRecords adds the FixedIPs that are in no pool's subnet, whose subnet overlaps another, or that say so and should
+// not: all others need nothing. kept are the addresses of the first.
+func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []reservation.Address, err error) {
+	var said v1alpha1.FixedIPList
+	if err := c.Cached.List(ctx, &said, client.MatchingFields{unavailableIndex: "true"}); err != nil {
+		return nil, fmt.Errorf("list the FixedIPs whose subnet has no node from the cache: %w", err)
+	}
+	for i := range said.Items {
+		key := client.ObjectKeyFromObject(&said.Items[i])
+		s.records[key] = &said.Items[i]
+		s.available[key] = condition(metav1.ConditionTrue, v1alpha1.ReasonSubnetAssigned, "The subnet has a node")
+	}
+	inBoth, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsIn(overlapping...))
+	if err != nil {
+		return nil, err
+	}
+	for _, record := range inBoth {
+		key := client.ObjectKeyFromObject(record)
+		s.records[key] = record
+		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; nothing in it is handed out until one of the two is changed", record.Spec.IPs))
+	}
+	homeless, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsWithoutSubnet())
+	if err != nil {
+		return nil, err
+	}
+	for _, record := range homeless {
+		s.records[client.ObjectKeyFromObject(record)] = record
+	}
+	for _, k := range reservation.Of(homeless...) {
+		// The other family of the FixedIP may have its home.
+		if len(c.Ledger.HomesOf(k.Addr)) == 0 {
+			kept = append(kept, k)
+		}
+	}
+	return kept, nil
+}
+
+// waitsFor says what a reserved address without a home waits for.
+func (c *Controller) waitsFor(o subnetplan.Orphan, k reservation.Address) string {
+	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
+	if o.Node != "" {
+		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)
+	}
+	if len(o.Subnets) == 0 {
+		return what + ", and no cluster pool has the address: it waits for a node with such a subnet"
+	}
+	switch c.Rules.Policy {
+	case subnetplan.Inherit:
+		what += fmt.Sprintf("; after %v the next node that joins gets it", c.Rules.Hold)
+	case subnetplan.Free:
+		what += fmt.Sprintf("; after %v the address is released", c.Rules.Hold)
+	}
+	if o.Node == "" {
+		return what
+	}
+	return what + fmt.Sprintf("; a node of that name, or one with the label %s=%s, gets it at once", successorLabel, o.Node)
+}
+
+func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionHomed, Status: status, Reason: reason, Message: message}
 }

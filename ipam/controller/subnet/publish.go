@@ -13,7 +13,6 @@ import (
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -101,8 +100,7 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 	}
 	for range reserveTries {
 		others, own = nil, nil
-		err := c.each(ctx, &ciliumv2.CiliumNodeList{}, func(obj runtime.Object) {
-			cn := obj.(*ciliumv2.CiliumNode)
+		err := each(ctx, c.API, &ciliumv2.CiliumNodeList{}, func(cn *ciliumv2.CiliumNode) {
 			others = append(others, ciliumpool.FromCiliumNode(cn))
 			if cn.Name == n.Name {
 				for owner, addrs := range ciliumpool.NodeAddresses(cn) {
@@ -136,27 +134,25 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 	for _, k := range kept {
 		namespace, name, _ := pool.SplitOwnerKey(k.Entry.Owner)
 		key := client.ObjectKey{Namespace: namespace, Name: name}
-		var pod corev1.Pod
-		err := c.Cached.Get(ctx, key, &pod)
-		if (k.Node == node || k.Node == "") && (err == nil && pod.Spec.NodeName == node || apierrors.IsNotFound(err)) {
+		pod, err := index.Get[corev1.Pod](ctx, c.Cached, key)
+		if err != nil {
+			return nil, err
+		}
+		if (k.Node == node || k.Node == "") && (pod == nil || pod.Spec.NodeName == node) {
 			continue
 		}
-		if client.IgnoreNotFound(err) == nil {
-			err = c.API.Get(ctx, key, &pod)
+		if pod, err = index.Get[corev1.Pod](ctx, c.API, key); err != nil {
+			return nil, err
+		}
+		if _, asked := alive[k.Node]; !asked && pod == nil {
+			if alive[k.Node], err = c.exists(ctx, k.Node); err != nil {
+				return nil, err
+			}
 		}
 		switch {
-		case apierrors.IsNotFound(err):
-			if _, asked := alive[k.Node]; !asked {
-				if alive[k.Node], err = c.exists(ctx, k.Node); err != nil {
-					return nil, err
-				}
-			}
-			if k.Node != node && alive[k.Node] {
-				found[k.Addr] = k.Node
-			}
-		case err != nil:
-			return nil, fmt.Errorf("read pod %s: %w", key, err)
-		case pod.Spec.NodeName != node && podutil.HoldsIPs(&pod) && podutil.RunsWith(&pod, k.Addr):
+		case pod == nil && k.Node != node && alive[k.Node]:
+			found[k.Addr] = k.Node
+		case pod != nil && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && podutil.RunsWith(pod, k.Addr):
 			found[k.Addr] = pod.Spec.NodeName
 		}
 	}
@@ -172,14 +168,12 @@ func (c *Controller) movedTo(ctx context.Context, node string, others []pool.Nod
 				continue
 			}
 			namespace, name, _ := pool.SplitOwnerKey(e.Pod)
-			var record v1alpha1.FixedIP
-			switch err := c.Cached.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &record); {
-			case apierrors.IsNotFound(err):
-				continue
-			case err != nil:
-				return nil, fmt.Errorf("read FixedIP %s from the cache: %w", e.Pod, err)
+			record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKey{Namespace: namespace, Name: name})
+			if err != nil {
+				return nil, err
 			}
-			if entry := reservation.EntryOf(&record); slices.Contains(record.Spec.IPs, addr.String()) {
+			if record != nil && slices.Contains(record.Spec.IPs, addr.String()) {
+				entry := reservation.EntryOf(record)
 				moved = append(moved, subnetplan.Running{Owner: e.Pod, Addrs: []netip.Addr{addr}, Fixed: &entry, Recorded: true})
 			}
 		}
@@ -205,8 +199,8 @@ func (c *Controller) cancelMove(ctx context.Context, m subnetplan.Announced) err
 
 // keptLive returns the addresses that FixedIPs reserve in some subnets, as the API server has them.
 func (c *Controller) keptLive(ctx context.Context, in []netip.Prefix) (kept []reservation.Address, err error) {
-	err = c.each(ctx, &v1alpha1.FixedIPList{}, func(obj runtime.Object) {
-		kept = append(kept, subnetplan.ReservedIn(in, reservation.Of(obj.(*v1alpha1.FixedIP)))...)
+	err = each(ctx, c.API, &v1alpha1.FixedIPList{}, func(record *v1alpha1.FixedIP) {
+		kept = append(kept, subnetplan.ReservedIn(in, reservation.Of(record))...)
 	})
 	return kept, err
 }
@@ -229,13 +223,11 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.
 		if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
 			entry := id.Entry()
-			switch err := c.Cached.Get(ctx, client.ObjectKeyFromObject(pod), &v1alpha1.FixedIP{}); {
-			case err == nil:
-				r.Recorded = true
-			case !apierrors.IsNotFound(err):
-				return nil, fmt.Errorf("read FixedIP %s/%s from the cache: %w", pod.Namespace, pod.Name, err)
+			record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKeyFromObject(pod))
+			if err != nil {
+				return nil, err
 			}
-			r.Fixed = &entry
+			r.Fixed, r.Recorded = &entry, record != nil
 		}
 		running = append(running, r)
 	}
@@ -246,14 +238,14 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 const pageSize = 500
 
 // each visits all objects of a kind, as the API server has them at one moment.
-func (c *Controller) each(ctx context.Context, list client.ObjectList, visit func(runtime.Object)) error {
+func each[T runtime.Object](ctx context.Context, api client.Reader, list client.ObjectList, visit func(T)) error {
 	pages := pager.ListPager{PageSize: pageSize, FullListIfExpired: true, PageFn: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		page := list.DeepCopyObject().(client.ObjectList)
-		err := c.API.List(ctx, page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
+		err := api.List(ctx, page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
 		return page, err
 	}}
 	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(obj runtime.Object) error {
-		visit(obj)
+		visit(obj.(T))
 		return nil
 	})
 	if err != nil {

@@ -1,10 +1,18 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package gather collects what is known of an identity into a reclaim.State: from the caches, from the API server, or
+// from a reader that a controller made for one look.
+//
+// It only reads. Pools always come from the ledger: a writer tests what was decided from.
 package gather
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,7 +30,11 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/core/reservation"
 )
+
+// ErrSuperseded is the error of a step whose state has changed since it was decided.
+var ErrSuperseded = errors.New("the state has changed meanwhile")
 
 // Gatherer collects states. It has what the controllers share that decide from them.
 type Gatherer struct {
@@ -42,9 +53,53 @@ type Gatherer struct {
 	Deadline time.Duration
 }
 
+// Reader reads the objects that a decision depends on.
+type Reader struct {
+	// Objects reads FixedIPs and pods.
+	Objects client.Reader
+	// Workload returns a workload, or nil if there is none. It returns workloads.ErrUnknown if that is not known.
+	Workload func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
+	// cached is true if Objects has the indexes of package index.
+	cached bool
+}
+
+// Workloads reads workloads: from their watches, and from the API server.
+type Workloads interface {
+	Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
+	Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
+}
+
+// FromCaches returns a Reader of the caches.
+func (g *Gatherer) FromCaches() Reader {
+	get := func(_ context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
+		return g.Workloads.Get(gk, namespace, name)
+	}
+	return Reader{Objects: g.Cached, Workload: get, cached: true}
+}
+
+// FromAPIServer returns a Reader of the API server.
+func (g *Gatherer) FromAPIServer() Reader {
+	return Reader{Objects: g.Live, Workload: g.Workloads.Live}
+}
+
+// slots returns the FixedIPs of the slots of a workload, named as in pool entries within its namespace.
+func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alpha1.FixedIP, error) {
+	opts := []client.ListOption{client.InNamespace(namespace)}
+	if r.cached {
+		opts = append(opts, index.OfWorkload(resource))
+	}
+	var list v1alpha1.FixedIPList
+	if err := r.Objects.List(ctx, &list, opts...); err != nil {
+		return nil, fmt.Errorf("list the FixedIPs of %s: %w", resource, err)
+	}
+	return slices.DeleteFunc(list.Items, func(record v1alpha1.FixedIP) bool {
+		return !record.Spec.Slot || identity.OwnerOf(&record).Resource(namespace) != resource
+	}), nil
+}
+
 // Identity returns the state of a pod's identity. ok is false if the name is not one of an identity that has a FixedIP
 // or entries: also for the holder of a slot, which Slots returns.
-func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.NamespacedName) (s reclaim.State, ok bool, err error) {
+func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectKey) (s reclaim.State, ok bool, err error) {
 	owner := pool.OwnerKey(key.Namespace, key.Name)
 	s = reclaim.State{
 		Holder:   key.Name,
@@ -122,7 +177,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key types.Namespac
 
 // Slots returns the states of all slots of a workload, named as in pool entries within its namespace: "Kind/name". How
 // many slots a workload needs can only be decided for all of them together.
-func (g *Gatherer) Slots(ctx context.Context, from Reader, key types.NamespacedName) ([]reclaim.State, error) {
+func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey) ([]reclaim.State, error) {
 	label, name, _ := strings.Cut(key.Name, "/")
 	kind, ok := g.Kinds.Labelled(label)
 	if !ok {
@@ -149,7 +204,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key types.NamespacedN
 		s := &states[i]
 		s.Workload, s.Now, s.Deadline = owner, g.Clock.Now(), g.Deadline
 		if s.Holder != "" {
-			if s.Pod, err = index.Get[corev1.Pod](ctx, from.Objects, types.NamespacedName{Namespace: key.Namespace, Name: s.Holder}); err != nil {
+			if s.Pod, err = index.Get[corev1.Pod](ctx, from.Objects, client.ObjectKey{Namespace: key.Namespace, Name: s.Holder}); err != nil {
 				return nil, err
 			}
 		}
@@ -202,5 +257,86 @@ func Object(w *identity.Workload) runtime.Object {
 	return &metav1.PartialObjectMetadata{
 		TypeMeta:   metav1.TypeMeta{APIVersion: w.APIVersion, Kind: w.Kind},
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: w.UID},
+	}
+}
+
+// homes returns what the caches show at the homes of the addresses of a FixedIP. A write tests what was seen of the
+// pool.
+func (g *Gatherer) homes(ctx context.Context, record *v1alpha1.FixedIP) ([]reclaim.AddressHome, error) {
+	if record == nil || record.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	owner := pool.OwnerKey(record.Namespace, record.Spec.PodName)
+	var homes []reclaim.AddressHome
+	for _, kept := range reservation.Of(record) {
+		h := reclaim.AddressHome{Addr: kept.Addr}
+		if node, ok := g.Ledger.Home(kept.Addr); ok {
+			h.Node = node
+			n, _ := g.Ledger.Node(node)
+			if e, exists := n.Entries[kept.Addr]; exists {
+				h.Entry = &e
+			}
+			if user, used := n.Used[kept.Addr]; used && user != owner {
+				h.User = user
+				if user == "" {
+					h.User = "(unknown)"
+				}
+			}
+			pods, err := index.PodsWithIP(ctx, g.Cached, kept.Addr)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range pods {
+				if key := pool.OwnerKey(p.Namespace, p.Name); key != owner && p.Spec.NodeName == node {
+					h.User = key
+					break
+				}
+			}
+		}
+		var err error
+		if h.Rival, err = g.rival(ctx, record, kept.Addr); err != nil {
+			return nil, err
+		}
+		homes = append(homes, h)
+	}
+	return homes, nil
+}
+
+// rival returns another FixedIP that names the address and precedes the given one; empty: there is none.
+func (g *Gatherer) rival(ctx context.Context, record *v1alpha1.FixedIP, a netip.Addr) (string, error) {
+	records, err := index.FixedIPsWithIP(ctx, g.Cached, a)
+	if err != nil {
+		return "", err
+	}
+	holds := func(f *v1alpha1.FixedIP) bool {
+		return slices.ContainsFunc(g.Ledger.Held(pool.OwnerKey(f.Namespace, f.Spec.PodName)), func(h ledger.NodeAddresses) bool { return slices.Contains(h.Addrs, a) })
+	}
+	for _, other := range records {
+		if client.ObjectKeyFromObject(other) != client.ObjectKeyFromObject(record) && reclaim.Precedes(other, record, holds) {
+			return client.ObjectKeyFromObject(other).String(), nil
+		}
+	}
+	return "", nil
+}
+
+// reports adds what the agents report about the held addresses, and what of that blocks their release.
+func (g *Gatherer) reports(owner string, s *reclaim.State) {
+	for _, h := range s.Held {
+		n, _ := g.Ledger.Node(h.Node)
+		for _, a := range h.Addrs {
+			user, used := n.Used[a]
+			if used {
+				s.Reported = append(s.Reported, a)
+			}
+			if n.Entries[a].Unacknowledged() {
+				s.Unacknowledged = append(s.Unacknowledged, a)
+			}
+			switch {
+			case used && user != "" && user != owner:
+				s.Blockers = append(s.Blockers, reclaim.ReleaseBlocker{Addr: a, User: user, Why: fmt.Sprintf("IP %s is still in use by %s on node %s, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted", a, pool.RedactOwner(user, owner), h.Node)})
+			case n.Entries[a].Unacknowledged():
+				s.Blockers = append(s.Blockers, reclaim.ReleaseBlocker{Addr: a, Why: fmt.Sprintf("the Cilium agent on node %s has not confirmed yet that no other pod has IP %s; release is blocked until it does, or the node is deleted", h.Node, a)})
+			}
+		}
 	}
 }

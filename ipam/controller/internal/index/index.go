@@ -55,13 +55,7 @@ var indexes = []struct {
 		return nil
 	}},
 	{&v1alpha1.FixedIP{}, fixedIPBlock, func(obj client.Object) []string {
-		var ips []netip.Addr
-		for _, ip := range obj.(*v1alpha1.FixedIP).Spec.IPs {
-			if a, err := address.Parse(ip); err == nil {
-				ips = append(ips, a)
-			}
-		}
-		return blocks(ips)
+		return blocks(address.ParseAll(obj.(*v1alpha1.FixedIP).Spec.IPs))
 	}},
 	{&v1alpha1.FixedIP{}, fixedIPOwner, func(obj client.Object) []string {
 		return []string{identity.OwnerOf(obj.(*v1alpha1.FixedIP)).Resource(obj.GetNamespace())}

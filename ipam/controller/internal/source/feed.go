@@ -1,6 +1,11 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package source feeds the queues of controllers: from what the ledger has learned (Feed), from a periodic resync of
+// every identity (Resync), and from watches through the predicates that leave out what these two report. It also makes
+// the queues.
+//
+// It may not read an object or decide what a controller does with a request.
 package source
 
 import (
@@ -8,12 +13,15 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -30,49 +38,57 @@ type Feed struct {
 	queue Queue
 }
 
-// Add queues the requests. It returns false, and drops them, if the controller has not started.
-func (f *Feed) Add(requests ...reconcile.Request) bool {
+// Add queues the requests. It drops them if the controller has not started.
+func (f *Feed) Add(requests ...ctrl.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.queue == nil {
-		return false
+		return
 	}
 	for _, r := range requests {
 		f.queue.Add(r)
 	}
-	return true
 }
 
 // Source opens the feed when the controller starts, once ready reports true (nil: at once), and then queues initial.
-func (f *Feed) Source(ready toolscache.InformerSynced, initial func() []reconcile.Request) source.Source {
+func (f *Feed) Source(ready func() bool, initial func() []ctrl.Request) source.Source {
+	return f.opened(ready, func(context.Context, Queue) { f.Add(initial()...) })
+}
+
+// Resynced is Source with a resync as its initial requests. The resync begins once the feed is open, so that no
+// identity is missed in between.
+func (f *Feed) Resynced(r Resync) source.Source {
+	return f.opened(r.Ready, func(ctx context.Context, queue Queue) { go r.run(ctx, queue) })
+}
+
+// opened opens the feed once ready reports true, and then calls start.
+func (f *Feed) opened(ready func() bool, start func(context.Context, Queue)) source.Source {
 	return source.Func(func(ctx context.Context, queue Queue) error {
 		if ready != nil && !toolscache.WaitForCacheSync(ctx.Done(), ready) {
 			return fmt.Errorf("stopped before the caches were filled: %w", context.Cause(ctx))
 		}
-		f.open(queue)
-		f.Add(initial()...)
+		f.mu.Lock()
+		f.queue = queue
+		f.mu.Unlock()
+		start(ctx, queue)
 		return nil
 	})
 }
 
-func (f *Feed) open(queue Queue) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.queue = queue
-}
-
-// Request returns the request for the pod that owns an entry; nil if the owner is not a pod.
-func Request(owner string) []reconcile.Request {
-	namespace, name, ok := pool.SplitOwnerKey(owner)
-	if !ok {
-		return nil
+// Request returns the requests for the pods that own entries. Owners that are not pods are left out.
+func Request(owners ...string) []ctrl.Request {
+	var requests []ctrl.Request
+	for _, owner := range owners {
+		if namespace, name, ok := pool.SplitOwnerKey(owner); ok {
+			requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+		}
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+	return requests
 }
 
 // Named returns the request with a name and no namespace, such as for a node.
-func Named(name string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+func Named(name string) ctrl.Request {
+	return ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
 // Identities returns every identity that has a FixedIP, an entry or a marker, each once, for Resync.All.
@@ -97,3 +113,58 @@ var BesideLedger = predicate.Funcs{
 
 // AfterStart leaves out objects that existed at the start. A Resync looks at these.
 var AfterStart = predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList }}
+
+// ResyncPeriod is how often a controller looks at each object without an event, if its configuration says nothing
+// else.
+const ResyncPeriod = 5 * time.Minute
+
+// AfterConflict is when a controller looks at an object again whose state has changed since it decided.
+const AfterConflict = time.Second
+
+const (
+	// resyncBatch is how many identities a resync queues at once, and resyncPause how long it waits while the queue is
+	// that long. A queue never gives its memory back, and a large cluster has more identities than are worth it.
+	resyncBatch = 256
+	resyncPause = 10 * time.Millisecond
+)
+
+// Resync queues every identity: all of them when the controller starts, as fast as it works through them, and then
+// each once per period, evenly spread. It finds what events have missed and, at the start, what the watches leave out.
+type Resync struct {
+	Clock  clock.Clock
+	Period time.Duration
+	// All returns the identities, "namespace/name", each once.
+	All func() []string
+	// Ready must report true before the first resync: what existed at the start is known.
+	Ready func() bool
+}
+
+func (r Resync) run(ctx context.Context, queue Queue) {
+	for first := true; ctx.Err() == nil; first = false {
+		end := r.Clock.Now().Add(r.Period)
+		batches := slices.Collect(slices.Chunk(r.All(), resyncBatch))
+		for i, batch := range batches {
+			for queue.Len() >= resyncBatch && ctx.Err() == nil {
+				r.wait(ctx, resyncPause)
+			}
+			// Behind everything that events have queued.
+			AddWithPriority(queue, handler.LowPriority, Request(batch...)...)
+			if !first {
+				r.wait(ctx, end.Sub(r.Clock.Now())/time.Duration(len(batches)-i))
+			}
+		}
+		r.wait(ctx, end.Sub(r.Clock.Now()))
+	}
+}
+
+func (r Resync) wait(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := r.Clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+}

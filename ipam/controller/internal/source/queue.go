@@ -7,18 +7,18 @@ import (
 	"sync"
 
 	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // Queue is the queue of a controller.
-type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+type Queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
 // AddWithPriority adds requests to a queue. Requests of events have priority 0. A queue without priorities ignores them.
-func AddWithPriority(queue Queue, priority int, requests ...reconcile.Request) {
-	if q, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+func AddWithPriority(queue Queue, priority int, requests ...ctrl.Request) {
+	if q, ok := queue.(priorityqueue.PriorityQueue[ctrl.Request]); ok {
 		q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)
 		return
 	}
@@ -36,14 +36,14 @@ func Workers(n int) controller.Options {
 // to v0.24, may hand an item to a worker that has left: it then blocks for ever with locks held that the other workers
 // need, the process ends after 30 seconds with an error, and keeps its lease until then (controller-runtime#3538).
 type requestQueue struct {
-	priorityqueue.PriorityQueue[reconcile.Request]
+	priorityqueue.PriorityQueue[ctrl.Request]
 	shutDown sync.Once
 	// down is closed when the queue is shut down.
 	down chan struct{}
 }
 
-func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) Queue {
-	inner := priorityqueue.New(name, func(o *priorityqueue.Opts[reconcile.Request]) {
+func newQueue(name string, limiter workqueue.TypedRateLimiter[ctrl.Request]) Queue {
+	inner := priorityqueue.New(name, func(o *priorityqueue.Opts[ctrl.Request]) {
 		o.Log = ctrllog.Log.WithValues("controller", name)
 		o.RateLimiter = limiter
 	})
@@ -51,9 +51,9 @@ func newQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]
 }
 
 // GetWithPriority returns the next request. It returns at once when the queue is shut down.
-func (q *requestQueue) GetWithPriority() (r reconcile.Request, priority int, shutdown bool) {
+func (q *requestQueue) GetWithPriority() (r ctrl.Request, priority int, shutdown bool) {
 	type handed struct {
-		request  reconcile.Request
+		request  ctrl.Request
 		priority int
 		shutdown bool
 	}
@@ -67,18 +67,18 @@ func (q *requestQueue) GetWithPriority() (r reconcile.Request, priority int, shu
 	case h := <-got:
 		return h.request, h.priority, h.shutdown
 	case <-q.down:
-		return reconcile.Request{}, 0, true
+		return ctrl.Request{}, 0, true
 	}
 }
 
 // Get is GetWithPriority without the priority.
-func (q *requestQueue) Get() (r reconcile.Request, shutdown bool) {
+func (q *requestQueue) Get() (r ctrl.Request, shutdown bool) {
 	r, _, shutdown = q.GetWithPriority()
 	return r, shutdown
 }
 
 // Done marks a request as processed. It returns at once when the queue is shut down.
-func (q *requestQueue) Done(r reconcile.Request) {
+func (q *requestQueue) Done(r ctrl.Request) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

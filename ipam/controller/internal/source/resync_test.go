@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -50,7 +49,7 @@ func TestResync(t *testing.T) {
 				var mu sync.Mutex
 				seen, waiting := map[string]int{}, 0
 				f := &Feed{}
-				s := Resync{Clock: clock.RealClock{}, Period: time.Minute, Ready: []toolscache.InformerSynced{ready.Load}, All: func() []string {
+				s := Resync{Clock: clock.RealClock{}, Period: time.Minute, Ready: ready.Load, All: func() []string {
 					var all []string
 					for i := range many {
 						all = append(all, fmt.Sprintf("db/mysql-%d", i))

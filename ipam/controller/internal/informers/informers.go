@@ -1,0 +1,181 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package informers says which objects the controller watches and which of their fields its cache holds.
+//
+// The informers themselves are client-go's, run by controller-runtime's cache. A transform strips each object to
+// the fields that the controller reads before it is stored, because a cluster has far more pods and
+// CiliumEndpoints than anything else. The package makes no decisions and reads no objects: a field that a
+// decision needs is added to the transform of its kind, or the decision never sees it.
+package informers
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// Options returns the options of the controller's cache: a transform for each kind that every replica watches.
+// CiliumEndpoints are among them only if endpoints is true.
+func Options(adoption identity.Adoption, endpoints bool) cache.Options {
+	o := cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&ciliumv2.CiliumNode{}: {Transform: ciliumpool.Trim},
+			&corev1.Node{}:         {Transform: nodeTransform},
+			&corev1.Pod{}:          {Transform: podTransform(adoption)},
+		},
+	}
+	if endpoints {
+		o.ByObject[&ciliumv2.CiliumEndpoint{}] = cache.ByObject{Transform: endpointTransform}
+	}
+	return o
+}
+
+// Synced reports, per resource, whether the cache has every object that existed at the start. Key: the plural name of
+// the resource. A replica that does not lead fills its caches as well, so that a failover costs no second list of
+// everything.
+type Synced map[string]func() bool
+
+// Start starts the informer of FixedIPs and of every kind in o, and makes readiness wait for all of them.
+func Start(ctx context.Context, mgr ctrl.Manager, o cache.Options) (Synced, error) {
+	s := Synced{}
+	kinds := []client.Object{&v1alpha1.FixedIP{}, &v1alpha1.NodeSubnet{}}
+	for kind := range o.ByObject {
+		kinds = append(kinds, kind)
+	}
+	for _, kind := range kinds {
+		gvk, err := mgr.GetClient().GroupVersionKindFor(kind)
+		if err != nil {
+			return nil, fmt.Errorf("find the kind of %T: %w", kind, err)
+		}
+		// BlockUntilSynced false: the cache is not started yet.
+		informer, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return nil, fmt.Errorf("watch %ss: %w", gvk.Kind, err)
+		}
+		resource, _ := meta.UnsafeGuessKindToResource(gvk)
+		s[resource.Resource] = informer.HasSynced
+	}
+	if err := mgr.AddReadyzCheck("watches", s.check); err != nil {
+		return nil, fmt.Errorf("add the readiness check: %w", err)
+	}
+	return s, nil
+}
+
+// check returns an error that names the informers that are not synced.
+func (s Synced) check(*http.Request) error {
+	var behind []string
+	for resource, synced := range s.States() {
+		if !synced {
+			behind = append(behind, resource)
+		}
+	}
+	if len(behind) == 0 {
+		return nil
+	}
+	slices.Sort(behind)
+	return fmt.Errorf("informers not synced yet: %s", strings.Join(behind, ", "))
+}
+
+// States returns whether each informer is synced. Key: the plural name of the resource.
+func (s Synced) States() map[string]bool {
+	all := map[string]bool{}
+	for resource, synced := range s {
+		all[resource] = synced()
+	}
+	return all
+}
+
+// annotationDomains are the prefixes of the pod annotations that the controller reads.
+var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.cilium.io/"}
+
+// transform returns a transform of objects of one kind. Others, such as those of a watch that has missed a deletion, stay
+// as they are.
+func transform[T any](trim func(T) T) func(obj any) (any, error) {
+	return func(obj any) (any, error) {
+		if o, ok := obj.(T); ok {
+			return trim(o), nil
+		}
+		return obj, nil
+	}
+}
+
+// podTransform returns a transform that keeps the fields of a pod that identity.Of and the decisions read, and
+// its labels and scheduler name only if the adoption rules read them.
+func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
+	return transform(func(pod *corev1.Pod) *corev1.Pod {
+		trimmed := &corev1.Pod{
+			TypeMeta:   pod.TypeMeta,
+			ObjectMeta: trimMeta(pod.ObjectMeta),
+			Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
+			Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, HostIP: pod.Status.HostIP, StartTime: pod.Status.StartTime},
+		}
+		for key, value := range pod.Annotations {
+			if slices.ContainsFunc(annotationDomains, func(d string) bool { return strings.HasPrefix(key, d) }) {
+				metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
+			}
+		}
+		if podutil.IsUnschedulable(pod) {
+			trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+		}
+		if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
+			trimmed.Spec.Affinity = pod.Spec.Affinity
+		}
+		if adoption.Labels() {
+			trimmed.Labels = pod.Labels
+		}
+		if i := slices.Index(adoption.Schedulers, pod.Spec.SchedulerName); i >= 0 {
+			trimmed.Spec.SchedulerName = adoption.Schedulers[i]
+		}
+		return trimmed
+	})
+}
+
+// nodeTransform keeps the fields of a Node that its subnets and its pool depend on.
+var nodeTransform = transform(func(node *corev1.Node) *corev1.Node {
+	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
+	trimmed.Labels = node.Labels
+	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable, trimmed.Spec.Taints = node.Spec.PodCIDRs, node.Spec.Unschedulable, node.Spec.Taints
+	if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
+		trimmed.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: pods}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			trimmed.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+		}
+	}
+	return trimmed
+})
+
+// endpointTransform keeps the owner, the addresses and the node of a CiliumEndpoint. A cluster has one for each
+// pod.
+var endpointTransform = transform(func(e *ciliumv2.CiliumEndpoint) *ciliumv2.CiliumEndpoint {
+	trimmed := &ciliumv2.CiliumEndpoint{TypeMeta: e.TypeMeta, ObjectMeta: trimMeta(e.ObjectMeta)}
+	if n := e.Status.Networking; n != nil {
+		trimmed.Status.Networking = &ciliumv2.EndpointNetworking{Addressing: n.Addressing, NodeIP: n.NodeIP}
+	}
+	return trimmed
+})
+
+// trimMeta keeps the identity of an object. Annotations and labels are up to the transform of its kind.
+func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
+	m.ManagedFields, m.Labels, m.Annotations, m.Finalizers = nil, nil, nil, nil
+	m.GenerateName, m.DeletionGracePeriodSeconds = "", nil
+	return m
+}
