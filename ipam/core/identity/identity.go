@@ -4,10 +4,15 @@
 package identity
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -182,4 +187,75 @@ func OptsOut(annotations map[string]string) bool {
 func OptsIn(annotations map[string]string) bool {
 	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
 	return err == nil && enabled
+}
+
+// Place returns the node that a pod is bound to or, before that, the node that a DaemonSet created it for; empty if
+// there is none yet.
+func Place(pod *corev1.Pod) string {
+	if pod.Spec.NodeName != "" {
+		return pod.Spec.NodeName
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || owner.Kind != "DaemonSet" || pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+		return ""
+	}
+	required := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil {
+		return ""
+	}
+	// The DaemonSet controller puts the name of the node into every term; terms are alternatives.
+	for _, term := range required.NodeSelectorTerms {
+		for _, f := range term.MatchFields {
+			if f.Key == metav1.ObjectNameField && f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1 {
+				return f.Values[0]
+			}
+		}
+	}
+	return ""
+}
+
+const (
+	// AnnotationStickyMAC on a pod ("true" or "false") says whether its interface keeps its MAC address too.
+	AnnotationStickyMAC = "fixedip.io/sticky-mac"
+	// AnnotationCiliumMAC is the annotation from which an agent takes the MAC address of a new interface (Cilium
+	// fact 16). A value that a user set is kept.
+	AnnotationCiliumMAC = "cni.cilium.io/mac-address"
+)
+
+// WantsMAC reports whether the pod asks for a stable MAC address and has none yet.
+func WantsMAC(pod *corev1.Pod) (bool, error) {
+	wanted, _, err := boolean(pod, AnnotationStickyMAC)
+	return wanted && pod.Annotations[AnnotationCiliumMAC] == "", err
+}
+
+// MAC returns the MAC address of the identity. It is derived from the identity's name or, for a slot, from its first
+// address, so it need not be stored. It is a locally administered unicast address; 46 bits come from a hash.
+func (i Identity) MAC(addrs []netip.Addr) net.HardwareAddr {
+	of := i.Key()
+	if i.Slot && len(addrs) > 0 {
+		of = addrs[0].String()
+	}
+	sum := sha256.Sum256([]byte("fixedip.io/mac/" + of))
+	mac := net.HardwareAddr(sum[:6])
+	mac[0] = mac[0]&^0x01 | 0x02
+	return mac
+}
+
+// maxName is the maximum length of an object name.
+const maxName = 253
+
+// SlotName returns the name of the FixedIP of a slot: the workload and the first address of the slot, such as
+// web-10-240-1-254.
+func SlotName(workload string, addr netip.Addr) string {
+	suffix := "-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.String())
+	if strings.HasSuffix(suffix, "-") {
+		// The address ends in colons, and a name has to end in a letter or a digit.
+		suffix += "0"
+	}
+	if len(workload)+len(suffix) > maxName {
+		sum := sha256.Sum256([]byte(workload))
+		hash := "-" + hex.EncodeToString(sum[:4])
+		workload = strings.TrimRight(workload[:maxName-len(suffix)-len(hash)], "-.") + hash
+	}
+	return workload + suffix
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/cilium/cilium/pkg/node/addressing"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,4 +150,27 @@ func Trim(obj any) (any, error) {
 	trimmed.Status.IPAM.Used = cn.Status.IPAM.Used
 	trimmed.Status.IPAM.ReleaseIPs = cn.Status.IPAM.ReleaseIPs
 	return trimmed, nil
+}
+
+// handshakes returns the release handshakes in release-ips; nil if there are none. Keys that are not addresses are left
+// out, and probes that wait for their answer. The key of another probe was left behind by a write of the labels, which
+// makes the agent forget it (Cilium fact 28): it is withdrawn as any handshake without an answer is.
+func handshakes(keys map[string]ipamtypes.IPReleaseStatus, probes []netip.Addr) map[netip.Addr]pool.Handshake {
+	var states map[netip.Addr]pool.Handshake
+	for key, status := range keys {
+		a, err := address.Parse(key)
+		if err != nil || slices.Contains(probes, a) {
+			continue
+		}
+		if states == nil {
+			states = map[netip.Addr]pool.Handshake{}
+		}
+		switch state := pool.Handshake(status); state {
+		case pool.MarkedForRelease, pool.ReadyForRelease, pool.Released, pool.DoNotRelease:
+			states[a] = state
+		default:
+			states[a] = pool.OtherState
+		}
+	}
+	return states
 }

@@ -14,6 +14,69 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
+// AnnotationFailover on a workload or its pod template is the failover policy: "Wait", "Migrate" or "Reassign".
+const AnnotationFailover = "fixedip.io/failover"
+
+// Failover returns the failover policy of a workload from its annotations or, if there is none, from those of its
+// pod template; empty if neither has it. An error names the annotation and the value.
+func Failover(workload, template map[string]string) (v1alpha1.Failover, error) {
+	v, ok := annotation(AnnotationFailover, workload, template)
+	if !ok {
+		return "", nil
+	}
+	f, err := ParseFailover(v)
+	if err != nil {
+		return "", fmt.Errorf("annotation %s is %w", AnnotationFailover, err)
+	}
+	return f, nil
+}
+
+// ParseFailover parses a failover policy. The error begins with the quoted value.
+func ParseFailover(word string) (v1alpha1.Failover, error) {
+	switch f := v1alpha1.Failover(word); f {
+	case v1alpha1.Wait, v1alpha1.Migrate, v1alpha1.Reassign:
+		return f, nil
+	}
+	return "", fmt.Errorf("%q; write Wait, Migrate or Reassign", word)
+}
+
+// AnnotationOnMismatch on a workload or on its pods is the policy for pods that run with another address than their
+// fixed address: "Restart" or "Report".
+const AnnotationOnMismatch = "fixedip.io/mismatch-policy"
+
+// OnMismatch is the policy for a pod with a mismatch.
+type OnMismatch string
+
+const (
+	// Restart evicts the pod, so that it starts again with its fixed address.
+	Restart OnMismatch = "Restart"
+	// Report reports the mismatch and does not restart the pod.
+	Report OnMismatch = "Report"
+)
+
+// ParseOnMismatch parses the policy from a flag or an annotation.
+func ParseOnMismatch(s string) (OnMismatch, error) {
+	switch p := OnMismatch(s); p {
+	case Restart, Report:
+		return p, nil
+	}
+	return "", fmt.Errorf("%q is neither Restart nor Report", s)
+}
+
+// MismatchPolicy returns the policy from the annotations of a workload or, if there is none, of its pod, or else the
+// given default. For an invalid annotation it returns Report and an error: a typing error must not restart pods.
+func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMismatch, error) {
+	v, ok := annotation(AnnotationOnMismatch, workload, pod)
+	if !ok {
+		return otherwise, nil
+	}
+	p, err := ParseOnMismatch(v)
+	if err != nil {
+		return Report, fmt.Errorf("annotation %s is %q; write Restart or Report", AnnotationOnMismatch, v)
+	}
+	return p, nil
+}
+
 // Annotations of a workload or its pod template that define when its addresses are released.
 const (
 	// AnnotationWhenDeleted is "Delete" (the default) or "Retain".
