@@ -60,7 +60,7 @@ var mutations = []mutation{
 		"if n.Entries[a].Unacknowledged() {", "if false {"},
 	{"forget at home where a moved address lives", "ipam/core/subnetplan/firstpool.go",
 		"if node, ok := elsewhere[k.Addr]; ok {", "if node, ok := elsewhere[k.Addr]; ok && false {"},
-	{"leave pods alone that have lost their entry", "ipam/core/identity/adopt.go",
+	{"leave pods alone that have lost their entry", "ipam/core/identity/identity.go",
 		"if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {", "if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) || true {"},
 	{"bind before the claim", "plugins/fixedip/binder/claim.go",
 		"if b.Cache.Ledger.IsClaimed(claim) && b.certain(claim, p) {", "if claim.Owner != \"\" {"},
@@ -85,12 +85,12 @@ var mutations = []mutation{
 	{"keep the entries of pods that ended on a strict node", "ipam/core/nodepool/strict.go",
 		"stale := map[netip.Addr]pool.Entry{}", "stale := map[netip.Addr]pool.Entry{}\n\tstays = func(string, string) bool { return true }"},
 	// Adoption.
-	{"adopt no pod that the selector matches", "ipam/core/identity/adopt.go",
+	{"adopt no pod that the selector matches", "ipam/core/identity/identity.go",
 		"if !asks && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {", "if !asks {"},
 	// Findings.
 	{"take a new record for a restored one (finding C6)", "ipam/core/reclaim/decide.go",
 		"return ok && uid != string(r.UID)", "return uid != string(r.UID) || !ok"},
-	{"restart no pod that runs with a wrong address (invariant 3)", "ipam/core/conformance/decide.go",
+	{"restart no pod that runs with a wrong address (invariant 3)", "ipam/core/conformance/conformance.go",
 		"if where != \"\" && !returns {\n\t\t\tf.reason", "if where != \"\" && !returns || true {\n\t\t\tf.reason"},
 	{"keep the addresses of replicas that are gone", "ipam/core/identity/workload.go",
 		"return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)", "return ordinal < first"},
@@ -117,7 +117,7 @@ var mutations = []mutation{
 		"return MisAddressed\n", "return Healthy\n"},
 	{"leave the finalizers of CiliumEndpoints", "ipam/controller/ciliumendpoint/keeper.go",
 		"if len(cep.Finalizers) == 0 {", "if true {"},
-	{"restart no pod without a CiliumEndpoint", "ipam/core/conformance/decide.go",
+	{"restart no pod without a CiliumEndpoint", "ipam/core/conformance/conformance.go",
 		"f.reason, f.grace = ReasonNoCiliumEndpoint, s.Grace.Endpoint", "f.reason, f.curable = ReasonNoCiliumEndpoint, false"},
 }
 
