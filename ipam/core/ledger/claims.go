@@ -247,7 +247,7 @@ func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]
 func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	name, subnet, ok := l.home(a)
+	name, ok := l.home(a)
 	if !ok {
 		return &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Asks: owner}
 	}
@@ -255,7 +255,7 @@ func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	if n.overlapsNode != "" {
 		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetOverlap, Who: n.overlapsNode, Asks: owner}
 	}
-	if !address.Usable(subnet, a) {
+	if !n.offers(a) {
 		return &pool.Blocker{Addr: a, Node: name, Reason: pool.SubnetEdge, Asks: owner}
 	}
 	if n.pool.Entries[a].OwnedBy(owner) {
@@ -339,7 +339,7 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	defer l.mu.RUnlock()
 	home := ""
 	for _, a := range addrs {
-		name, _, ok := l.home(a)
+		name, ok := l.home(a)
 		if !ok {
 			return "", &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Asks: owner}
 		}

@@ -239,11 +239,6 @@ type NodeChange struct {
 	Reported, ReportedOwners []string
 }
 
-// Any reports whether anything changed that a decision can depend on.
-func (c NodeChange) Any() bool {
-	return c.Appeared || c.Freed > 0 || len(c.Subnets) > 0 || c.Entries || c.Status || len(c.Owners) > 0
-}
-
 // sameStatus reports whether two versions of a pool have the same addresses in use, release handshakes and probes.
 func sameStatus(a, b pool.NodePool) bool {
 	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes) && slices.Equal(a.Probes, b.Probes)

@@ -272,9 +272,8 @@ func (l *Ledger) OwnersOn(name string) []string {
 func (l *Ledger) EntryOf(h NodeAddresses) pool.Entry {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	n, ok := l.node(h.Node)
-	if !ok || len(h.Addrs) == 0 {
-		return pool.Entry{}
+	if n, ok := l.node(h.Node); ok && len(h.Addrs) > 0 {
+		return n.pool.Entries[h.Addrs[0]]
 	}
-	return n.pool.Entries[h.Addrs[0]]
+	return pool.Entry{}
 }

@@ -19,7 +19,7 @@ import (
 func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	name, _, ok = l.home(a)
+	name, ok = l.home(a)
 	if n, known := l.node(name); ok && known && n.overlapsNode == "" {
 		return name, true
 	}
@@ -42,11 +42,11 @@ func (l *Ledger) homes(a netip.Addr) []string {
 }
 
 // home returns the first node whose subnet contains the address, disputed or not.
-func (l *Ledger) home(a netip.Addr) (name string, subnet netip.Prefix, ok bool) {
-	if subnets := l.around(a); len(subnets) > 0 {
-		return l.subnets[subnets[0]][0], subnets[0], true
+func (l *Ledger) home(a netip.Addr) (name string, ok bool) {
+	if homes := l.homes(a); len(homes) > 0 {
+		return homes[0], true
 	}
-	return "", netip.Prefix{}, false
+	return "", false
 }
 
 // around returns the subnets that contain the address. It tries each length: there are few lengths and many subnets.
@@ -67,11 +67,10 @@ func (l *Ledger) around(a netip.Addr) []netip.Prefix {
 func (l *Ledger) OverlapsWith(name string) (other string, disputed bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	n, ok := l.node(name)
-	if !ok {
-		return "", false
+	if n, ok := l.node(name); ok {
+		other = n.overlapsNode
 	}
-	return n.overlapsNode, n.overlapsNode != ""
+	return other, other != ""
 }
 
 // moveSubnets updates the index of subnets, and the overlap of every node that the change may concern.
@@ -89,12 +88,10 @@ func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
 		l.ordered.ReplaceOrInsert(s)
 		l.lengths[s.Bits()] = true
 	}
-	concerned := map[string]bool{name: true}
+	concerned := sets.New(name)
 	for s, names := range l.subnets {
 		if overlaps(s, before) || overlaps(s, after) {
-			for _, n := range names {
-				concerned[n] = true
-			}
+			concerned.Insert(names...)
 		}
 	}
 	for c := range concerned {
@@ -145,29 +142,23 @@ func (l *Ledger) CanAllocate(nodeName string, families []address.Family, asked r
 func (l *Ledger) NodesServing(asked request.Addresses) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	families := asked.Families()
-	// reached are the families in which a node has addresses that are asked for. Key: the node.
-	reached := map[string]sets.Set[address.Family]{}
-	for _, f := range families {
+	var serving sets.Set[string]
+	for _, f := range asked.Families() {
+		ofFamily := sets.New[string]()
 		for _, r := range asked.Ranges(f) {
 			for _, subnet := range l.within(r) {
-				for _, name := range l.subnets[subnet] {
-					if reached[name] == nil {
-						reached[name] = sets.New[address.Family]()
-					}
-					reached[name].Insert(f)
-				}
+				ofFamily.Insert(l.subnets[subnet]...)
 			}
 		}
-	}
-	var out []string
-	for name, has := range reached {
-		if n, ok := l.node(name); ok && n.overlapsNode == "" && len(has) == len(families) {
-			out = append(out, name)
+		if serving == nil {
+			serving = ofFamily
 		}
+		serving = serving.Intersection(ofFamily)
 	}
-	slices.Sort(out)
-	return out
+	return slices.DeleteFunc(sets.List(serving), func(name string) bool {
+		n, ok := l.node(name)
+		return !ok || n.overlapsNode != ""
+	})
 }
 
 // within returns the subnets that have an address of a range: those with its first address, and those that begin in it.

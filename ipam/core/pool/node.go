@@ -207,31 +207,21 @@ func (n NodePool) ChangeHandshake(a netip.Addr, to Handshake) HandshakeChange {
 // IsReleasing reports whether the agent withholds the address because of a handshake. It gives it to no pod but the
 // entry's owner, and does not restore it after a restart.
 func (n NodePool) IsReleasing(a netip.Addr) bool {
-	switch n.Handshakes[a] {
-	case NoHandshake, DoNotRelease:
-		return false
-	}
-	return true
+	state := n.Handshakes[a]
+	return state != NoHandshake && state != DoNotRelease
 }
 
 // AwaitsAgent reports whether the handshake of an address waits for the agent.
 func (n NodePool) AwaitsAgent(a netip.Addr) bool {
 	_, exists := n.Entries[a]
-	switch n.Handshakes[a] {
-	case MarkedForRelease:
-		return exists
-	case Released:
-		return !exists
-	}
-	return false
+	state := n.Handshakes[a]
+	return exists && state == MarkedForRelease || !exists && state == Released
 }
 
 // WithHandshakes returns the node as it is after the marks, with a map of its own.
 func (n NodePool) WithHandshakes(marks []HandshakeChange) NodePool {
-	states := maps.Clone(n.Handshakes)
-	if states == nil {
-		states = map[netip.Addr]Handshake{}
-	}
+	states := make(map[netip.Addr]Handshake, len(n.Handshakes)+len(marks))
+	maps.Copy(states, n.Handshakes)
 	for _, m := range marks {
 		if m.To == NoHandshake {
 			delete(states, m.Addr)

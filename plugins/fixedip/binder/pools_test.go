@@ -315,7 +315,7 @@ func (a *actor) release(ctx context.Context) {
 			case reclaim.ReleaseEntries:
 				return n.Release(movedOwner, next.Addrs, time.Now()), nil
 			case reclaim.MarkLeaving:
-				return n.MarkLeaving(movedOwner, next.From, next.Addrs)
+				return pool.Move{Owner: movedOwner, From: next.From, Addrs: next.Addrs}.MarkLeaving(n)
 			case reclaim.FenceTarget:
 				return n.FenceTarget(movedOwner, next.Addrs, time.Now()), nil
 			case reclaim.ReleaseHome:
