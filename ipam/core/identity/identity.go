@@ -44,6 +44,11 @@ type Owner v1alpha1.OwnerReference
 // OwnerOf returns the owner that a FixedIP names.
 func OwnerOf(r *v1alpha1.FixedIP) Owner { return Owner(r.Spec.Owner) }
 
+// OwnerFrom returns the owner that a reference of a pod names.
+func OwnerFrom(r *metav1.OwnerReference) Owner {
+	return Owner{APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID}
+}
+
 // GroupKind returns the group and kind of the owner.
 func (o Owner) GroupKind() schema.GroupKind {
 	return schema.FromAPIVersionAndKind(o.APIVersion, o.Kind).GroupKind()
@@ -117,8 +122,8 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	}
 	// A kind counts if it is enabled by default, or if the pod is enabled by annotation.
 	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || said) }
-	if groupKind(owner) == ReplicaSets {
-		if !slices.ContainsFunc(kinds.list, func(k Kind) bool { return k.Identity == Slot && counts(k, true) }) {
+	if OwnerFrom(owner).GroupKind() == ReplicaSets {
+		if _, any := kinds.find(func(k Kind) bool { return k.Identity == Slot && counts(k, true) }); !any {
 			return Identity{}, false, nil
 		}
 		by, seen := controllers(pod.Namespace, *owner)
@@ -130,16 +135,12 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 			owner = by
 		}
 	}
-	kind, known := kinds.Of(groupKind(owner))
+	of := OwnerFrom(owner)
+	kind, known := kinds.Of(of.GroupKind())
 	if !counts(kind, known) {
 		return Identity{}, false, nil
 	}
-	return Identity{
-		Namespace: pod.Namespace,
-		PodName:   pod.Name,
-		Owner:     Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID},
-		Slot:      kind.Identity == Slot,
-	}, true, nil
+	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: of, Slot: kind.Identity == Slot}, true, nil
 }
 
 // boolean returns the value of an annotation that is true or false; said is false if the pod does not have it.
@@ -162,13 +163,9 @@ func itself(pod *corev1.Pod) Identity {
 // mayOwn reports whether the controller of a pod is of a kind with fixed addresses, or a ReplicaSet that may lead to
 // one.
 func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
-	gk := groupKind(owner)
+	gk := OwnerFrom(owner).GroupKind()
 	_, known := k.Of(gk)
 	return known || gk == ReplicaSets && k.Slots()
-}
-
-func groupKind(owner *metav1.OwnerReference) schema.GroupKind {
-	return schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
 }
 
 // RequestsIPs reports whether the annotations of a pod or of its workload request certain addresses.

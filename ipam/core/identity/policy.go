@@ -97,20 +97,11 @@ func NamedReclaim() v1alpha1.ReclaimPolicy {
 	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
 }
 
-// Reclaim returns the policy from the annotations of a workload and, for those that it does not have, of its pod
-// template. An error names the annotation and the value; the policy is not valid then.
-func Reclaim(workload, template map[string]string) (v1alpha1.ReclaimPolicy, error) {
-	return reclaim(DefaultReclaim(), workload, template)
-}
-
-// PodReclaim returns the policy of a bare pod from its annotations.
-func PodReclaim(pod map[string]string) (v1alpha1.ReclaimPolicy, error) {
-	return reclaim(NamedReclaim(), pod, nil)
-}
-
-func reclaim(policy v1alpha1.ReclaimPolicy, workload, template map[string]string) (v1alpha1.ReclaimPolicy, error) {
+// Reclaim returns a default policy with what annotations say: those of a bare pod, or of a workload and, for those that it
+// does not have, of its pod template. An error names the annotation and the value; the policy is not valid then.
+func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v1alpha1.ReclaimPolicy, error) {
 	for key, field := range map[string]*v1alpha1.Retention{AnnotationWhenDeleted: &policy.WhenDeleted, AnnotationWhenScaled: &policy.WhenScaled} {
-		v, ok := annotation(key, workload, template)
+		v, ok := annotation(key, annotations...)
 		if !ok {
 			continue
 		}
@@ -121,7 +112,7 @@ func reclaim(policy v1alpha1.ReclaimPolicy, workload, template map[string]string
 			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write Delete or Retain", key, v)
 		}
 	}
-	if v, ok := annotation(AnnotationTTL, workload, template); ok {
+	if v, ok := annotation(AnnotationTTL, annotations...); ok {
 		ttl, err := time.ParseDuration(v)
 		if err != nil || ttl < 0 {
 			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write a duration such as 30m or 24h", AnnotationTTL, v)

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // Workload is the part of a workload that matters here. It may be of any kind.
@@ -76,7 +78,7 @@ func annotation(key string, objects ...map[string]string) (value string, ok bool
 
 // Resource returns the name of a workload in pool entries.
 func Resource(namespace string, gk schema.GroupKind, name string) string {
-	return namespace + "/" + Label(gk) + "/" + name
+	return pool.WorkloadKey(namespace, Label(gk), name)
 }
 
 // Form is the identity mode of a kind of workload.
@@ -157,25 +159,26 @@ func (k Kinds) All() []Kind { return slices.Clone(k.list) }
 
 // Of returns the configuration of a kind.
 func (k Kinds) Of(gk schema.GroupKind) (Kind, bool) {
-	i := slices.IndexFunc(k.list, func(k Kind) bool { return k.GroupKind() == gk })
-	if i < 0 {
-		return Kind{}, false
-	}
-	return k.list[i], true
+	return k.find(func(k Kind) bool { return k.GroupKind() == gk })
 }
 
 // Labelled returns the kind with the given label in pool entries. It is the inverse of Label.
 func (k Kinds) Labelled(label string) (Kind, bool) {
-	i := slices.IndexFunc(k.list, func(k Kind) bool { return Label(k.GroupKind()) == label })
-	if i < 0 {
-		return Kind{}, false
-	}
-	return k.list[i], true
+	return k.find(func(k Kind) bool { return Label(k.GroupKind()) == label })
 }
 
 // Slots reports whether any kind has slots.
 func (k Kinds) Slots() bool {
-	return slices.ContainsFunc(k.list, func(k Kind) bool { return k.Identity == Slot })
+	_, any := k.find(func(k Kind) bool { return k.Identity == Slot })
+	return any
+}
+
+func (k Kinds) find(is func(Kind) bool) (Kind, bool) {
+	i := slices.IndexFunc(k.list, is)
+	if i < 0 {
+		return Kind{}, false
+	}
+	return k.list[i], true
 }
 
 // Label returns the name of a kind in pool entries. Kinds of Kubernetes have no group in it. Kinds whose group has a

@@ -71,7 +71,7 @@ func (b *Binder) controllerOf(pod *corev1.Pod) identity.Owner {
 			owner = by
 		}
 	}
-	return identity.Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID}
+	return identity.OwnerFrom(owner)
 }
 
 // wakeOnWorkload returns a WakeOn of what controls a pod.
