@@ -123,7 +123,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	// A kind counts if it is enabled by default, or if the pod is enabled by annotation.
 	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || said) }
 	if OwnerFrom(owner).GroupKind() == ReplicaSets {
-		if _, any := kinds.find(func(k Kind) bool { return k.Identity == Slot && counts(k, true) }); !any {
+		if _, found := kinds.find(func(k Kind) bool { return k.Identity == Slot && counts(k, true) }); !found {
 			return Identity{}, false, nil
 		}
 		by, seen := controllers(pod.Namespace, *owner)

@@ -169,8 +169,8 @@ func (k Kinds) Labelled(label string) (Kind, bool) {
 
 // Slots reports whether any kind has slots.
 func (k Kinds) Slots() bool {
-	_, any := k.find(func(k Kind) bool { return k.Identity == Slot })
-	return any
+	_, found := k.find(func(k Kind) bool { return k.Identity == Slot })
+	return found
 }
 
 func (k Kinds) find(is func(Kind) bool) (Kind, bool) {

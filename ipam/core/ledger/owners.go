@@ -227,6 +227,13 @@ func (l *Ledger) Held(owner string) []NodeAddresses {
 	return l.owners.holdings(owner)
 }
 
+// HeldOn returns the addresses that the pool of a node gives to the owner, sorted.
+func (l *Ledger) HeldOn(owner, node string) []netip.Addr {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.Clone(l.owners.on(owner, node))
+}
+
 // Owners returns all pods with an Owned entry in any pool, sorted.
 func (l *Ledger) Owners() []string {
 	l.mu.RLock()

@@ -102,8 +102,10 @@ func podOf(owner string) string {
 // A pod without a controller is its own workload. ok is false if nothing is to be recorded: pods of other controllers never
 // come back under their name, and an Unreserved entry is for one pod only. Their entries are not changed.
 func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
-	switch kind, name, _ := entry.WorkloadRef(); {
-	case kind == "StatefulSet" && numbers(podName, name):
+	kind, name, _ := entry.WorkloadRef()
+	_, numbered := identity.Ordinal(podName, name)
+	switch {
+	case kind == "StatefulSet" && numbered:
 		return statefulSet(name), true
 	case entry.IsUnreserved():
 		return v1alpha1.OwnerReference{}, false
@@ -135,12 +137,6 @@ func NamesWorkload(entry pool.Entry, owner v1alpha1.OwnerReference) bool {
 	}
 	kind, name, ok := entry.WorkloadRef()
 	return ok && kind == owner.Kind && name == owner.Name
-}
-
-// numbers tells whether a StatefulSet names a pod so.
-func numbers(podName, workload string) bool {
-	_, ok := identity.Ordinal(podName, workload)
-	return ok
 }
 
 func statefulSet(name string) v1alpha1.OwnerReference {

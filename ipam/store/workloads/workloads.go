@@ -250,7 +250,7 @@ func decode(obj any) (*seen, error) {
 	case *seen:
 		return o, nil
 	case *appsv1.StatefulSet:
-		s := described(o, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "StatefulSet"})
+		s := described(o, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
 		s.workload.Template = o.Spec.Template.Annotations
 		s.workload.Replicas = o.Spec.Replicas
 		if o.Spec.Ordinals != nil {
@@ -258,7 +258,7 @@ func decode(obj any) (*seen, error) {
 		}
 		return s, nil
 	case *appsv1.ReplicaSet:
-		s := described(o, schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "ReplicaSet"})
+		s := described(o, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
 		s.workload.Template = o.Spec.Template.Annotations
 		s.workload.Replicas = o.Spec.Replicas
 		return s, nil
