@@ -234,12 +234,9 @@ func (v *view) wantedSpec() v1alpha1.FixedIPSpec {
 		// The subnet has another node now. What moves alone follows its pod.
 		spec.NodeName = v.Held[0].Node
 	}
-	if spec.NodeName == "" && v.node == "" {
-		for _, h := range v.Held {
-			if len(spec.IPs) > 0 && containsAll(h.Addrs, spec.IPs) {
-				spec.NodeName = h.Node
-				break
-			}
+	if spec.NodeName == "" && v.node == "" && len(spec.IPs) > 0 {
+		if i := slices.IndexFunc(v.Held, func(h ledger.NodeAddresses) bool { return containsAll(h.Addrs, spec.IPs) }); i >= 0 {
+			spec.NodeName = v.Held[i].Node
 		}
 	}
 	return spec

@@ -70,13 +70,11 @@ func classifyAPIError(err error) error {
 	if !errors.As(err, &status) {
 		return err
 	}
-	code := status.Status().Code
-	switch code {
-	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+	switch code := status.Status().Code; {
+	case code == http.StatusUnauthorized, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooManyRequests:
 		// A token may just have run out.
 		return err
-	}
-	if code < 400 || code >= 500 {
+	case code < 400 || code >= 500:
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrRefused, err)
