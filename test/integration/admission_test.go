@@ -59,7 +59,10 @@ func ofPod(key string) func(string) error {
 }
 
 func ofReclaim(key string) func(string) error {
-	return func(v string) error { _, err := identity.Reclaim(map[string]string{key: v}, nil); return err }
+	return func(v string) error {
+		_, err := identity.Reclaim(identity.DefaultReclaim(), map[string]string{key: v})
+		return err
+	}
 }
 
 // admit applies the policies and waits until the API server enforces them.

@@ -279,7 +279,7 @@ func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a r
 	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, RequireUnchangedSpec: a.Type == reclaim.ReleaseHome, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		switch a.Type {
 		case reclaim.MarkLeaving:
-			return n.MarkLeaving(owner, a.From, a.Addrs)
+			return pool.Move{Owner: owner, From: a.From, Addrs: a.Addrs}.MarkLeaving(n)
 		case reclaim.FenceTarget:
 			return n.FenceTarget(owner, a.Addrs, at), nil
 		}

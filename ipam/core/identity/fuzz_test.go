@@ -24,15 +24,15 @@ import (
 // that parsing it again gives the same; empty if the annotation has no effect.
 var readers = map[string]func(map[string]string) (string, error){
 	identity.AnnotationWhenDeleted: func(a map[string]string) (string, error) {
-		p, err := identity.Reclaim(a, nil)
+		p, err := identity.Reclaim(identity.DefaultReclaim(), a, nil)
 		return string(p.WhenDeleted), err
 	},
 	identity.AnnotationWhenScaled: func(a map[string]string) (string, error) {
-		p, err := identity.Reclaim(nil, a)
+		p, err := identity.Reclaim(identity.DefaultReclaim(), nil, a)
 		return string(p.WhenScaled), err
 	},
 	identity.AnnotationTTL: func(a map[string]string) (string, error) {
-		p, err := identity.PodReclaim(a)
+		p, err := identity.Reclaim(identity.NamedReclaim(), a)
 		return p.TTL.Duration.String(), err
 	},
 	identity.AnnotationFailover: func(a map[string]string) (string, error) {

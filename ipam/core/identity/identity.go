@@ -4,14 +4,21 @@
 package identity
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/json"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -36,6 +43,11 @@ type Owner v1alpha1.OwnerReference
 
 // OwnerOf returns the owner that a FixedIP names.
 func OwnerOf(r *v1alpha1.FixedIP) Owner { return Owner(r.Spec.Owner) }
+
+// OwnerFrom returns the owner that a reference of a pod names.
+func OwnerFrom(r *metav1.OwnerReference) Owner {
+	return Owner{APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID}
+}
 
 // GroupKind returns the group and kind of the owner.
 func (o Owner) GroupKind() schema.GroupKind {
@@ -110,8 +122,8 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 	}
 	// A kind counts if it is enabled by default, or if the pod is enabled by annotation.
 	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || said) }
-	if groupKind(owner) == ReplicaSets {
-		if !slices.ContainsFunc(kinds.list, func(k Kind) bool { return k.Identity == Slot && counts(k, true) }) {
+	if OwnerFrom(owner).GroupKind() == ReplicaSets {
+		if _, found := kinds.find(func(k Kind) bool { return k.Identity == Slot && counts(k, true) }); !found {
 			return Identity{}, false, nil
 		}
 		by, seen := controllers(pod.Namespace, *owner)
@@ -123,16 +135,12 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 			owner = by
 		}
 	}
-	kind, known := kinds.Of(groupKind(owner))
+	of := OwnerFrom(owner)
+	kind, known := kinds.Of(of.GroupKind())
 	if !counts(kind, known) {
 		return Identity{}, false, nil
 	}
-	return Identity{
-		Namespace: pod.Namespace,
-		PodName:   pod.Name,
-		Owner:     Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID},
-		Slot:      kind.Identity == Slot,
-	}, true, nil
+	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: of, Slot: kind.Identity == Slot}, true, nil
 }
 
 // boolean returns the value of an annotation that is true or false; said is false if the pod does not have it.
@@ -155,13 +163,9 @@ func itself(pod *corev1.Pod) Identity {
 // mayOwn reports whether the controller of a pod is of a kind with fixed addresses, or a ReplicaSet that may lead to
 // one.
 func (k Kinds) mayOwn(owner *metav1.OwnerReference) bool {
-	gk := groupKind(owner)
+	gk := OwnerFrom(owner).GroupKind()
 	_, known := k.Of(gk)
 	return known || gk == ReplicaSets && k.Slots()
-}
-
-func groupKind(owner *metav1.OwnerReference) schema.GroupKind {
-	return schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind()
 }
 
 // RequestsIPs reports whether the annotations of a pod or of its workload request certain addresses.
@@ -182,4 +186,162 @@ func OptsOut(annotations map[string]string) bool {
 func OptsIn(annotations map[string]string) bool {
 	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
 	return err == nil && enabled
+}
+
+// Place returns the node that a pod is bound to or, before that, the node that a DaemonSet created it for; empty if
+// there is none yet.
+func Place(pod *corev1.Pod) string {
+	if pod.Spec.NodeName != "" {
+		return pod.Spec.NodeName
+	}
+	owner := metav1.GetControllerOfNoCopy(pod)
+	if owner == nil || owner.Kind != "DaemonSet" || pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+		return ""
+	}
+	required := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil {
+		return ""
+	}
+	// The DaemonSet controller puts the name of the node into every term; terms are alternatives.
+	for _, term := range required.NodeSelectorTerms {
+		for _, f := range term.MatchFields {
+			if f.Key == metav1.ObjectNameField && f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1 {
+				return f.Values[0]
+			}
+		}
+	}
+	return ""
+}
+
+const (
+	// AnnotationStickyMAC on a pod ("true" or "false") says whether its interface keeps its MAC address too.
+	AnnotationStickyMAC = "fixedip.io/sticky-mac"
+	// AnnotationCiliumMAC is the annotation from which an agent takes the MAC address of a new interface (Cilium
+	// fact 16). A value that a user set is kept.
+	AnnotationCiliumMAC = "cni.cilium.io/mac-address"
+)
+
+// WantsMAC reports whether the pod asks for a stable MAC address and has none yet.
+func WantsMAC(pod *corev1.Pod) (bool, error) {
+	wanted, _, err := boolean(pod, AnnotationStickyMAC)
+	return wanted && pod.Annotations[AnnotationCiliumMAC] == "", err
+}
+
+// MAC returns the MAC address of the identity. It is derived from the identity's name or, for a slot, from its first
+// address, so it need not be stored. It is a locally administered unicast address; 46 bits come from a hash.
+func (i Identity) MAC(addrs []netip.Addr) net.HardwareAddr {
+	of := i.Key()
+	if i.Slot && len(addrs) > 0 {
+		of = addrs[0].String()
+	}
+	sum := sha256.Sum256([]byte("fixedip.io/mac/" + of))
+	mac := net.HardwareAddr(sum[:6])
+	mac[0] = mac[0]&^0x01 | 0x02
+	return mac
+}
+
+// maxName is the maximum length of an object name.
+const maxName = 253
+
+// SlotName returns the name of the FixedIP of a slot: the workload and the first address of the slot, such as
+// web-10-240-1-254.
+func SlotName(workload string, addr netip.Addr) string {
+	suffix := "-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.String())
+	if strings.HasSuffix(suffix, "-") {
+		// The address ends in colons, and a name has to end in a letter or a digit.
+		suffix += "0"
+	}
+	if len(workload)+len(suffix) > maxName {
+		sum := sha256.Sum256([]byte(workload))
+		hash := "-" + hex.EncodeToString(sum[:4])
+		workload = strings.TrimRight(workload[:maxName-len(suffix)-len(hash)], "-.") + hash
+	}
+	return workload + suffix
+}
+
+// LabelDBBranch is the label whose value can exclude a pod from adoption.
+const LabelDBBranch = "DBBranch"
+
+// Adoption selects the pods of other schedulers whose running address becomes their fixed address. The zero
+// Adoption selects pods that ask for it by annotation.
+type Adoption struct {
+	// Selector selects pods by their labels; nil selects none.
+	Selector labels.Selector
+	// ExcludeDBBranch are prefixes of the label DBBranch. A pod with such a label is excluded.
+	ExcludeDBBranch []string
+	// IPv4Only excludes IPv6 addresses from adoption.
+	IPv4Only bool
+	// Schedulers are the names of our scheduler's profiles. Its pods are adopted only if they were bound and
+	// have lost their entry.
+	Schedulers []string
+}
+
+// Labels reports whether the labels of pods matter.
+func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBranch) > 0 }
+
+// Wants returns the identity of a pod that should be adopted. Exclusion takes precedence over the annotation;
+// without an annotation the selector decides.
+//
+// A pod of a workload with slots (such as a pod of a ReplicaSet) is never adopted: another scheduler does not
+// take slots over, so each new pod would need a new one.
+func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool, err error) {
+	branch := pod.Labels[LabelDBBranch]
+	if branch != "" && slices.ContainsFunc(a.ExcludeDBBranch, func(prefix string) bool { return strings.HasPrefix(branch, prefix) }) {
+		return Identity{}, false, nil
+	}
+	// Of reads the annotation again, and returns an error if it is neither true nor false.
+	asks, _ := strconv.ParseBool(pod.Annotations[AnnotationEnabled])
+	if !asks && (a.Selector == nil || !a.Selector.Matches(labels.Set(pod.Labels))) {
+		return Identity{}, false, nil
+	}
+	id, wanted, err = Of(pod, kinds, NoControllers)
+	if errors.Is(err, ErrUnseen) || id.Slot {
+		return Identity{}, false, nil
+	}
+	if _, said := pod.Annotations[AnnotationEnabled]; !wanted && !said && err == nil && metav1.GetControllerOfNoCopy(pod) == nil && !pod.Spec.HostNetwork {
+		// A bare pod that the selector matches.
+		return itself(pod), true, nil
+	}
+	return id, wanted, err
+}
+
+// Placed returns the identity of a pod that our scheduler places. ours is false for pods of other schedulers and
+// of workloads with slots.
+func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds) (id Identity, ours bool) {
+	if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {
+		return Identity{}, false
+	}
+	id, fixed, err := Of(pod, kinds, NoControllers)
+	return id, err == nil && fixed && !id.Slot
+}
+
+// ParseSelector parses a label selector: a JSON LabelSelector such as {"matchLabels":{"app":"mysql"}}, or the
+// format of kubectl, such as app=mysql,env!=test. An empty text returns nil, which selects nothing.
+func ParseSelector(s string) (labels.Selector, error) {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return nil, nil
+	}
+	if !strings.HasPrefix(s, "{") {
+		return ParseLabels(s)
+	}
+	var selector metav1.LabelSelector
+	strict, err := json.UnmarshalStrict([]byte(s), &selector)
+	if err := errors.Join(append(strict, err)...); err != nil {
+		return nil, fmt.Errorf("not a LabelSelector in JSON: %w", err)
+	}
+	return metav1.LabelSelectorAsSelector(&selector)
+}
+
+// ParseLabels parses a selector in the format of kubectl. A selector that selects everything is an error, because
+// the text was blank or began with a zero byte, which the library takes for the end.
+func ParseLabels(s string) (labels.Selector, error) {
+	selector, err := labels.Parse(s)
+	if err != nil {
+		return nil, err
+	}
+	if selector.Empty() || strings.ContainsRune(s, 0) {
+		return nil, errors.New("the selector must name labels, such as app=mysql,env!=test")
+	}
+	return selector, nil
 }

@@ -30,7 +30,7 @@ func TestReclaim(t *testing.T) {
 		"no duration":          {workload: annotations{"fixedip.io/retention-ttl": "1 day"}, wantErr: `annotation fixedip.io/retention-ttl is "1 day"; write a duration such as 30m or 24h`},
 		"a negative one":       {workload: annotations{"fixedip.io/retention-ttl": "-1h"}, wantErr: `annotation fixedip.io/retention-ttl is "-1h"; write a duration such as 30m or 24h`},
 	} {
-		got, err := identity.Reclaim(c.workload, c.template)
+		got, err := identity.Reclaim(identity.DefaultReclaim(), c.workload, c.template)
 		message := ""
 		if err != nil {
 			message = err.Error()

@@ -4,8 +4,17 @@
 package identity
 
 import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // Workload is the part of a workload that matters here. It may be of any kind.
@@ -69,5 +78,178 @@ func annotation(key string, objects ...map[string]string) (value string, ok bool
 
 // Resource returns the name of a workload in pool entries.
 func Resource(namespace string, gk schema.GroupKind, name string) string {
-	return namespace + "/" + Label(gk) + "/" + name
+	return pool.WorkloadKey(namespace, Label(gk), name)
+}
+
+// Form is the identity mode of a kind of workload.
+type Form string
+
+const (
+	// PodName means that pods return with the same name, as those of a StatefulSet do.
+	PodName Form = "PodName"
+	// Slot means that pod names are not stable, as those of a Deployment. The workload has a set of addresses, and a
+	// new pod takes over a slot whose pod has stopped.
+	Slot Form = "Slot"
+)
+
+// Enabling defines which pods of a kind have a fixed address.
+type Enabling string
+
+const (
+	// ByDefault enables all pods except those with AnnotationEnabled "false".
+	ByDefault Enabling = "ByDefault"
+	// ByAnnotation enables pods with AnnotationEnabled "true".
+	ByAnnotation Enabling = "ByAnnotation"
+)
+
+// Kind is a kind of workload whose pods may have fixed addresses.
+type Kind struct {
+	// APIGroup of the kind; empty for the core group. The version is chosen by the API server.
+	APIGroup string   `json:"apiGroup,omitempty"`
+	Kind     string   `json:"kind"`
+	Identity Form     `json:"identity"`
+	Enabled  Enabling `json:"enabled,omitempty"`
+}
+
+// GroupKind returns the group and kind.
+func (k Kind) GroupKind() schema.GroupKind { return schema.GroupKind{Group: k.APIGroup, Kind: k.Kind} }
+
+// Kinds of Kubernetes with special treatment.
+var (
+	// StatefulSets are always enabled.
+	StatefulSets = schema.GroupKind{Group: "apps", Kind: "StatefulSet"}
+	// ReplicaSets are between a Deployment, or another kind, and its pods.
+	ReplicaSets = schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}
+)
+
+// forms contains the kinds of Kubernetes whose identity mode is known. Key: the kind. Value: its mode; empty if its
+// pods cannot have fixed addresses.
+var forms = map[schema.GroupKind]Form{
+	StatefulSets:                        PodName,
+	ReplicaSets:                         Slot,
+	{Group: "apps", Kind: "Deployment"}: Slot,
+	{Kind: "ReplicationController"}:     Slot,
+	{Group: "apps", Kind: "DaemonSet"}:  "",
+	{Group: "batch", Kind: "CronJob"}:   "",
+	{Kind: "Pod"}:                       "",
+}
+
+// Kinds are the kinds of workloads whose pods may have fixed addresses. Use NewKinds: the zero value is empty.
+type Kinds struct{ list []Kind }
+
+// NewKinds returns StatefulSets (ByDefault, unless the list configures them differently) and the listed kinds
+// (ByAnnotation, unless they set Enabled). The list has to pass ValidateKinds.
+func NewKinds(list ...Kind) Kinds {
+	all := []Kind{{APIGroup: StatefulSets.Group, Kind: StatefulSets.Kind, Identity: PodName, Enabled: ByDefault}}
+	for _, k := range list {
+		if k.Enabled == "" {
+			k.Enabled = ByAnnotation
+		}
+		if k.GroupKind() == StatefulSets {
+			all[0] = k
+			continue
+		}
+		all = append(all, k)
+	}
+	return Kinds{all}
+}
+
+// All returns the kinds, StatefulSets first.
+func (k Kinds) All() []Kind { return slices.Clone(k.list) }
+
+// Of returns the configuration of a kind.
+func (k Kinds) Of(gk schema.GroupKind) (Kind, bool) {
+	return k.find(func(k Kind) bool { return k.GroupKind() == gk })
+}
+
+// Labelled returns the kind with the given label in pool entries. It is the inverse of Label.
+func (k Kinds) Labelled(label string) (Kind, bool) {
+	return k.find(func(k Kind) bool { return Label(k.GroupKind()) == label })
+}
+
+// Slots reports whether any kind has slots.
+func (k Kinds) Slots() bool {
+	_, found := k.find(func(k Kind) bool { return k.Identity == Slot })
+	return found
+}
+
+func (k Kinds) find(is func(Kind) bool) (Kind, bool) {
+	i := slices.IndexFunc(k.list, is)
+	if i < 0 {
+		return Kind{}, false
+	}
+	return k.list[i], true
+}
+
+// Label returns the name of a kind in pool entries. Kinds of Kubernetes have no group in it. Kinds whose group has a
+// dot do, because two kinds may be called StatefulSet; so do kinds of any group that are called Pod, because an entry
+// for the kind Pod is removed with its pod (pool.UnreservedKind).
+func Label(gk schema.GroupKind) string {
+	if strings.Contains(gk.Group, ".") || gk.Kind == PodKind && gk.Group != "" {
+		return gk.Kind + "." + gk.Group
+	}
+	return gk.Kind
+}
+
+// ParseKind parses a kind as written in a flag: Kind.group=Identity or Kind.group=Identity:Enabled, such as
+// Deployment.apps=Slot. The result has to pass ValidateKinds.
+func ParseKind(text string) (Kind, error) {
+	name, rest, ok := strings.Cut(text, "=")
+	if !ok || name == "" || rest == "" {
+		return Kind{}, fmt.Errorf("%q is not a kind of workload; write Kind.group=Identity, such as Deployment.apps=Slot", text)
+	}
+	gk := schema.ParseGroupKind(name)
+	form, enabled, _ := strings.Cut(rest, ":")
+	return Kind{APIGroup: gk.Group, Kind: gk.Kind, Identity: Form(form), Enabled: Enabling(enabled)}, nil
+}
+
+var kindPattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
+
+// ValidateKinds validates a list for NewKinds. Errors name the field and the value.
+func ValidateKinds(path *field.Path, list []Kind) field.ErrorList {
+	var errs field.ErrorList
+	seen := map[schema.GroupKind]bool{}
+	// labelled contains the kinds. Key: the label in pool entries.
+	labelled := map[string]schema.GroupKind{Label(StatefulSets): StatefulSets}
+	for i, k := range list {
+		errs = append(errs, k.validate(path.Index(i))...)
+		if seen[k.GroupKind()] {
+			errs = append(errs, field.Duplicate(path.Index(i), k.GroupKind().String()))
+		}
+		seen[k.GroupKind()] = true
+		label := Label(k.GroupKind())
+		if other, taken := labelled[label]; taken && other != k.GroupKind() {
+			errs = append(errs, field.Invalid(path.Index(i).Child("apiGroup"), k.APIGroup, fmt.Sprintf("pool entries cannot distinguish a %s from that of group %q", k.Kind, other.Group)))
+		}
+		labelled[label] = k.GroupKind()
+	}
+	return errs
+}
+
+func (k Kind) validate(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if k.APIGroup != "" && len(validation.IsDNS1123Subdomain(k.APIGroup)) > 0 {
+		errs = append(errs, field.Invalid(path.Child("apiGroup"), k.APIGroup, "must be an API group without a version, such as apps"))
+	}
+	switch {
+	case k.Kind == "":
+		errs = append(errs, field.Required(path.Child("kind"), "must be the kind of the workload, such as Deployment"))
+	case !kindPattern.MatchString(k.Kind):
+		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "must be a kind in the singular, such as Deployment"))
+	}
+	known, ok := forms[k.GroupKind()]
+	switch {
+	case ok && known == "":
+		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "pods of this kind cannot have fixed addresses: neither their names nor their number are stable"))
+	case k.Identity == "":
+		errs = append(errs, field.Required(path.Child("identity"), "must be PodName if pods return with the same name, otherwise Slot"))
+	case k.Identity != PodName && k.Identity != Slot:
+		errs = append(errs, field.NotSupported(path.Child("identity"), k.Identity, []Form{PodName, Slot}))
+	case ok && known != k.Identity:
+		errs = append(errs, field.Invalid(path.Child("identity"), k.Identity, fmt.Sprintf("must be %s for a %s", known, k.Kind)))
+	}
+	if k.Enabled != "" && k.Enabled != ByDefault && k.Enabled != ByAnnotation {
+		errs = append(errs, field.NotSupported(path.Child("enabled"), k.Enabled, []Enabling{ByDefault, ByAnnotation}))
+	}
+	return errs
 }

@@ -188,31 +188,6 @@ func (l *Ledger) Nodes() []pool.NodePool {
 	return out
 }
 
-// Held returns the addresses that pools give to the owner, by node name. There may be several nodes: a scheduler that died
-// between claim and bind may have left an entry behind.
-func (l *Ledger) Held(owner string) []NodeAddresses {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.owners.holdings(owner)
-}
-
-// Owners returns all pods with an Owned entry in any pool, sorted.
-func (l *Ledger) Owners() []string {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return slices.Sorted(maps.Keys(l.owners))
-}
-
-// OwnersAndMoving returns all pods that an Owned, Moved or MoveTarget entry names, sorted.
-func (l *Ledger) OwnersAndMoving() []string {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	all := maps.Clone(l.owners)
-	maps.Copy(all, l.away)
-	maps.Copy(all, l.arriving)
-	return slices.Sorted(maps.Keys(all))
-}
-
 // Available returns how many addresses of a family a claim on the node can choose from. It does not lock the ledger,
 // because the scheduler calls it for many nodes at once.
 func (l *Ledger) Available(name string, f address.Family) int64 {
@@ -242,37 +217,112 @@ func (l *Ledger) node(name string) (*node, bool) {
 	return v.(*node), true
 }
 
-// OwnersOf returns the pods whose entries name the workload, sorted.
-func (l *Ledger) OwnersOf(namespace, kind, name string) []string {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return slices.Sorted(maps.Keys(l.workloads[pool.WorkloadKey(namespace, kind, name)]))
+// NodeChange is the difference between two versions of a node's pool. The zero value is no difference.
+type NodeChange struct {
+	// Appeared is true if the node was not known before.
+	Appeared bool
+	// Freed is how many addresses became free for a claim, in the family in which more did.
+	Freed int
+	// Subnets are those that were added or removed.
+	Subnets []netip.Prefix
+	// Entries is true if an entry was added, removed or changed.
+	Entries bool
+	// Status is true if the addresses in use, the release handshakes or the probes changed.
+	Status bool
+	// Fixed is true if that concerns an address that is not dynamic, or if the agent has acknowledged an entry.
+	Fixed bool
+	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
+	Owners []string
+	// Workloads are those that the entries of these pods name, sorted.
+	Workloads []string
+	// Reported and ReportedOwners are the workloads and the pods with an address whose use changed, sorted.
+	Reported, ReportedOwners []string
 }
 
-// EntryOf returns the entry of the first address of h. It says what the addresses are for.
-func (l *Ledger) EntryOf(h NodeAddresses) pool.Entry {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	n, ok := l.node(h.Node)
-	if !ok || len(h.Addrs) == 0 {
-		return pool.Entry{}
-	}
-	return n.pool.Entries[h.Addrs[0]]
+// sameStatus reports whether two versions of a pool have the same addresses in use, release handshakes and probes.
+func sameStatus(a, b pool.NodePool) bool {
+	return maps.Equal(a.Used, b.Used) && maps.Equal(a.Handshakes, b.Handshakes) && slices.Equal(a.Probes, b.Probes)
 }
 
-// OwnersOn returns the pods with an Owned entry in the pool of a node, sorted.
-func (l *Ledger) OwnersOn(name string) []string {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	n, ok := l.node(name)
-	if !ok {
-		return nil
-	}
-	found := sets.New[string]()
-	for _, e := range n.pool.Entries {
-		if e.Kind == pool.Owned {
-			found.Insert(e.Owner)
+// entryChanges returns the pods that a changed entry names, and their workloads.
+func entryChanges(before, after pool.NodePool) (owners, workloads []string) {
+	pods, found := sets.New[string](), sets.New[string]()
+	note := func(from, in pool.NodePool) {
+		for a, e := range from.Entries {
+			owner, other := e.NamesPod(), in.Entries[a]
+			if owner == "" || other == e || e.Kind == pool.Owned && other.OwnedBy(owner) {
+				continue
+			}
+			pods.Insert(owner)
+			if e.Workload != "" {
+				found.Insert(e.Workload)
+			}
 		}
 	}
-	return sets.List(found)
+	note(before, after)
+	note(after, before)
+	return sets.List(pods), sets.List(found)
+}
+
+// reports compares what an agent reports in two versions of a pool. fixed is true if that differs for an address that is
+// not dynamic; workloads and owners are those of the entries of such addresses, sorted.
+func reports(before, after pool.NodePool) (fixed bool, workloads, owners []string) {
+	found, pods := sets.New[string](), sets.New[string]()
+	note := func(a netip.Addr) {
+		e, exists := after.Entries[a]
+		if exists && e.Kind == pool.Dynamic {
+			return
+		}
+		fixed = true
+		if e.Workload != "" {
+			found.Insert(e.Workload)
+		}
+		if e.Kind == pool.Owned {
+			pods.Insert(e.Owner)
+		}
+	}
+	differs(before.Used, after.Used, note)
+	differs(before.Handshakes, after.Handshakes, note)
+	return fixed, sets.List(found), sets.List(pods)
+}
+
+// differs calls note with the keys whose values differ.
+func differs[V comparable](before, after map[netip.Addr]V, note func(netip.Addr)) {
+	for a, was := range before {
+		if now, ok := after[a]; !ok || now != was {
+			note(a)
+		}
+	}
+	for a := range after {
+		if _, ok := before[a]; !ok {
+			note(a)
+		}
+	}
+}
+
+// Size is the number of objects in a ledger.
+type Size struct {
+	// Nodes have a CiliumNode.
+	Nodes int
+	// Entries of their pools name a pod as the owner.
+	Entries int
+	// Claims are in flight.
+	Claims int
+}
+
+// Size counts the objects in the ledger. It looks at every owner, so do not call it while a pod is scheduled.
+func (l *Ledger) Size() Size {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	s := Size{Claims: len(l.claims)}
+	l.nodes.Range(func(any, any) bool {
+		s.Nodes++
+		return true
+	})
+	for _, held := range l.owners {
+		for _, h := range held {
+			s.Entries += len(h.Addrs)
+		}
+	}
+	return s
 }

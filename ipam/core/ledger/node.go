@@ -81,20 +81,18 @@ func (n *node) count() {
 				taken(a)
 			}
 		}
-		known := func(a netip.Addr) bool {
-			_, entry := n.pool.Entries[a]
-			return entry || n.pool.InUse(a) || n.pool.IsReleasing(a)
-		}
 		for a := range n.assumed {
-			if !known(a) {
+			if n.pool.Unused(a) {
 				taken(a)
 			}
 		}
 		for _, s := range n.pool.Subnets {
-			for a := range n.reserved.within(s) {
-				if _, assumed := n.assumed[a]; !assumed && !known(a) {
+			var last netip.Addr
+			for a := range n.reserved.in(s) {
+				if _, assumed := n.assumed[a]; !assumed && a != last && n.pool.Unused(a) {
 					taken(a)
 				}
+				last = a
 			}
 		}
 	}

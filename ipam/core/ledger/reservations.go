@@ -69,7 +69,8 @@ func (k *reservationIndex) replace(record string, by Reservation) (before Reserv
 	return before
 }
 
-// in iterates over the reserved addresses of a subnet with their FixedIPs, in order.
+// in iterates over the reserved addresses of a subnet with their FixedIPs, in order. An address that several reserve comes
+// several times.
 func (k *reservationIndex) in(subnet netip.Prefix) iter.Seq2[netip.Addr, Reservation] {
 	return func(yield func(netip.Addr, Reservation) bool) {
 		k.addrs.AscendGreaterOrEqual(reservedAddress{addr: subnet.Masked().Addr()}, func(found reservedAddress) bool {
@@ -98,19 +99,6 @@ func (k *reservationIndex) of(owner string, f address.Family) (netip.Addr, bool)
 	return netip.Addr{}, false
 }
 
-// within iterates over the reserved addresses of a subnet, each once.
-func (k *reservationIndex) within(subnet netip.Prefix) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		var last netip.Addr
-		for a := range k.in(subnet) {
-			if a != last && !yield(a) {
-				return
-			}
-			last = a
-		}
-	}
-}
-
 // SetRecord replaces what is known of a FixedIP. freed are the homes of addresses that it no longer reserves: they may
 // have room for other pods now.
 func (l *Ledger) SetRecord(r Reservation) (freed []string) { return l.replace(r.Record, r) }
@@ -124,20 +112,19 @@ func (l *Ledger) replace(record string, by Reservation) (freed []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before := l.reserved.replace(record, by)
-	counted := map[string]bool{}
-	for _, a := range slices.Concat(before.Addrs, by.Addrs) {
-		for _, name := range l.homes(a) {
-			if n, ok := l.node(name); ok && !counted[name] {
-				counted[name] = true
-				n.count()
-			}
-			if !slices.Contains(by.Addrs, a) && !slices.Contains(freed, name) {
-				freed = append(freed, name)
-			}
+	concerned, left := sets.New[string](), sets.New[string]()
+	for _, a := range by.Addrs {
+		concerned.Insert(l.homes(a)...)
+	}
+	for _, a := range without(before.Addrs, by.Addrs) {
+		left.Insert(l.homes(a)...)
+	}
+	for name := range concerned.Union(left) {
+		if n, ok := l.node(name); ok {
+			n.count()
 		}
 	}
-	slices.Sort(freed)
-	return freed
+	return sets.List(left)
 }
 
 // Reservations returns all reservations, sorted by FixedIP.

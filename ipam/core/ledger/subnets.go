@@ -6,6 +6,12 @@ package ledger
 import (
 	"net/netip"
 	"slices"
+
+	"go4.org/netipx"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/request"
 )
 
 // Home returns the node whose subnet contains the address. ok is false if that subnet overlaps one of another node: two
@@ -13,7 +19,7 @@ import (
 func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	name, _, ok = l.home(a)
+	name, ok = l.home(a)
 	if n, known := l.node(name); ok && known && n.overlapsNode == "" {
 		return name, true
 	}
@@ -36,11 +42,11 @@ func (l *Ledger) homes(a netip.Addr) []string {
 }
 
 // home returns the first node whose subnet contains the address, disputed or not.
-func (l *Ledger) home(a netip.Addr) (name string, subnet netip.Prefix, ok bool) {
-	if subnets := l.around(a); len(subnets) > 0 {
-		return l.subnets[subnets[0]][0], subnets[0], true
+func (l *Ledger) home(a netip.Addr) (name string, ok bool) {
+	if homes := l.homes(a); len(homes) > 0 {
+		return homes[0], true
 	}
-	return "", netip.Prefix{}, false
+	return "", false
 }
 
 // around returns the subnets that contain the address. It tries each length: there are few lengths and many subnets.
@@ -61,11 +67,10 @@ func (l *Ledger) around(a netip.Addr) []netip.Prefix {
 func (l *Ledger) OverlapsWith(name string) (other string, disputed bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	n, ok := l.node(name)
-	if !ok {
-		return "", false
+	if n, ok := l.node(name); ok {
+		other = n.overlapsNode
 	}
-	return n.overlapsNode, n.overlapsNode != ""
+	return other, other != ""
 }
 
 // moveSubnets updates the index of subnets, and the overlap of every node that the change may concern.
@@ -83,12 +88,10 @@ func (l *Ledger) moveSubnets(name string, before, after []netip.Prefix) {
 		l.ordered.ReplaceOrInsert(s)
 		l.lengths[s.Bits()] = true
 	}
-	concerned := map[string]bool{name: true}
+	concerned := sets.New(name)
 	for s, names := range l.subnets {
 		if overlaps(s, before) || overlaps(s, after) {
-			for _, n := range names {
-				concerned[n] = true
-			}
+			concerned.Insert(names...)
 		}
 	}
 	for c := range concerned {
@@ -117,4 +120,140 @@ func (l *Ledger) overlapping(name string, subnets []netip.Prefix) string {
 
 func overlaps(s netip.Prefix, with []netip.Prefix) bool {
 	return slices.ContainsFunc(with, s.Overlaps)
+}
+
+// CanAllocate reports whether the first claim of a pod without a reservation would succeed on the node now: in each of
+// the families, with the addresses that are asked for.
+func (l *Ledger) CanAllocate(nodeName string, families []address.Family, asked request.Addresses) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	n, err := l.claimable(nodeName, false)
+	if err != nil {
+		return false
+	}
+	return !slices.ContainsFunc(families, func(f address.Family) bool {
+		_, ok := n.pick(f, asked)
+		return !ok
+	})
+}
+
+// NodesServing returns the nodes whose subnets contain addresses that are asked for, in each family in which some are;
+// sorted. The addresses need not be free.
+func (l *Ledger) NodesServing(asked request.Addresses) []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var serving sets.Set[string]
+	for _, f := range asked.Families() {
+		ofFamily := sets.New[string]()
+		for _, r := range asked.Ranges(f) {
+			for _, subnet := range l.within(r) {
+				ofFamily.Insert(l.subnets[subnet]...)
+			}
+		}
+		if serving == nil {
+			serving = ofFamily
+		}
+		serving = serving.Intersection(ofFamily)
+	}
+	return slices.DeleteFunc(sets.List(serving), func(name string) bool {
+		n, ok := l.node(name)
+		return !ok || n.overlapsNode != ""
+	})
+}
+
+// within returns the subnets that have an address of a range: those with its first address, and those that begin in it.
+func (l *Ledger) within(r netipx.IPRange) []netip.Prefix {
+	found := l.around(r.From())
+	l.ordered.AscendGreaterOrEqual(netip.PrefixFrom(r.From(), 0), func(s netip.Prefix) bool {
+		if r.To().Less(s.Addr()) || s.Addr().BitLen() != r.From().BitLen() {
+			return false
+		}
+		if s.Addr() != r.From() {
+			found = append(found, s)
+		}
+		return true
+	})
+	return slices.DeleteFunc(found, func(s netip.Prefix) bool {
+		first, last := address.Ends(s)
+		return r.To().Less(first) || last.Less(r.From())
+	})
+}
+
+// Offering returns the nodes whose pools offer an address, sorted. More than one is a mistake, because each of their
+// agents may give it to a pod.
+func (l *Ledger) Offering(a netip.Addr) []string {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.offering(a)
+}
+
+// OfferedTwice returns the addresses of a node's pool that another pool offers too, sorted. It is cheap for a node whose
+// subnets overlap no others.
+func (l *Ledger) OfferedTwice(name string) []netip.Addr {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	n, ok := l.node(name)
+	if !ok {
+		return nil
+	}
+	var found []netip.Addr
+	twice := func(a netip.Addr) {
+		if n.allocates(a) && !slices.Contains(found, a) && len(l.offering(a)) > 1 {
+			found = append(found, a)
+		}
+	}
+	for a := range l.foreign {
+		twice(a)
+	}
+	if n.overlapsNode != "" {
+		for a := range n.pool.Entries {
+			twice(a)
+		}
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found
+}
+
+// HasForeignAddresses reports whether a pool offers an address of the subnets that is in no subnet of its node.
+func (l *Ledger) HasForeignAddresses(subnets []netip.Prefix) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for a := range l.foreign {
+		if slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Ledger) offering(a netip.Addr) []string {
+	found := slices.Clone(l.foreign[a])
+	for _, name := range l.homes(a) {
+		if n, _ := l.node(name); !slices.Contains(found, name) && n.allocates(a) {
+			found = append(found, name)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// allocates reports whether the agent of the node may give the address to a pod, or may have done so.
+func (n *node) allocates(a netip.Addr) bool {
+	e, ok := n.pool.Entries[a]
+	return ok && e.Allocatable()
+}
+
+// HasEntryElsewhere reports whether the pool of any node except one has an entry for an address, markers included, or
+// its agent reports the address as in use.
+func (l *Ledger) HasEntryElsewhere(a netip.Addr, except string) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	found := false
+	l.nodes.Range(func(name, value any) bool {
+		p := value.(*node).pool
+		_, entry := p.Entries[a]
+		found = name != except && (entry || p.InUse(a))
+		return !found
+	})
+	return found
 }

@@ -192,26 +192,55 @@ func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 	return n
 }
 
-// ExpireCooldowns returns the edits that end cooldowns, and when to look again; zero if nothing is left to end.
+// ExpireCooldowns returns the edits that remove the entries of addresses whose cooldown has ended, and when to look again;
+// zero if nothing is left to end. An address that a pod on the node still has stays, and the cooldown of one that the agent
+// still reports starts again.
 //
 // On a node that is not ready no cooldown ends: a pod that was deleted by force may run on there with an address that the
-// agent never reported. Nor does the cooldown of an address whose home is this node while another node still has it: an
-// agent there that is behind would give it to the next pod with that name.
+// agent never reported; and what the agent did not report before the node was ready proves nothing. Nor does the cooldown of
+// an address whose home is this node end while another node still has it: an agent there that is behind would give it to the
+// next pod with that name.
 func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next time.Time) {
 	if s.NotReady {
 		return nil, time.Time{}
 	}
-	elsewhere := false
-	edits, next = ExpireCooldowns(n, s.Now, s.CoolDown, s.ReadySince, func(a netip.Addr) bool {
-		there := s.Elsewhere(a)
-		elsewhere = elsewhere || there
-		return there || s.Now.Before(s.restoreDeadline(n.Entries[a])) || s.Held(a)
-	})
-	if elsewhere {
-		next = earlier(next, s.Now.Add(elsewhereRetry))
+	for a, e := range n.Entries {
+		if e.Kind != pool.Cooldown {
+			continue
+		}
+		at, rest := e.SinceTime(), s.CoolDown
+		if !n.Home(a) {
+			rest = max(rest, fenceLasts)
+		}
+		if at.Before(s.ReadySince) {
+			at = s.ReadySince
+		}
+		due := at.Add(rest)
+		switch {
+		case s.Now.Before(due):
+			next = earlier(next, due)
+		case s.Elsewhere(a):
+			next = earlier(next, s.Now.Add(elsewhereRetry))
+		case s.Now.Before(s.restoreDeadline(e)), s.Held(a):
+		case n.InUse(a):
+			// With a cooldown of 0 there is nothing to restart, and each write would lead to the next.
+			if s.CoolDown > 0 {
+				edits = append(edits, n.Set(a, pool.CooldownEntry(e.Pod, s.Now)))
+			}
+		default:
+			edit, _ := n.Drop(a)
+			edits = append(edits, edit)
+		}
 	}
+	slices.SortFunc(edits, func(x, y pool.EntryChange) int { return x.Addr.Compare(y.Addr) })
 	return edits, next
 }
+
+// fenceLasts is how long the cooldown of an address lasts at least on a node that is not its home. Until its home has
+// released it, that cooldown keeps the address from coming back there (see pool.Move), and the controller of FixedIPs
+// looks at it a second later. Cooldowns count whole seconds, so that one of less than two could end between the two:
+// the address would be fenced and unfenced for ever.
+const fenceLasts = 5 * time.Second
 
 // restoreDeadline returns until when an address in cooldown is left for a pod on the node that has the name from which the
 // address was released and has not reported an IP: it may have been bound because of the entry, which is restored, or its
@@ -245,51 +274,4 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// fenceLasts is how long the cooldown of an address lasts at least on a node that is not its home. Until its home has
-// released it, that cooldown keeps the address from coming back there (see pool.Move), and the controller of FixedIPs
-// looks at it a second later. Cooldowns count whole seconds, so that one of less than two could end between the two:
-// the address would be fenced and unfenced for ever.
-const fenceLasts = 5 * time.Second
-
-// ExpireCooldowns returns the edits that remove the entries of addresses whose cooldown has ended. An address that a pod
-// on the node still has stays, and the cooldown of one that the agent still reports starts again. heard is since when
-// the node is ready: what its agent did not report before proves nothing. next is when the next cooldown ends; zero if
-// there is none.
-func ExpireCooldowns(n pool.NodePool, now time.Time, coolDown time.Duration, heard time.Time, inUse func(netip.Addr) bool) (edits []pool.EntryChange, next time.Time) {
-	for a, e := range n.Entries {
-		if e.Kind != pool.Cooldown {
-			continue
-		}
-		at := e.SinceTime()
-		rest := coolDown
-		if !n.Home(a) {
-			rest = max(coolDown, fenceLasts)
-		}
-		if at.Before(heard) {
-			at = heard
-		}
-		due := at.Add(rest)
-		if now.Before(due) {
-			if next.IsZero() || due.Before(next) {
-				next = due
-			}
-			continue
-		}
-		if inUse(a) {
-			continue
-		}
-		if n.InUse(a) {
-			// With a cooldown of 0 there is nothing to restart, and each write would lead to the next.
-			if coolDown > 0 {
-				edits = append(edits, n.Set(a, pool.CooldownEntry(e.Pod, now)))
-			}
-			continue
-		}
-		edit, _ := n.Drop(a)
-		edits = append(edits, edit)
-	}
-	slices.SortFunc(edits, func(x, y pool.EntryChange) int { return x.Addr.Compare(y.Addr) })
-	return edits, next
 }

@@ -125,7 +125,7 @@ func TestRested(t *testing.T) {
 		"10.0.1.5": {Kind: pool.Cooldown},
 		"10.0.1.6": pool.ForOwner("db/mysql-0"),
 	}, "10.0.1.3")
-	edits, next := nodepool.ExpireCooldowns(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
+	edits, next := expireCooldowns(n, now, time.Minute, time.Time{}, func(a netip.Addr) bool { return a == addr("10.0.1.4") })
 	if want := []string{"10.0.1.1", "10.0.1.3", "10.0.1.5"}; !equal(edited(edits), want) {
 		t.Errorf("edited %v, want %v", edited(edits), want)
 	}
@@ -145,11 +145,11 @@ func TestRested(t *testing.T) {
 		t.Errorf("next %v, want %v", next, want)
 	}
 	// What the agent did not list before it was heard of proves nothing.
-	if edits, next := nodepool.ExpireCooldowns(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
+	if edits, next := expireCooldowns(n, now, time.Minute, now.Add(-time.Second), func(netip.Addr) bool { return false }); len(edits) > 0 || !next.Equal(now.Add(59*time.Second)) {
 		t.Errorf("of a node that has just been heard of %v are edited, and next at %v", edited(edits), next)
 	}
 	// A cooldown of 0 is not restarted.
-	if edits, _ := nodepool.ExpireCooldowns(n, now, 0, time.Time{}, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
+	if edits, _ := expireCooldowns(n, now, 0, time.Time{}, func(netip.Addr) bool { return false }); slices.Contains(edited(edits), "10.0.1.3") {
 		t.Errorf("without a cool-down %v is edited, and the agent still lists 10.0.1.3", edited(edits))
 	}
 }
@@ -166,7 +166,7 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 	})
 	nobody := func(netip.Addr) bool { return false }
 	for _, coolDown := range []time.Duration{0, time.Second} {
-		edits, next := nodepool.ExpireCooldowns(n, now, coolDown, time.Time{}, nobody)
+		edits, next := expireCooldowns(n, now, coolDown, time.Time{}, nobody)
 		if want := []string{"10.0.1.1", "10.0.9.3"}; !equal(edited(edits), want) {
 			t.Errorf("with a cool-down of %s %v are removed, want %v", coolDown, edited(edits), want)
 		}
@@ -174,7 +174,13 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 			t.Errorf("with a cool-down of %s the next is removed at %v, want %v", coolDown, next, want)
 		}
 	}
-	if edits, _ := nodepool.ExpireCooldowns(n, now, time.Minute, time.Time{}, nobody); len(edits) > 0 {
+	if edits, _ := expireCooldowns(n, now, time.Minute, time.Time{}, nobody); len(edits) > 0 {
 		t.Errorf("with a longer cool-down %v are removed, want none", edited(edits))
 	}
+}
+
+// expireCooldowns is State.ExpireCooldowns on a node that is ready since heard, for addresses that no other node has.
+func expireCooldowns(n pool.NodePool, now time.Time, coolDown time.Duration, heard time.Time, held func(netip.Addr) bool) ([]pool.EntryChange, time.Time) {
+	s := nodepool.State{Now: now, CoolDown: coolDown, ReadySince: heard, Held: held, Elsewhere: func(netip.Addr) bool { return false }}
+	return s.ExpireCooldowns(n)
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"fixedip.io/fixedip/ipam/core/address"
 )
 
 // ErrTaken is the error of a claim for an address that is not available. Every Blocker is an ErrTaken.
@@ -219,4 +221,50 @@ func (n NodePool) OtherAddressOf(owner string, addrs []netip.Addr) *Blocker {
 		}
 	}
 	return nil
+}
+
+// bindingError says why a pod must not be bound to a node. It matches ErrTaken.
+type bindingError string
+
+func (e bindingError) Error() string { return string(e) }
+
+// Is reports whether target is ErrTaken.
+func (bindingError) Is(target error) bool { return target == ErrTaken }
+
+// CheckBinding is the binding invariant: a pod is bound to a node only if the entries of the node for its name are
+// exactly those that are planned for it. Nothing is planned for a pod without a fixed address, except its own entry
+// on a strict node. The agent matches entries by the pod's name alone (Cilium fact 1): without a missing entry it assigns
+// any free address, and it assigns an unexpected one as readily as a planned one.
+//
+// entries are the addresses of the entries on the node that name the pod. The error matches ErrTaken.
+func CheckBinding(owner, node string, entries, planned []netip.Addr) error {
+	if unexpected := without(entries, planned); len(unexpected) > 0 {
+		return bindingError(fmt.Sprintf("node %s has an entry for %s at %s, which is not planned for it", node, owner, address.Join(unexpected)))
+	}
+	if missing := without(planned, entries); len(missing) > 0 {
+		return bindingError(fmt.Sprintf("node %s has no entry for %s at %s", node, owner, address.Join(missing)))
+	}
+	return nil
+}
+
+// CheckBinding checks the binding invariant in the pool of the node, and that the agent reports none of the planned
+// addresses as used by another pod: it does not look at that when it matches by name, and would assign the address twice
+// (Cilium fact 2).
+func (n NodePool) CheckBinding(owner string, planned []netip.Addr) error {
+	if err := CheckBinding(owner, n.Name, n.Owns(owner), planned); err != nil {
+		return err
+	}
+	for _, a := range planned {
+		if user := n.Used[a]; user != "" && user != owner {
+			return bindingError(fmt.Sprintf("%s on node %s is used by %s", a, n.Name, RedactOwner(user, owner)))
+		}
+	}
+	return nil
+}
+
+// without returns the addresses of a that are not in b, sorted.
+func without(a, b []netip.Addr) []netip.Addr {
+	rest := slices.DeleteFunc(slices.Clone(a), func(x netip.Addr) bool { return slices.Contains(b, x) })
+	slices.SortFunc(rest, netip.Addr.Compare)
+	return slices.Compact(rest)
 }

@@ -5,7 +5,6 @@ package pool
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -66,17 +65,30 @@ func (n NodePool) Acknowledge(owner string, addrs []netip.Addr) []EntryChange {
 	return edits
 }
 
-// With returns the node as it is after the edits, with a map of its own.
-func (n NodePool) With(edits []EntryChange) NodePool {
-	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))
-	maps.Copy(entries, n.Entries)
-	for _, e := range edits {
-		if e.To == nil {
-			delete(entries, e.Addr)
-		} else {
-			entries[e.Addr] = *e.To
+// TakeOver returns the edits that give the addresses of a terminated pod to another pod of the same workload: all of them
+// or, if that is not possible, none and the Blocker. Addresses that the former holder does not have are claimed. An
+// address that the agent still reports as in use is not taken over, since the agent would give it out a second time; the
+// edits require that it does not report it before the write either.
+func (n NodePool) TakeOver(addrs []netip.Addr, from string, entry Entry) ([]EntryChange, error) {
+	var edits []EntryChange
+	for _, a := range addrs {
+		now := n.Entries[a]
+		if !now.OwnedBy(from) {
+			continue
 		}
+		sameWorkload := func(e Entry) bool { return e.Purpose == entry.Purpose && e.Workload == entry.Workload }
+		if b := n.entryBlocker(a, entry.Owner, sameWorkload); b != nil {
+			return nil, b
+		}
+		edits = append(edits, n.Set(a, entry))
 	}
-	n.Entries = entries
-	return n
+	claimed, err := n.With(edits).Claim(addrs, entry)
+	if err != nil {
+		return nil, err
+	}
+	edits = append(edits, claimed...)
+	for i, e := range edits {
+		edits[i].Unlisted = !n.InUse(e.Addr)
+	}
+	return edits, nil
 }

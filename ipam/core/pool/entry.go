@@ -218,9 +218,5 @@ func (e Entry) SinceTime() time.Time {
 // Allocatable reports whether an agent may have given the address to a pod or to its node because of this entry. That of
 // a Foreign entry can be restored after a restart of the agent, which does not look at owners then.
 func (e Entry) Allocatable() bool {
-	switch e.Kind {
-	case Cooldown, Moved, MoveTarget:
-		return false
-	}
-	return true
+	return e.Kind != Cooldown && e.Kind != Moved && e.Kind != MoveTarget
 }

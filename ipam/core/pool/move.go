@@ -70,22 +70,17 @@ func (m Move) PrepareTarget(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// MarkLeaving returns the edits at the home, if that is not From.
+// MarkLeaving returns the edits at the home, if that is not From, that announce that the addresses leave From. To need not
+// be known.
 func (m Move) MarkLeaving(n NodePool) ([]EntryChange, error) {
-	return n.MarkLeaving(m.Owner, m.From, m.Addrs)
-}
-
-// MarkLeaving returns the edits at the home that announce that an owner's addresses leave a node that they
-// were moved to.
-func (n NodePool) MarkLeaving(owner, from string, addrs []netip.Addr) ([]EntryChange, error) {
 	var edits []EntryChange
-	for _, a := range addrs {
+	for _, a := range m.Addrs {
 		switch n.Entries[a] {
-		case LeavingEntry(from, owner):
-		case MovedEntry(from, owner):
-			edits = append(edits, n.Set(a, LeavingEntry(from, owner)))
+		case LeavingEntry(m.From, m.Owner):
+		case MovedEntry(m.From, m.Owner):
+			edits = append(edits, n.Set(a, LeavingEntry(m.From, m.Owner)))
 		default:
-			return nil, n.undecided(a, "moved to node "+from)
+			return nil, n.undecided(a, "moved to node "+m.From)
 		}
 	}
 	return edits, nil

@@ -4,6 +4,8 @@
 package pool
 
 import (
+	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -166,4 +168,152 @@ func (n NodePool) Lowest(f address.Family, taken func(netip.Addr) bool) (netip.A
 		}
 	}
 	return netip.Addr{}, false
+}
+
+// Handshake is the state of the release of an entry between the controller and the agent: one key of
+// status.ipam.release-ips. The agent may have given a free entry to a pod without having reported it yet; the handshake is
+// the only way to learn that it has not and will not (Cilium fact 8).
+type Handshake string
+
+// The states as Cilium spells them, in the order in which an address goes through them. The agent may answer
+// MarkedForRelease with DoNotRelease instead. Both ways end with the key removed.
+const (
+	// NoHandshake means that there is no key.
+	NoHandshake Handshake = ""
+	// MarkedForRelease means that the controller asks. The agent gives the address to no pod until it has answered.
+	MarkedForRelease Handshake = "marked-for-release"
+	// ReadyForRelease means that the agent has not allocated the address and does not, as long as the key exists.
+	ReadyForRelease Handshake = "ready-for-release"
+	// Released means that the controller says that it removed the entry. The agent removes the key.
+	Released Handshake = "released"
+	// DoNotRelease means that the agent has allocated the address.
+	DoNotRelease Handshake = "do-not-release"
+	// OtherState stands for every state that fixedip does not know. It is not changed.
+	OtherState Handshake = "other"
+)
+
+// HandshakeChange changes the handshake of one address, provided that it still has the state that the writer saw.
+type HandshakeChange struct {
+	Addr netip.Addr
+	// From is the required state, To the new one; NoHandshake is no key.
+	From, To Handshake
+}
+
+// ChangeHandshake returns the change that changes the state of an address from what it is now.
+func (n NodePool) ChangeHandshake(a netip.Addr, to Handshake) HandshakeChange {
+	return HandshakeChange{Addr: a, From: n.Handshakes[a], To: to}
+}
+
+// IsReleasing reports whether the agent withholds the address because of a handshake. It gives it to no pod but the
+// entry's owner, and does not restore it after a restart.
+func (n NodePool) IsReleasing(a netip.Addr) bool {
+	state := n.Handshakes[a]
+	return state != NoHandshake && state != DoNotRelease
+}
+
+// AwaitsAgent reports whether the handshake of an address waits for the agent.
+func (n NodePool) AwaitsAgent(a netip.Addr) bool {
+	_, exists := n.Entries[a]
+	state := n.Handshakes[a]
+	return exists && state == MarkedForRelease || !exists && state == Released
+}
+
+// WithHandshakes returns the node as it is after the marks, with a map of its own.
+func (n NodePool) WithHandshakes(marks []HandshakeChange) NodePool {
+	states := make(map[netip.Addr]Handshake, len(n.Handshakes)+len(marks))
+	maps.Copy(states, n.Handshakes)
+	for _, m := range marks {
+		if m.To == NoHandshake {
+			delete(states, m.Addr)
+		} else {
+			states[m.Addr] = m.To
+		}
+	}
+	n.Handshakes = states
+	return n
+}
+
+// probes is the discard-only prefix of RFC 6666. No node, pod or service ever has an address of it, so that a
+// probe never collides with an entry of a pool.
+var probes = netip.MustParsePrefix("100::/64")
+
+// Probe returns the address that asks an agent one question, see package agentview. Each question needs a nonce of
+// its own.
+func Probe(nonce uint64) netip.Addr {
+	bytes := probes.Addr().As16()
+	binary.BigEndian.PutUint64(bytes[8:], nonce)
+	return netip.AddrFrom16(bytes)
+}
+
+// IsProbe reports whether an address is a probe.
+func IsProbe(a netip.Addr) bool { return probes.Contains(a) }
+
+// State is what an entry means for the room on its node, as metrics and commands show it.
+type State string
+
+const (
+	// StateFree and StateUsed are dynamic entries, by the last report of the agent.
+	StateFree     State = "free"
+	StateUsed     State = "used"
+	StateFixed    State = "fixed"
+	StateCooldown State = "cooldown"
+	StateNode     State = "node"
+	StateOther    State = "other"
+)
+
+// CountStates counts the entries of a family by state. It contains free, used and fixed even if they are 0.
+func (n NodePool) CountStates(f address.Family) map[State]int {
+	states := map[State]int{StateFree: 0, StateUsed: 0, StateFixed: 0}
+	for a, e := range n.Entries {
+		switch {
+		case address.Of(a) != f:
+		case e.Kind == Cooldown:
+			states[StateCooldown]++
+		case e.Kind == Dynamic && n.InUse(a):
+			states[StateUsed]++
+		case e.Kind == Dynamic:
+			states[StateFree]++
+		case e.Kind == Owned:
+			states[StateFixed]++
+		case e.Kind == NodeOwned:
+			states[StateNode]++
+		default:
+			states[StateOther]++
+		}
+	}
+	return states
+}
+
+// Undo returns the edits that put entries back to what they were before other edits, except those that were changed
+// again since.
+func (n NodePool) Undo(made []EntryChange) []EntryChange {
+	var undo []EntryChange
+	for _, e := range made {
+		now, exists := n.Entries[e.Addr]
+		switch {
+		case e.To == nil && exists, e.To != nil && (!exists || now != *e.To):
+			continue
+		case e.From != nil:
+			undo = append(undo, n.Set(e.Addr, *e.From))
+		case exists:
+			drop, _ := n.Drop(e.Addr)
+			undo = append(undo, drop)
+		}
+	}
+	return undo
+}
+
+// With returns the node as it is after the edits, with a map of its own.
+func (n NodePool) With(edits []EntryChange) NodePool {
+	entries := make(map[netip.Addr]Entry, len(n.Entries)+len(edits))
+	maps.Copy(entries, n.Entries)
+	for _, e := range edits {
+		if e.To == nil {
+			delete(entries, e.Addr)
+		} else {
+			entries[e.Addr] = *e.To
+		}
+	}
+	n.Entries = entries
+	return n
 }

@@ -90,16 +90,13 @@ func (v *view) ready(conditions []metav1.Condition) (status metav1.ConditionStat
 	case len(r.Spec.IPs) == 0:
 		return metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"
 	}
-	for _, bad := range []struct {
-		kind   string
-		status metav1.ConditionStatus
-	}{
-		{v1alpha1.ConditionAllocated, metav1.ConditionFalse},
-		{v1alpha1.ConditionHomed, metav1.ConditionFalse},
-		{v1alpha1.ConditionConflict, metav1.ConditionTrue},
-		{v1alpha1.ConditionMismatch, metav1.ConditionTrue},
+	for _, bad := range []metav1.Condition{
+		{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse},
+		{Type: v1alpha1.ConditionHomed, Status: metav1.ConditionFalse},
+		{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue},
+		{Type: v1alpha1.ConditionMismatch, Status: metav1.ConditionTrue},
 	} {
-		if c := meta.FindStatusCondition(conditions, bad.kind); c != nil && c.Status == bad.status {
+		if c := meta.FindStatusCondition(conditions, bad.Type); c != nil && c.Status == bad.Status {
 			return metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}

@@ -4,11 +4,18 @@
 package request
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"math/big"
 	"net/netip"
+	"slices"
+	"strings"
 
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
@@ -106,4 +113,222 @@ func lookup(pod *corev1.Pod, workload identity.Workload, key string) (text, sour
 	}
 	text, ok = workload.Annotations[key]
 	return text, fmt.Sprintf("annotation %s of %s %s", key, workload.Kind, workload.Name), ok
+}
+
+// Addresses are requested addresses: the ranges of each family in the order in which they were listed. Ranges do not
+// overlap. A range may be as large as IPv6 allows, so no function iterates over a whole range. The zero value requests
+// nothing.
+type Addresses struct {
+	ranges map[address.Family][]netipx.IPRange
+}
+
+// Exactly returns a request for the given addresses, which have to be distinct.
+func Exactly(addrs ...netip.Addr) Addresses {
+	var out Addresses
+	for _, a := range addrs {
+		out.add(netipx.IPRangeFrom(a, a))
+	}
+	return out
+}
+
+// Ranges returns the ranges of a family in the order in which they were listed.
+func (a Addresses) Ranges(f address.Family) []netipx.IPRange { return a.ranges[f] }
+
+// Families returns the families with requested addresses.
+func (a Addresses) Families() []address.Family {
+	return slices.DeleteFunc(slices.Clone(address.Families[:]), func(f address.Family) bool { return len(a.Ranges(f)) == 0 })
+}
+
+// Single returns the address of a family if exactly one is requested.
+func (a Addresses) Single(f address.Family) (netip.Addr, bool) {
+	ranges := a.Ranges(f)
+	if len(ranges) != 1 || ranges[0].From() != ranges[0].To() {
+		return netip.Addr{}, false
+	}
+	return ranges[0].From(), true
+}
+
+// Contains reports whether the address is requested.
+func (a Addresses) Contains(addr netip.Addr) bool {
+	return slices.ContainsFunc(a.Ranges(address.Of(addr)), func(r netipx.IPRange) bool { return r.Contains(addr) })
+}
+
+// Nth returns the address that follows n others in the order in which they were listed.
+func (a Addresses) Nth(f address.Family, n uint64) (netip.Addr, bool) {
+	rest := new(big.Int).SetUint64(n)
+	for _, r := range a.Ranges(f) {
+		from, to := new(big.Int).SetBytes(r.From().AsSlice()), new(big.Int).SetBytes(r.To().AsSlice())
+		at := new(big.Int).Add(from, rest)
+		if at.Cmp(to) <= 0 {
+			return netip.AddrFromSlice(at.FillBytes(make([]byte, f.Bits()/8)))
+		}
+		// The next range begins after the last address of this one.
+		rest = at.Sub(at, to.Add(to, big.NewInt(1)))
+	}
+	return netip.Addr{}, false
+}
+
+// Within returns the parts of the ranges that pods may have in a subnet, highest first.
+func (a Addresses) Within(subnet netip.Prefix) []netipx.IPRange {
+	first, last := address.Ends(subnet)
+	var out []netipx.IPRange
+	for _, r := range a.Ranges(address.Of(first)) {
+		from, to := r.From(), r.To()
+		if from.Less(first) {
+			from = first
+		}
+		if last.Less(to) {
+			to = last
+		}
+		if both := netipx.IPRangeFrom(from, to); both.IsValid() {
+			out = append(out, both)
+		}
+	}
+	slices.SortFunc(out, func(x, y netipx.IPRange) int { return y.To().Compare(x.To()) })
+	return out
+}
+
+// shown is the number of ranges that a message lists before it counts the rest.
+const shown = 4
+
+// String returns the addresses as text for messages, such as "10.240.1.10-10.240.1.19, fd00:240::1:a".
+func (a Addresses) String() string {
+	all := slices.Concat(a.ranges[address.IPv4], a.ranges[address.IPv6])
+	var parts []string
+	for _, r := range all[:min(shown, len(all))] {
+		if r.From() == r.To() {
+			parts = append(parts, r.From().String())
+		} else {
+			parts = append(parts, r.String())
+		}
+	}
+	text := strings.Join(parts, ", ")
+	if more := len(all) - shown; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func (a *Addresses) add(r netipx.IPRange) {
+	if a.ranges == nil {
+		a.ranges = map[address.Family][]netipx.IPRange{}
+	}
+	f := address.Of(r.From())
+	a.ranges[f] = append(a.ranges[f], r)
+}
+
+const (
+	// maxElements is the maximum number of elements of a list, so that parsing it in a scheduling cycle is cheap. A
+	// range or CIDR is one element.
+	maxElements = 64
+	// maxElementLength is longer than two IPv6 addresses with a dash. Longer elements are not repeated in messages.
+	maxElementLength = 90
+)
+
+// Parse parses a comma-separated list of addresses, ranges and CIDRs. A CIDR stands for the addresses that pods may have
+// in it, as if it were the subnet of a node. Errors name the element and the expected form.
+func Parse(text string) (Addresses, error) {
+	if strings.TrimSpace(text) == "" {
+		return Addresses{}, errors.New("it is empty; list addresses, such as 10.240.1.10,10.240.1.11, or remove the annotation")
+	}
+	// One more than the maximum is enough to detect that there are too many.
+	return collect(strings.SplitN(text, ",", maxElements+1), element)
+}
+
+// ParseJSON parses a JSON list of single addresses, the format of Calico.
+func ParseJSON(text string) (Addresses, error) {
+	var elements []string
+	if err := json.Unmarshal([]byte(text), &elements); err != nil || len(elements) == 0 {
+		return Addresses{}, errors.New(`it is not a JSON list of addresses; write ["10.240.1.10"]`)
+	}
+	return collect(elements, func(s string) (netipx.IPRange, error) {
+		a, err := single(s)
+		return netipx.IPRangeFrom(a, a), err
+	})
+}
+
+// collect parses the elements one by one.
+func collect(elements []string, read func(string) (netipx.IPRange, error)) (Addresses, error) {
+	if len(elements) > maxElements {
+		return Addresses{}, fmt.Errorf("it has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs", maxElements)
+	}
+	var out Addresses
+	for i, e := range elements {
+		e = strings.TrimSpace(e)
+		if e == "" {
+			return Addresses{}, fmt.Errorf("element %d is empty; write an address there or remove the comma", i+1)
+		}
+		if len(e) > maxElementLength {
+			return Addresses{}, fmt.Errorf("element %d is %d characters long; %s", i+1, len(e), allowed)
+		}
+		// Quoting would make such a character up to four times as long.
+		if at := strings.IndexFunc(e, foreign); at >= 0 {
+			return Addresses{}, fmt.Errorf("element %d contains %q; %s", i+1, []rune(e[at:])[0], allowed)
+		}
+		r, err := read(e)
+		if err != nil {
+			return Addresses{}, err
+		}
+		overlap := func(other netipx.IPRange) bool { return r.Overlaps(other) }
+		if known := out.Ranges(address.Of(r.From())); slices.ContainsFunc(known, overlap) {
+			return Addresses{}, fmt.Errorf("%q repeats addresses of an earlier element; write each address once", e)
+		}
+		out.add(r)
+	}
+	return out, nil
+}
+
+// foreign reports whether a character cannot be part of a list of addresses and would be escaped in a message.
+func foreign(r rune) bool {
+	switch r {
+	case '\t', '\n':
+		return false // YAML may break a range at its dash
+	}
+	return r < ' ' || r > '~' || r == '"' || r == '\\'
+}
+
+const allowed = "write an address (10.240.1.10), a range (10.240.1.10-10.240.1.20) or a CIDR (10.240.1.16/28)"
+
+func element(s string) (netipx.IPRange, error) {
+	switch {
+	case strings.Contains(s, "-"):
+		return span(s)
+	case strings.Contains(s, "/"):
+		p, err := address.ParseSubnet(s)
+		if err != nil {
+			return netipx.IPRange{}, err
+		}
+		if p.String() != s {
+			return netipx.IPRange{}, fmt.Errorf("%q is not in canonical form; write %s", s, p)
+		}
+		return netipx.IPRangeFrom(address.Ends(p)), nil
+	}
+	a, err := single(s)
+	return netipx.IPRangeFrom(a, a), err
+}
+
+// span parses a range such as "10.240.1.10-10.240.1.20".
+func span(s string) (netipx.IPRange, error) {
+	first, last, _ := strings.Cut(s, "-")
+	from, err := single(strings.TrimSpace(first))
+	if err != nil {
+		return netipx.IPRange{}, fmt.Errorf("range %q: %w", s, err)
+	}
+	to, err := single(strings.TrimSpace(last))
+	switch {
+	case err != nil:
+		return netipx.IPRange{}, fmt.Errorf("range %q: %w", s, err)
+	case address.Of(from) != address.Of(to):
+		return netipx.IPRange{}, fmt.Errorf("range %q begins with an %s address and ends with an %s one; write one range for each family", s, address.Of(from), address.Of(to))
+	case to.Less(from):
+		return netipx.IPRange{}, fmt.Errorf("range %q ends before it begins; write %s-%s", s, to, from)
+	}
+	return netipx.IPRangeFrom(from, to), nil
+}
+
+func single(s string) (netip.Addr, error) {
+	if _, err := netip.ParseAddr(s); err != nil {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address; %s", s, allowed)
+	}
+	return address.Parse(s)
 }

@@ -316,12 +316,7 @@ func (r Rules) ExpiredReservations(o Orphan, now time.Time) (kept []reservation.
 	if !o.waited(r.Hold, now) {
 		return nil, o.Since.Add(r.Hold)
 	}
-	for _, k := range o.Kept {
-		if k.Node == o.Node {
-			kept = append(kept, k)
-		}
-	}
-	return kept, time.Time{}
+	return slices.DeleteFunc(slices.Clone(o.Kept), func(k reservation.Address) bool { return k.Node != o.Node }), time.Time{}
 }
 
 // Releasable reports whether an orphan can be given up because no FixedIP reserves an address in it, or when it will

@@ -10,14 +10,18 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/watch"
 )
 
 var (
@@ -66,13 +70,11 @@ func classifyAPIError(err error) error {
 	if !errors.As(err, &status) {
 		return err
 	}
-	code := status.Status().Code
-	switch code {
-	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+	switch code := status.Status().Code; {
+	case code == http.StatusUnauthorized, code == http.StatusRequestTimeout, code == http.StatusConflict, code == http.StatusTooManyRequests:
 		// A token may just have run out.
 		return err
-	}
-	if code < 400 || code >= 500 {
+	case code < 400 || code >= 500:
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -125,4 +127,44 @@ func (p *Client) patch(ctx context.Context, n pool.NodePool, kind types.PatchTyp
 	default:
 		return pool.NodePool{}, fmt.Errorf("patch CiliumNode %s: %w", n.Name, classifyAPIError(err))
 	}
+}
+
+// SyncLedger updates a ledger from the watch of CiliumNodes, and calls changed after each update. The informer should have the
+// transform Trim. synced reports whether all CiliumNodes that existed at the start are in the ledger.
+func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, changed func(node string, c ledger.NodeChange)) (synced func() bool, err error) {
+	return watch.Objects(ctx, watches, &ciliumv2.CiliumNode{}, func(before, after *ciliumv2.CiliumNode) {
+		if after == nil {
+			changed(before.Name, l.RemoveNode(before.Name))
+			return
+		}
+		changed(after.Name, l.SetNode(FromCiliumNode(after)))
+	})
+}
+
+// Ask writes a probe into the status of a CiliumNode, in one patch, and returns the node as it is with the probe: the
+// agent answers by removing it (see package agentview). Probes of earlier questions that n still lists are removed by
+// the same patch.
+//
+// The patch has two keys. The one in release-ips, an address that is released and not in the pool, makes the agent write
+// its status (Cilium fact 24). The one in used disappears with that write, since the agent builds used from its allocators,
+// and also if a change of the node's labels has made the agent forget what it was about to do about the first key.
+//
+// ErrChanged, ErrGone and ErrRefused mean that nothing was written; after any other error the probe may exist.
+func (p *Client) Ask(ctx context.Context, n pool.NodePool, probe netip.Addr) (pool.NodePool, error) {
+	kind, content := types.JSONPatchType, encodeProbe(n, probe)
+	if !n.HasUsed {
+		kind, content = types.MergePatchType, encodeFirstProbe(n, probe)
+	}
+	after, err := p.patch(ctx, n, kind, content, true)
+	if err == nil && !slices.Contains(after.Probes, probe) {
+		// A probe that was not stored would look like one that is answered.
+		return pool.NodePool{}, fmt.Errorf("CiliumNode %s: the API server did not store the probe %s; check for a webhook or policy that changes the status of CiliumNodes", n.Name, probe)
+	}
+	return after, err
+}
+
+// ChangeHandshakes applies all changes to the release handshakes of a node in one write, or none of them. The handshakes
+// are in the status, which is written separately from the pool. It returns what Edit does.
+func (p *Client) ChangeHandshakes(ctx context.Context, n pool.NodePool, changes []pool.HandshakeChange) (pool.NodePool, error) {
+	return p.patch(ctx, n, types.JSONPatchType, encodeHandshakes(n, changes), true)
 }

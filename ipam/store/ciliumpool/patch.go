@@ -109,3 +109,63 @@ func nullable(value any, missing bool) any {
 	}
 	return value
 }
+
+// encodeHandshakes returns the patch for the changes. It applies only to the CiliumNode that n was read from, and only if
+// every handshake has the state that its change requires and every entry whose release is asked for is still a dynamic one.
+func encodeHandshakes(n pool.NodePool, changes []pool.HandshakeChange) []operation {
+	ops := statusOperations(n)
+	for _, c := range changes {
+		path, entry := releaseIPsPath+"/"+c.Addr.String(), poolPath+"/"+c.Addr.String()
+		ops = append(ops, operation{"test", path, nullable(c.From, c.From == pool.NoHandshake)})
+		switch c.To {
+		case pool.MarkedForRelease:
+			ops = append(ops, operation{"test", entry, ipamtypes.AllocationIP{Resource: n.Resources[c.Addr]}})
+		case pool.Released:
+			ops = append(ops, operation{"test", entry, nil})
+		}
+		if c.To == pool.NoHandshake {
+			ops = append(ops, operation{"remove", path, nil})
+		} else {
+			ops = append(ops, operation{"add", path, c.To})
+		}
+	}
+	return ops
+}
+
+// statusOperations returns the first operations of a patch of release-ips.
+func statusOperations(n pool.NodePool) []operation {
+	ops := []operation{{"test", uidPath, n.UID}}
+	if !n.HasHandshakes {
+		ops = append(ops,
+			operation{"test", releaseIPsPath, nil},
+			operation{"add", releaseIPsPath, map[string]ipamtypes.IPReleaseStatus{}})
+	}
+	return ops
+}
+
+// probeOwner is the owner of a probe in status.ipam.used. It has a dot before the slash, which no namespace has.
+const probeOwner = "fixedip.io/agent-barrier"
+
+// encodeProbe returns the JSON patch for a probe beside the report of the agent.
+func encodeProbe(n pool.NodePool, probe netip.Addr) any {
+	ops := statusOperations(n)
+	for _, old := range n.Probes {
+		path := usedPath + "/" + old.String()
+		ops = append(ops, operation{"test", path + "/owner", probeOwner}, operation{"remove", path, nil})
+	}
+	return append(ops,
+		operation{"add", releaseIPsPath + "/" + probe.String(), pool.Released},
+		operation{"add", usedPath + "/" + probe.String(), ipamtypes.AllocationIP{Owner: probeOwner}})
+}
+
+// encodeFirstProbe returns the merge patch for a probe where there is no report: a running agent reports to a CiliumNode
+// that was made again only when it has a reason. A JSON patch can't make a status that may or may not exist.
+func encodeFirstProbe(n pool.NodePool, probe netip.Addr) any {
+	return map[string]any{
+		"metadata": map[string]any{"resourceVersion": n.ResourceVersion},
+		"status": map[string]any{"ipam": map[string]any{
+			"release-ips": map[string]any{probe.String(): pool.Released},
+			"used":        ipamtypes.AllocationMap{probe.String(): {Owner: probeOwner}},
+		}},
+	}
+}

@@ -4,24 +4,28 @@
 package binder
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	fwk "k8s.io/kube-scheduler/framework"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/watch"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
@@ -180,52 +184,69 @@ func (b *Binder) Remove(pod *corev1.Pod) {
 	}
 }
 
-// slotWaiters are the pods that search for a free slot of their workload and have none yet. The zero value is ready.
-type slotWaiters struct {
-	mu sync.Mutex
-	// workloads are the workloads of the pods, named as in pool entries. Key: the UID of a pod that the watch shows, from
-	// the cycle that told it to search until an address is decided for it.
-	workloads map[types.UID]string
-}
+// The queue of waiting pods asks the Binder. Its answers come from the cache only, never from the snapshot of a cycle.
+var _ requeue.Domain = &Binder{}
 
-// search reports whether a pod searches for one of so many free slots: unless as many other pods do. exists reports
-// whether the watch shows the pod: it is asked under the lock, so that remove follows if it is deleted.
-func (s *slotWaiters) search(workload string, uid types.UID, free int, exists func() bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.workloads, uid)
-	if s.searching(workload) >= free || !exists() {
+// CanRun reports whether the node's labels let the pod run there, and the node is not cordoned: an address that becomes
+// free wakes no pod that cannot run there.
+func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
+	node, err := b.Nodes.Get(name)
+	if err != nil || node.Spec.Unschedulable {
 		return false
 	}
-	if s.workloads == nil {
-		s.workloads = map[types.UID]string{}
+	match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+	return err == nil && match
+}
+
+// HasRoom reports whether the node has the address that the pod waits for.
+func (b *Binder) HasRoom(pod *corev1.Pod, room requeue.Room, name string) bool {
+	if len(room.Carried) > 0 {
+		return b.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), room.Carried) == nil
 	}
-	s.workloads[uid] = workload
-	return true
+	// On a node that is not strict, an unreserved pod needs no address.
+	return room.Strict && !b.onStrictNode(name) || b.Cache.Ledger.CanAllocate(name, b.families, room.Requested)
 }
 
-// count returns how many pods search for a slot of the workload.
-func (s *slotWaiters) count(workload string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.searching(workload)
-}
-
-// searching is count under mu.
-func (s *slotWaiters) searching(workload string) (n int) {
-	for _, w := range s.workloads {
-		if w == workload {
-			n++
-		}
+// FreeSlots returns the free slots of a workload.
+func (b *Binder) FreeSlots(workload string) (requeue.FreeSlots, error) {
+	free, err := b.freeSlots(workload, "")
+	if err != nil {
+		return requeue.FreeSlots{}, err
 	}
-	return n
+	found := requeue.FreeSlots{Count: len(free), Searching: b.slots.count(workload)}
+	for _, f := range available(free) {
+		found.Nodes = append(found.Nodes, f.node)
+	}
+	return found, nil
 }
 
-// remove removes a pod, and returns the workload for whose slot it has searched; empty if it has not.
-func (s *slotWaiters) remove(uid types.UID) (workload string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	workload = s.workloads[uid]
-	delete(s.workloads, uid)
-	return workload
+// MayUse reports whether a node that is new may take a pod that was refused. The framework asks after it knows the node
+// itself, which an event of our own watch could precede.
+func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
+	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
+	if err != nil || !fixed {
+		// A node mends neither an annotation, nor a workload that is not known.
+		return false
+	}
+	r, err := b.reservationOf(context.Background(), id)
+	switch {
+	case err != nil:
+		return false
+	case r.node != "":
+		return r.node == node || b.homeNodeIfMoved(id, r) == node
+	}
+	if requested, err := b.requestOf(pod, id); err == nil && len(requested.Families()) > 0 && slices.Contains(b.Cache.Ledger.NodesServing(requested.Addresses), node) {
+		return true
+	}
+	return id.Slot && b.hasSlots(id, node)
+}
+
+// hasSlots reports whether the workload of a pod has addresses on the node, or FixedIPs of its namespace do.
+func (b *Binder) hasSlots(id identity.Identity, node string) bool {
+	n, _ := b.Cache.Ledger.Node(node)
+	return slices.ContainsFunc(b.Cache.Ledger.Slots(id.Resource()), func(s ledger.Slot) bool { return s.Node == node }) ||
+		slices.ContainsFunc(b.Cache.Ledger.ReservationsIn(n.Subnets...), func(r ledger.Reservation) bool {
+			namespace, _, ok := pool.SplitOwnerKey(r.Owner)
+			return ok && namespace == id.Namespace
+		})
 }

@@ -78,7 +78,7 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 // claimedElsewhere refuses a node if the pod has got an address on another node since the plan, or may get one.
 func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	owner := p.id.Key()
-	if len(b.heldOn(owner, node)) == 0 {
+	if len(b.Cache.Ledger.HeldOn(owner, node)) == 0 {
 		// A claim on this node would be its second.
 		if h, ok := b.newHolder(owner, p.reservation.holders); ok {
 			return refuse(p.wakeOn(), "node(s) didn't own the pod's address %s, which has appeared on node %s since; it is tried again there", address.Join(h.Addrs), h.Node)
@@ -88,17 +88,6 @@ func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	// of its end.
 	if at, ok := b.Cache.Ledger.ClaimedElsewhere(p.uid, owner, node); ok {
 		return refuse(p.wakeOn(), "node(s) may be losing the pod's address, which is being claimed on node %s for the former pod of its name; it is tried again when that has ended", at)
-	}
-	return nil
-}
-
-// heldOn returns the addresses that the cache shows for a pod on a node. The binding invariant (pool.CheckBinding) is
-// checked for them: take them before the pool is read, since the cache learns from reads.
-func (b *Binder) heldOn(owner, node string) []netip.Addr {
-	for _, h := range b.Cache.Ledger.Held(owner) {
-		if h.Node == node {
-			return h.Addrs
-		}
 	}
 	return nil
 }
@@ -229,7 +218,8 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 
 // claim writes a claim into the pool of its node, unless it stands there for certain.
 func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
-	stands, planned := b.Cache.Ledger.IsClaimed(c), b.heldOn(c.Owner, c.Node)
+	// The binding invariant is checked for what the cache shows before the pool is read, since the cache learns from reads.
+	stands, planned := b.Cache.Ledger.IsClaimed(c), b.Cache.Ledger.HeldOn(c.Owner, c.Node)
 	if stands && b.certain(c, p) {
 		return nil
 	}
@@ -282,14 +272,12 @@ func (b *Binder) setMAC(ctx context.Context, pod *corev1.Pod, id identity.Identi
 		return err
 	}
 	mac := id.MAC(addrs)
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	// Maps of text can always be encoded.
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{
 		// The UID in a patch is a precondition: a later pod of the name is not meant.
 		"uid":         pod.UID,
 		"annotations": map[string]string{identity.AnnotationCiliumMAC: mac.String()},
 	}})
-	if err != nil {
-		return fmt.Errorf("encode the MAC address of pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
 	_, err = b.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return fmt.Errorf("write the MAC address %s to pod %s/%s: %w", mac, pod.Namespace, pod.Name, err)

@@ -37,7 +37,7 @@ func TestClaimIsConfirmed(t *testing.T) {
 		b := &Binder{Shared: &Shared{Cache: &cache.Cache{Ledger: ledger.New()}}}
 		b.Cache.Ledger.SetNode(pool.NodePool{Name: "n", UID: "n", Entries: c.shown})
 		got := ""
-		if err := (pool.NodePool{Name: "n", UID: "n", Entries: c.stands, Used: c.used}).CheckBinding(movedOwner, b.heldOn(movedOwner, "n")); err != nil {
+		if err := (pool.NodePool{Name: "n", UID: "n", Entries: c.stands, Used: c.used}).CheckBinding(movedOwner, b.Cache.Ledger.HeldOn(movedOwner, "n")); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

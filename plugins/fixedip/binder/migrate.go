@@ -68,7 +68,7 @@ func (b *Binder) migrate(ctx context.Context, pod *corev1.Pod, p *Plan, claim le
 // vacate makes the steps MarkLeaving, VacateSource and CommitAtHome, for addresses that leave a node that is not their home.
 func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error {
 	at := time.Now()
-	for range migrateTries {
+	return untilUnchanged(m.Home, func() error {
 		if err := b.write(ctx, m.Home, m.MarkLeaving); err != nil {
 			return err
 		}
@@ -80,11 +80,8 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 		if err != nil && !errors.Is(err, ciliumpool.ErrGone) {
 			return err
 		}
-		if err := b.writeUnchanged(ctx, home, m.CommitAtHome); !errors.Is(err, errPoolChanged) {
-			return err
-		}
-	}
-	return fmt.Errorf("CiliumNode %s changed during each of %d tries: %w", m.Home, migrateTries, errPoolChanged)
+		return b.writeUnchanged(ctx, home, m.CommitAtHome)
+	})
 }
 
 // takeAway makes the edits of a step that takes addresses away, in the pool of a node, and then reads the pod. If a pod
@@ -136,7 +133,7 @@ func (b *Binder) writeUnchanged(ctx context.Context, seen pool.NodePool, decide 
 // complete makes the step CompleteAtTarget. The pool of the target is read first, then that of the home, and the write
 // happens only if the pool of the target is still the same: a later migration changes it before it commits at the home.
 func (b *Binder) complete(ctx context.Context, m pool.Move) error {
-	for range migrateTries {
+	return untilUnchanged(m.To, func() error {
 		there, err := b.Cache.Pools.Get(ctx, m.To)
 		if err != nil {
 			return err
@@ -148,9 +145,16 @@ func (b *Binder) complete(ctx context.Context, m pool.Move) error {
 		if err := m.IsCommitted(home); err != nil {
 			return err
 		}
-		if err := b.writeUnchanged(ctx, there, m.CompleteAtTarget); !errors.Is(err, errPoolChanged) {
+		return b.writeUnchanged(ctx, there, m.CompleteAtTarget)
+	})
+}
+
+// untilUnchanged repeats a step until others leave the pool of the node alone from its first read to its write.
+func untilUnchanged(node string, step func() error) error {
+	for range migrateTries {
+		if err := step(); !errors.Is(err, errPoolChanged) {
 			return err
 		}
 	}
-	return fmt.Errorf("CiliumNode %s changed during each of %d tries: %w", m.To, migrateTries, errPoolChanged)
+	return fmt.Errorf("CiliumNode %s changed during each of %d tries: %w", node, migrateTries, errPoolChanged)
 }

@@ -288,7 +288,9 @@ func (s *pools) note(line string) {
 func (a *actor) expire(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.binder.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
-			edits, _ := nodepool.ExpireCooldowns(n, time.Now(), 0, time.Time{}, func(netip.Addr) bool { return false })
+			nobody := func(netip.Addr) bool { return false }
+			rested := nodepool.State{Now: time.Now(), Held: nobody, Elsewhere: nobody}
+			edits, _ := rested.ExpireCooldowns(n)
 			return edits, nil
 		})
 		if err != nil {
@@ -315,7 +317,7 @@ func (a *actor) release(ctx context.Context) {
 			case reclaim.ReleaseEntries:
 				return n.Release(movedOwner, next.Addrs, time.Now()), nil
 			case reclaim.MarkLeaving:
-				return n.MarkLeaving(movedOwner, next.From, next.Addrs)
+				return pool.Move{Owner: movedOwner, From: next.From, Addrs: next.Addrs}.MarkLeaving(n)
 			case reclaim.FenceTarget:
 				return n.FenceTarget(movedOwner, next.Addrs, time.Now()), nil
 			case reclaim.ReleaseHome:

@@ -8,8 +8,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -210,4 +212,54 @@ func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
 		parts = append(parts, fmt.Sprintf("%s belongs to node %s, which %s%s", address.Join(f.addrs), f.node, reason, remedy))
 	}
 	return fmt.Sprintf("of the addresses of its %s that are free, %s", p.id.Owner.Kind, strings.Join(parts, "; "))
+}
+
+// slotWaiters are the pods that search for a free slot of their workload and have none yet. The zero value is ready.
+type slotWaiters struct {
+	mu sync.Mutex
+	// workloads are the workloads of the pods, named as in pool entries. Key: the UID of a pod that the watch shows, from
+	// the cycle that told it to search until an address is decided for it.
+	workloads map[types.UID]string
+}
+
+// search reports whether a pod searches for one of so many free slots: unless as many other pods do. exists reports
+// whether the watch shows the pod: it is asked under the lock, so that remove follows if it is deleted.
+func (s *slotWaiters) search(workload string, uid types.UID, free int, exists func() bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.workloads, uid)
+	if s.searching(workload) >= free || !exists() {
+		return false
+	}
+	if s.workloads == nil {
+		s.workloads = map[types.UID]string{}
+	}
+	s.workloads[uid] = workload
+	return true
+}
+
+// count returns how many pods search for a slot of the workload.
+func (s *slotWaiters) count(workload string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.searching(workload)
+}
+
+// searching is count under mu.
+func (s *slotWaiters) searching(workload string) (n int) {
+	for _, w := range s.workloads {
+		if w == workload {
+			n++
+		}
+	}
+	return n
+}
+
+// remove removes a pod, and returns the workload for whose slot it has searched; empty if it has not.
+func (s *slotWaiters) remove(uid types.UID) (workload string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	workload = s.workloads[uid]
+	delete(s.workloads, uid)
+	return workload
 }

@@ -71,7 +71,7 @@ func (b *Binder) controllerOf(pod *corev1.Pod) identity.Owner {
 			owner = by
 		}
 	}
-	return identity.Owner{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID}
+	return identity.OwnerFrom(owner)
 }
 
 // wakeOnWorkload returns a WakeOn of what controls a pod.
@@ -139,7 +139,7 @@ func (b *Binder) fitsUnreserved(p *Plan, node *corev1.Node) error {
 		return nil
 	case !b.Cache.Ready():
 		return ErrNotReady
-	case len(b.heldOn(p.id.Key(), node.Name)) > 0:
+	case len(b.Cache.Ledger.HeldOn(p.id.Key(), node.Name)) > 0:
 		return nil
 	}
 	return b.fitsRequested(p, node.Name)
@@ -167,7 +167,8 @@ func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, 
 	ctx, cancel := context.WithTimeout(ctx, liveCheckTimeout)
 	defer cancel()
 	owner := p.id.Key()
-	planned := b.heldOn(owner, node)
+	// As in claim, before the pool is read.
+	planned := b.Cache.Ledger.HeldOn(owner, node)
 	n, err := b.Cache.Pools.Get(ctx, node)
 	if err != nil {
 		if !errors.Is(err, ciliumpool.ErrGone) {

@@ -8,21 +8,31 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
@@ -211,4 +221,100 @@ func (c *Cache) FixedIPsOf(workload string) ([]v1alpha1.FixedIP, error) {
 		return nil, fmt.Errorf("list the FixedIPs of workload %s from the cache: %w", workload, err)
 	}
 	return list.Items, nil
+}
+
+// newMapper returns a mapper that knows the resources of the two kinds that the plugin reads. Asking the API server
+// would make the start fail if it is not reachable, or if a CRD is not installed yet.
+func newMapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{ciliumv2.SchemeGroupVersion, v1alpha1.GroupVersion})
+	m.Add(ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CNKindDefinition), meta.RESTScopeRoot)
+	m.Add(v1alpha1.GroupVersion.WithKind("FixedIP"), meta.RESTScopeNamespace)
+	return m
+}
+
+const (
+	// syncPoll is how often join looks whether the cache is ready.
+	syncPoll = 100 * time.Millisecond
+	// resync is when join's informer passes its objects, of which there are none, to its handlers again. Without a time,
+	// tests with testing/synctest hang.
+	resync = 24 * time.Hour
+)
+
+// join makes the scheduler wait for the cache as it waits for its own informers: until then it is not ready
+// (sched-handler-sync of /readyz) and does not compete for the lease. A plugin cannot add a check to /readyz, but
+// the factory takes informers of other clients. This one lists nothing, when the cache is ready. It is a real
+// informer, so that every way of waiting for one, those of later versions of client-go too, waits for the cache.
+func (c *Cache) join(f informers.SharedInformerFactory) {
+	f.InformerFor(&v1alpha1.FixedIP{}, func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
+		return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+				err := wait.PollUntilContextCancel(ctx, syncPoll, true, func(context.Context) (bool, error) { return c.Ready(), nil })
+				return &v1alpha1.FixedIPList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, err
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				if o.SendInitialEvents != nil {
+					// The informer lists instead.
+					return nil, apierrors.NewInvalid(schema.GroupKind{}, "", nil)
+				}
+				return watch.NewFake(), nil
+			},
+		}, &v1alpha1.FixedIP{}, resync, nil)
+	})
+}
+
+// followWorkloads starts the watches of workloads, which end with ctx. The scheduler already has the watches of
+// StatefulSets and ReplicaSets.
+func (c *Cache) followWorkloads(ctx context.Context, cfg *restclient.Config, shared informers.SharedInformerFactory) error {
+	web, err := restclient.HTTPClientFor(cfg)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	api, err := dynamic.NewForConfigAndClient(cfg, web)
+	if err != nil {
+		return fmt.Errorf("make a client of workloads: %w", err)
+	}
+	mapper, err := apiutil.NewDynamicRESTMapper(cfg, web)
+	if err != nil {
+		return fmt.Errorf("make a mapper of workloads: %w", err)
+	}
+	var watched []schema.GroupKind
+	for _, k := range c.Kinds.All() {
+		watched = append(watched, k.GroupKind())
+	}
+	c.Workloads = workloads.New(api, mapper, watched...)
+	c.Workloads.AddHandler(c.workloadChanged)
+	apps := shared.Apps().V1()
+	if err := c.Workloads.UseInformer(identity.StatefulSets, apps.StatefulSets().Informer()); err != nil {
+		return err
+	}
+	if c.Kinds.Slots() {
+		if err := c.Workloads.UseInformer(identity.ReplicaSets, apps.ReplicaSets().Informer()); err != nil {
+			return err
+		}
+	}
+	go func() {
+		if err := c.Workloads.Start(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "The watches of workloads ended")
+		}
+	}()
+	return nil
+}
+
+// workloadChanged makes an event of a workload that appears, or that changes what its pods may have.
+func (c *Cache) workloadChanged(before, after *identity.Workload) {
+	if after == nil {
+		return
+	}
+	if before == nil || request.Relevant(*before, *after) || identity.OptsOut(before.Template) != identity.OptsOut(after.Template) || failover(before) != failover(after) {
+		c.Notify(requeue.Event{Keys: requeue.Keys(metrics.Workload, after.Resource())})
+	}
+}
+
+// failover returns what the annotations of a workload say about failover, an error as well.
+func failover(w *identity.Workload) string {
+	policy, err := identity.Failover(w.Annotations, w.Template)
+	if err != nil {
+		return err.Error()
+	}
+	return string(policy)
 }

@@ -16,6 +16,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/watch"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
@@ -260,5 +262,28 @@ func (q *Queue) drop(uid types.UID) {
 	}
 	if w.timer != nil {
 		w.timer.Stop()
+	}
+}
+
+// podChanged wakes a pod whose annotations change, which the scheduling queue does not do, and the pods that wait for
+// this pod to end. It forgets a pod that is deleted: after is nil, or another pod of the name.
+func (q *Queue) podChanged(before, after *corev1.Pod) {
+	if before == nil {
+		return
+	}
+	deleted := after == nil || before.UID != after.UID
+	switch {
+	case deleted:
+		q.PassOn(before.UID)
+		q.Remove(before.UID)
+	case !maps.Equal(before.Annotations, after.Annotations):
+		q.mu.Lock()
+		if w, ok := q.waiting[before.UID]; ok {
+			q.wake(w, metrics.Annotation)
+		}
+		q.unlock()
+	}
+	if deleted || podutil.IsTerminal(after) && !podutil.IsTerminal(before) {
+		q.Notify(Event{Keys: Keys(metrics.Owner, pool.OwnerKey(before.Namespace, before.Name))})
 	}
 }

@@ -226,7 +226,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.Exists, w.UID, w.APIVersion = true, found.UID, found.APIVersion
 	w.OptsOut = identity.OptsOut(found.Template)
-	policy, err := identity.Reclaim(found.Annotations, found.Template)
+	policy, err := identity.Reclaim(identity.DefaultReclaim(), found.Annotations, found.Template)
 	if err != nil {
 		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of its pods keep their reclaim policy", err)
 		return
@@ -241,7 +241,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	}
 	s.Workload.Exists, s.Workload.UID = true, s.Pod.UID
 	s.Asked = identity.RequestsIPs(s.Pod.Annotations, nil)
-	policy, err := identity.PodReclaim(s.Pod.Annotations)
+	policy, err := identity.Reclaim(identity.NamedReclaim(), s.Pod.Annotations)
 	if err != nil {
 		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its address keeps its reclaim policy", err)
 		if s.Record != nil {

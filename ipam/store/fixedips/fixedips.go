@@ -5,8 +5,14 @@ package fixedips
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -51,4 +57,53 @@ func Reserves(before, after *v1alpha1.FixedIP) bool {
 // take them to another node.
 func HandsOver(before, after *v1alpha1.FixedIP) bool {
 	return before.Status.VacatedBy != after.Status.VacatedBy || before.Status.MovableFor != after.Status.MovableFor
+}
+
+// Read reads the FixedIPs that a ledger knows from a cache, without those that are gone. Reading the known ones is
+// cheaper than listing all FixedIPs of a large cluster.
+func Read(ctx context.Context, cached client.Reader, known []ledger.Reservation) ([]*v1alpha1.FixedIP, error) {
+	var found []*v1alpha1.FixedIP
+	for _, k := range known {
+		namespace, name, _ := strings.Cut(k.Record, "/")
+		fip := &v1alpha1.FixedIP{}
+		switch err := cached.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, fip); {
+		case err == nil:
+			found = append(found, fip)
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("read FixedIP %s from the cache: %w", k.Record, err)
+		}
+	}
+	return found, nil
+}
+
+// Phases counts FixedIPs by phase.
+type Phases struct {
+	mu sync.Mutex
+	// counts contains the number of FixedIPs, never negative. Key: a phase.
+	counts map[v1alpha1.Phase]int
+}
+
+// CountPhases counts the FixedIPs of an informer. Call it before the informer is started.
+func CountPhases(ctx context.Context, watches cache.Cache) (*Phases, error) {
+	p := &Phases{counts: map[v1alpha1.Phase]int{}}
+	_, err := watch.Objects(ctx, watches, &v1alpha1.FixedIP{}, p.change)
+	return p, err
+}
+
+func (p *Phases) change(before, after *v1alpha1.FixedIP) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if before != nil {
+		p.counts[before.Status.Phase]--
+	}
+	if after != nil {
+		p.counts[after.Status.Phase]++
+	}
+}
+
+// Counts returns the current counts.
+func (p *Phases) Counts() map[v1alpha1.Phase]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.counts)
 }

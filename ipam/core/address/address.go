@@ -1,0 +1,305 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package address
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go4.org/netipx"
+)
+
+// Family is an address family. Its value is the version of the protocol.
+type Family uint8
+
+// The two families. IPv4 addresses mapped into IPv6 belong to neither: Parse refuses them.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// Families lists both families in the order in which they are shown and written.
+var Families = [...]Family{IPv4, IPv6}
+
+// String returns the name of the family in Kubernetes: IPv4 or IPv6.
+func (f Family) String() string {
+	switch f {
+	case IPv4:
+		return "IPv4"
+	case IPv6:
+		return "IPv6"
+	}
+	return fmt.Sprintf("Family(%d)", uint8(f))
+}
+
+// ParseFamily parses IPv4 or IPv6.
+func ParseFamily(s string) (Family, error) {
+	for _, f := range Families {
+		if s == f.String() {
+			return f, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is not an IP family; use IPv4 or IPv6", s)
+}
+
+// Bits returns the length of addresses of the family: 32 or 128.
+func (f Family) Bits() int {
+	if f == IPv4 {
+		return 32
+	}
+	return 128
+}
+
+// Of returns the family of a valid address.
+func Of(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Parse parses one address in canonical form. Other forms are errors, because agents compare addresses as text (Cilium
+// fact 5).
+func Parse(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	switch {
+	case err != nil:
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
+	case a.Zone() != "":
+		return netip.Addr{}, fmt.Errorf("%q has a zone; a pod address has none", s)
+	case a.Is4In6():
+		return netip.Addr{}, fmt.Errorf("%q is an IPv4 address mapped into IPv6; write %s", s, a.Unmap())
+	case a.String() != s:
+		return netip.Addr{}, fmt.Errorf("%q is not in canonical form; write %s", s, a)
+	}
+	return a, nil
+}
+
+// ParseAll parses addresses in canonical form. Other texts are left out.
+func ParseAll(texts []string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, s := range texts {
+		if a, err := Parse(s); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// Join returns addresses as text for messages, such as "10.240.1.10, fd00:240::1:a".
+func Join(addrs []netip.Addr) string {
+	return strings.Join(Strings(addrs), ", ")
+}
+
+// Strings returns the canonical text of each address.
+func Strings(addrs []netip.Addr) []string {
+	out := make([]string, len(addrs))
+	for i, a := range addrs {
+		out[i] = a.String()
+	}
+	return out
+}
+
+// Besides returns the addresses that a FixedIP does not name although it names another address of the same family. An
+// agent whose pool has both for one pod chooses at random (Cilium fact 1). recorded is in the form that Parse reads;
+// invalid values are ignored.
+func Besides(addrs []netip.Addr, recorded []string) []netip.Addr {
+	var found []netip.Addr
+	for _, a := range addrs {
+		sameFamily := slices.ContainsFunc(recorded, func(ip string) bool {
+			other, err := Parse(ip)
+			return err == nil && Of(other) == Of(a)
+		})
+		if sameFamily && !slices.Contains(recorded, a.String()) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
+// ParseSubnet parses a CIDR whose host bits are zero.
+func ParseSubnet(s string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, fmt.Errorf("%q is not a CIDR such as 10.240.0.0/16 or fd00:240::/48", s)
+	case p.Addr().Is4In6():
+		return netip.Prefix{}, fmt.Errorf("%q is an IPv4 CIDR mapped into IPv6", s)
+	case p != p.Masked():
+		return netip.Prefix{}, fmt.Errorf("%q has host bits set; the network is %s", s, p.Masked())
+	}
+	return p, nil
+}
+
+// Ends returns the first and the last address of a subnet that a pod may have. The network and broadcast addresses of
+// IPv4 and the subnet-router anycast address of IPv6 (RFC 4291, 2.6.1) are excluded, except in subnets that are too
+// small (/31, /32, /127, /128).
+func Ends(p netip.Prefix) (first, last netip.Addr) {
+	first, last = p.Masked().Addr(), netipx.PrefixLastIP(p)
+	if Of(first).Bits()-p.Bits() < 2 {
+		return first, last
+	}
+	first = first.Next()
+	if first.Is4() {
+		last = last.Prev()
+	}
+	return first, last
+}
+
+// Usable reports whether a pod may have the address of the subnet.
+func Usable(p netip.Prefix, a netip.Addr) bool {
+	first, last := Ends(p)
+	return a.BitLen() == first.BitLen() && !a.Less(first) && !last.Less(a)
+}
+
+// Size returns the number of addresses of the subnet that pods may have, at most math.MaxInt64.
+func Size(p netip.Prefix) int64 {
+	host := Of(p.Addr()).Bits() - p.Bits()
+	if host >= 63 {
+		return math.MaxInt64
+	}
+	n := int64(1) << host
+	switch {
+	case host < 2:
+		return n
+	case p.Addr().Is4():
+		return n - 2
+	default:
+		return n - 1
+	}
+}
+
+// Down iterates over the usable addresses from the top of the subnet: the order in which fixed addresses are taken. Stop
+// early, because IPv6 subnets are huge.
+func Down(p netip.Prefix) iter.Seq[netip.Addr] {
+	first, last := Ends(p)
+	return func(yield func(netip.Addr) bool) {
+		for a := last; yield(a) && a != first; a = a.Prev() {
+		}
+	}
+}
+
+// Up iterates over the usable addresses from the bottom of the subnet: the order in which dynamic entries are added, so
+// that they rarely meet fixed ones.
+func Up(p netip.Prefix) iter.Seq[netip.Addr] {
+	first, last := Ends(p)
+	return func(yield func(netip.Addr) bool) {
+		for a := first; yield(a) && a != last; a = a.Next() {
+		}
+	}
+}
+
+// SubnetName returns the name of the API object of a subnet: its four bytes or eight groups and its prefix length,
+// separated by dashes. No two subnets share a name.
+func SubnetName(p netip.Prefix) string {
+	p = p.Masked()
+	var parts []string
+	if p.Addr().Is4() {
+		for _, b := range p.Addr().As4() {
+			parts = append(parts, strconv.Itoa(int(b)))
+		}
+	} else {
+		raw := p.Addr().As16()
+		for i := 0; i < len(raw); i += 2 {
+			parts = append(parts, strconv.FormatUint(uint64(raw[i])<<8|uint64(raw[i+1]), 16))
+		}
+	}
+	return strings.Join(append(parts, strconv.Itoa(p.Bits())), "-")
+}
+
+// ClusterPool is a CIDR from which nodes get subnets of one size.
+type ClusterPool struct {
+	CIDR netip.Prefix
+	// MaskSize is the prefix length of the subnets.
+	MaskSize int
+}
+
+// Family returns the family of the pool.
+func (p ClusterPool) Family() Family { return Of(p.CIDR.Addr()) }
+
+// Validate returns an error if no subnet of the pool can have the mask size.
+func (p ClusterPool) Validate() error {
+	if bits := p.Family().Bits(); p.MaskSize > bits {
+		return fmt.Errorf("mask size %d is longer than an %s address (%d bits)", p.MaskSize, p.Family(), bits)
+	}
+	if p.MaskSize < p.CIDR.Bits() {
+		return fmt.Errorf("mask size %d is smaller than that of the CIDR %s: a subnet would be larger than the pool", p.MaskSize, p.CIDR)
+	}
+	return nil
+}
+
+// Union returns the set of all addresses of the prefixes, which may overlap and be of both families. A lookup in the set
+// is a binary search.
+func Union(prefixes []netip.Prefix) *netipx.IPSet {
+	var b netipx.IPSetBuilder
+	for _, p := range prefixes {
+		if p.IsValid() {
+			b.AddPrefix(p.Masked())
+		}
+	}
+	// The builder returns errors for invalid prefixes only.
+	set, _ := b.IPSet()
+	return set
+}
+
+// free returns the part of the pool that is not taken.
+func (p ClusterPool) free(taken *netipx.IPSet) *netipx.IPSet {
+	var b netipx.IPSetBuilder
+	b.AddPrefix(p.CIDR)
+	b.RemoveSet(taken)
+	set, _ := b.IPSet()
+	return set
+}
+
+// FreeSubnets returns how many subnets of the pool are free. It is a float because an IPv6 pool may have more subnets
+// than an integer can count.
+func (p ClusterPool) FreeSubnets(taken *netipx.IPSet) float64 {
+	count := 0.0
+	for _, prefix := range p.free(taken).Prefixes() {
+		if prefix.Bits() <= p.MaskSize {
+			count += math.Ldexp(1, p.MaskSize-prefix.Bits())
+		}
+	}
+	return count
+}
+
+// Carve returns a free subnet of the first pool of the family that has one. It takes the smallest gap that is large
+// enough, so that large gaps remain.
+func Carve(pools []ClusterPool, family Family, taken *netipx.IPSet) (netip.Prefix, bool) {
+	for _, p := range pools {
+		if p.Family() != family {
+			continue
+		}
+		if subnet, _, ok := p.free(taken).RemoveFreePrefix(uint8(p.MaskSize)); ok {
+			return subnet, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// SubnetOf returns the subnet of a pool that contains the address and is not taken. If part of that subnet is taken,
+// because mask sizes were different before, it returns the largest free part. ok is false if the address is in no pool
+// or is taken.
+func SubnetOf(pools []ClusterPool, a netip.Addr, taken *netipx.IPSet) (subnet netip.Prefix, ok bool) {
+	if taken.Contains(a) {
+		return netip.Prefix{}, false
+	}
+	for _, p := range pools {
+		if !p.CIDR.Contains(a) {
+			continue
+		}
+		for bits := p.MaskSize; bits <= a.BitLen(); bits++ {
+			// Subnets are aligned to their size.
+			if subnet, err := a.Prefix(bits); err == nil && !taken.OverlapsPrefix(subnet) {
+				return subnet, true
+			}
+		}
+	}
+	return netip.Prefix{}, false
+}

@@ -1,0 +1,146 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package identity
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// AnnotationFailover on a workload or its pod template is the failover policy: "Wait", "Migrate" or "Reassign".
+const AnnotationFailover = "fixedip.io/failover"
+
+// Failover returns the failover policy of a workload from its annotations or, if there is none, from those of its
+// pod template; empty if neither has it. An error names the annotation and the value.
+func Failover(workload, template map[string]string) (v1alpha1.Failover, error) {
+	v, ok := annotation(AnnotationFailover, workload, template)
+	if !ok {
+		return "", nil
+	}
+	f, err := ParseFailover(v)
+	if err != nil {
+		return "", fmt.Errorf("annotation %s is %w", AnnotationFailover, err)
+	}
+	return f, nil
+}
+
+// ParseFailover parses a failover policy. The error begins with the quoted value.
+func ParseFailover(word string) (v1alpha1.Failover, error) {
+	switch f := v1alpha1.Failover(word); f {
+	case v1alpha1.Wait, v1alpha1.Migrate, v1alpha1.Reassign:
+		return f, nil
+	}
+	return "", fmt.Errorf("%q; write Wait, Migrate or Reassign", word)
+}
+
+// AnnotationOnMismatch on a workload or on its pods is the policy for pods that run with another address than their
+// fixed address: "Restart" or "Report".
+const AnnotationOnMismatch = "fixedip.io/mismatch-policy"
+
+// OnMismatch is the policy for a pod with a mismatch.
+type OnMismatch string
+
+const (
+	// Restart evicts the pod, so that it starts again with its fixed address.
+	Restart OnMismatch = "Restart"
+	// Report reports the mismatch and does not restart the pod.
+	Report OnMismatch = "Report"
+)
+
+// ParseOnMismatch parses the policy from a flag or an annotation.
+func ParseOnMismatch(s string) (OnMismatch, error) {
+	switch p := OnMismatch(s); p {
+	case Restart, Report:
+		return p, nil
+	}
+	return "", fmt.Errorf("%q is neither Restart nor Report", s)
+}
+
+// MismatchPolicy returns the policy from the annotations of a workload or, if there is none, of its pod, or else the
+// given default. For an invalid annotation it returns Report and an error: a typing error must not restart pods.
+func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMismatch, error) {
+	v, ok := annotation(AnnotationOnMismatch, workload, pod)
+	if !ok {
+		return otherwise, nil
+	}
+	p, err := ParseOnMismatch(v)
+	if err != nil {
+		return Report, fmt.Errorf("annotation %s is %q; write Restart or Report", AnnotationOnMismatch, v)
+	}
+	return p, nil
+}
+
+// Annotations of a workload or its pod template that define when its addresses are released.
+const (
+	// AnnotationWhenDeleted is "Delete" (the default) or "Retain".
+	AnnotationWhenDeleted = "fixedip.io/when-deleted"
+	// AnnotationWhenScaled is "Retain" (the default) or "Delete".
+	AnnotationWhenScaled = "fixedip.io/when-scaled"
+	// AnnotationTTL is a duration such as "30m" by which the release of an address is delayed.
+	AnnotationTTL = "fixedip.io/retention-ttl"
+)
+
+// DefaultReclaim returns the default policy of workloads.
+func DefaultReclaim() v1alpha1.ReclaimPolicy {
+	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Delete, WhenScaled: v1alpha1.Retain}
+}
+
+// NamedReclaim returns the default policy of bare pods: a user reserved the address for the name, and releases it.
+func NamedReclaim() v1alpha1.ReclaimPolicy {
+	return v1alpha1.ReclaimPolicy{WhenDeleted: v1alpha1.Retain, WhenScaled: v1alpha1.Retain}
+}
+
+// Reclaim returns a default policy with what annotations say: those of a bare pod, or of a workload and, for those that it
+// does not have, of its pod template. An error names the annotation and the value; the policy is not valid then.
+func Reclaim(policy v1alpha1.ReclaimPolicy, annotations ...map[string]string) (v1alpha1.ReclaimPolicy, error) {
+	for key, field := range map[string]*v1alpha1.Retention{AnnotationWhenDeleted: &policy.WhenDeleted, AnnotationWhenScaled: &policy.WhenScaled} {
+		v, ok := annotation(key, annotations...)
+		if !ok {
+			continue
+		}
+		switch r := v1alpha1.Retention(v); r {
+		case v1alpha1.Delete, v1alpha1.Retain:
+			*field = r
+		default:
+			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write Delete or Retain", key, v)
+		}
+	}
+	if v, ok := annotation(AnnotationTTL, annotations...); ok {
+		ttl, err := time.ParseDuration(v)
+		if err != nil || ttl < 0 {
+			return v1alpha1.ReclaimPolicy{}, fmt.Errorf("annotation %s is %q; write a duration such as 30m or 24h", AnnotationTTL, v)
+		}
+		policy.TTL = metav1.Duration{Duration: ttl}
+	}
+	return policy, nil
+}
+
+// Ordinal returns the ordinal in the name of a StatefulSet pod.
+func Ordinal(podName, workload string) (int32, bool) {
+	suffix, ok := strings.CutPrefix(podName, workload+"-")
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(suffix, 10, 32)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != suffix {
+		return 0, false
+	}
+	return int32(n), true
+}
+
+// StatefulSetOf returns the name of the StatefulSet that a pod with this name would belong to.
+func StatefulSetOf(podName string) (string, bool) {
+	i := strings.LastIndex(podName, "-")
+	if i < 1 {
+		return "", false
+	}
+	_, ok := Ordinal(podName, podName[:i])
+	return podName[:i], ok
+}
