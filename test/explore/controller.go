@@ -174,7 +174,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 		case 0:
 			n := poolOf(k.node, o.entries, o.used)
 			user, used := n.Used[a]
-			if o.entries[k.addr] == k.before && k.before != 0 && k.before.entry().Kind == pool.Dynamic && (!used || user == owners[k.name]) {
+			if o.entries[k.addr] == k.before && k.before != 0 && k.before.entry().Kind == pool.Dynamic && used && user == owners[k.name] {
 				o.apply([]pool.EntryChange{n.Own(a, ownedEntry(k.name), releaseTime(0))})
 				t.task.phase = 1
 				emit(taskWrites, t)

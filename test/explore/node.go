@@ -4,9 +4,9 @@
 package explore
 
 // nodeSteps are the steps of kubelets and agents.
-func nodeSteps(s state, emit emitter) {
+func nodeSteps(sc scope, s state, emit emitter) {
 	for n := range int8(nodeCount) {
-		agentSteps(s, n, emit)
+		agentSteps(sc, s, n, emit)
 	}
 	for name := range int8(nameCount) {
 		for serial := range int8(podsPerName) {
@@ -15,7 +15,7 @@ func nodeSteps(s state, emit emitter) {
 	}
 }
 
-func agentSteps(s state, n int8, emit emitter) {
+func agentSteps(sc scope, s state, n int8, emit emitter) {
 	at, o := s.agents[n], s.nodes[n]
 	current := at.seen == o.entries && at.mark == o.mark
 	if !current {
@@ -23,8 +23,13 @@ func agentSteps(s state, n int8, emit emitter) {
 		t.agents[n].seen, t.agents[n].mark = o.entries, o.mark
 		emit(step{kind: agentSees, node: n}, t)
 	}
-	// A status update of a version that is not the newest is refused (Cilium facts 10 and 24). Reports without an answer are
-	// left out: they can only keep a step from being made.
+	// A status update of a version that is not the newest is refused (Cilium facts 10 and 24). Reports without an answer
+	// are left out where nothing is adopted: there they can only keep a step from being made.
+	if current && o.mark == unmarked && sc.adopts() && (o.used != at.allocated || o.complete == at.restoring) {
+		t := s
+		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring
+		emit(step{kind: agentReports, node: n}, t)
+	}
 	if current && o.mark == asked {
 		t := s
 		t.nodes[n].used, t.nodes[n].complete = at.allocated, !at.restoring

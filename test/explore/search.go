@@ -39,6 +39,9 @@ type scope struct {
 // emitter receives a successor and the step that leads to it.
 type emitter func(step, state)
 
+// adopts reports whether another scheduler places pods, whose addresses are adopted.
+func (sc scope) adopts() bool { return sc.foreign != [nameCount]int8{} }
+
 // stepKind is what happens in a step.
 type stepKind uint8
 
@@ -46,6 +49,7 @@ const (
 	begins stepKind = iota
 	agentSees
 	agentAnswers
+	agentReports
 	agentRestores
 	agentRestarts
 	cniAdd
@@ -74,7 +78,7 @@ const (
 )
 
 var stepNames = [...]string{
-	"begins", "agent sees", "agent answers", "agent restores", "agent restarts", "CNI ADD", "kubelet reports", "kubelet stops",
+	"begins", "agent sees", "agent answers", "agent reports", "agent restores", "agent restarts", "CNI ADD", "kubelet reports", "kubelet stops",
 	"pod deleted", "pod deleted by force", "workload deleted", "workload created", "another scheduler binds",
 	"scheduler lags", "scheduler decides", "scheduler claims", "scheduler is killed", "scheduler catches up", "scheduler binds",
 	"FixedIP created", "FixedIP deleted", "FixedIP follows its slot", "controller begins", "controller writes", "controller marks", "controller concludes", "controller undoes", "controller is killed",
@@ -175,7 +179,7 @@ func search(sc scope, limit int) result {
 // successors emits every state that is one step away.
 func successors(sc scope, s state, emit emitter) {
 	userSteps(sc, s, emit)
-	nodeSteps(s, emit)
+	nodeSteps(sc, s, emit)
 	schedulerSteps(sc, s, emit)
 	controllerSteps(sc, s, emit)
 }

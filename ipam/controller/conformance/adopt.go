@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,13 @@ type errNotKept string
 
 func (e errNotKept) Error() string { return string(e) }
 
+// errNotReported means that the agent does not list dynamic entries for the pod yet. The status of the pod may be from before
+// a reboot of the node, and another pod have the IPs by now.
+var errNotReported = errors.New("the agent has not reported the IPs of the pod yet")
+
+// reportRetry is how often a pod is looked at that its agent has not reported yet; agents report every 15 s by default.
+const reportRetry = 5 * time.Second
+
 // adopt looks at one pod that has no FixedIP: of our scheduler, it has lost its entry; of another scheduler, it may ask
 // for its IPs to be fixed.
 func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
@@ -52,6 +60,9 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		result, err = c.restoreLost(ctx, &pod, id)
 	} else {
 		result, err = c.fixRunning(ctx, &pod)
+	}
+	if errors.Is(err, errNotReported) {
+		return ctrl.Result{RequeueAfter: reportRetry}, nil
 	}
 	if superseded(err) {
 		klog.FromContext(ctx).V(3).Info("Adoption superseded", "err", err)
@@ -133,8 +144,20 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 			return errNotKept(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
 		}
 	}
+	unreported := func(n pool.NodePool) bool {
+		return slices.ContainsFunc(ips, func(a netip.Addr) bool {
+			e, exists := n.Entries[a]
+			return exists && e.Kind == pool.Dynamic && !n.InUse(a)
+		})
+	}
+	if n, ok := c.Ledger.Node(node); dynamic && ok && unreported(n) {
+		return errNotReported
+	}
 	_, err := c.Writer.Apply(ctx, ciliumpool.Change{
 		WriteRequest: ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			if dynamic && unreported(n) {
+				return nil, errNotReported
+			}
 			if other := n.OtherAddressOf(id.Key(), ips); other != nil {
 				// The cache does not show that entry yet. Once it does, the FixedIP controller makes a FixedIP of it.
 				return nil, fmt.Errorf("%w: %w", gather.ErrSuperseded, other)

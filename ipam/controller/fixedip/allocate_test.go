@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,6 +46,14 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 			pod := controllertest.Pod(0)
 			pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: has}}}
 			s := newStage(t, controllertest.Objects(pod.DeepCopy()), controllertest.Objects(pod.DeepCopy()))
+			var node ciliumv2.CiliumNode
+			if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
+				t.Fatal(err)
+			}
+			node.Status.IPAM.Used = ipamtypes.AllocationMap{has: {Owner: "db/web-0"}}
+			if err := s.API.Update(t.Context(), &node); err != nil {
+				t.Fatal(err)
+			}
 			happen := func(what func(*stage, *corev1.Pod) error) {
 				var now corev1.Pod
 				if what == nil {
@@ -69,7 +78,6 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 			if adopted := c.owner != ""; errors.Is(err, gather.ErrSuperseded) == adopted || adopted && err != nil {
 				t.Errorf("allocate: %v", err)
 			}
-			var node ciliumv2.CiliumNode
 			if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {
 				t.Fatal(err)
 			}

@@ -33,6 +33,8 @@ func entry(e pool.Entry) func(*reclaim.AddressHome) {
 	return func(p *reclaim.AddressHome) { p.Entry = &e }
 }
 
+func reported(p *reclaim.AddressHome) { p.Reported = true }
+
 // running is a pod that runs with its address.
 func running(ips ...string) *corev1.Pod {
 	p := podOn("node-1", ips...)
@@ -87,7 +89,7 @@ func TestProjection(t *testing.T) {
 		"its time to live passes":                           {reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour)), Homes: place(), Workload: gone}, project},
 		"its workload is gone":                              {reclaim.State{Record: kept(policy("Delete", "Retain", 0)), Homes: place(), Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
 		"it is being deleted":                               {reclaim.State{Record: record(deleting), Workload: standing}, reclaim.Action{Type: reclaim.FinishRecord}},
-		"its owner was cleared":                             {reclaim.State{Record: record(), Homes: place(entry(pool.Entry{})), Pod: running("10.0.1.6"), Workload: standing}, project},
+		"its owner was cleared":                             {reclaim.State{Record: record(), Homes: place(entry(pool.Entry{}), reported), Pod: running("10.0.1.6"), Workload: standing}, project},
 		"an entry for it is on its way":                     {reclaim.State{Record: without, Homes: place(entry(pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"))), Workload: standing}, project},
 		"both families on one node":                         {reclaim.State{Record: both, Homes: dual("node-1"), Workload: standing}, reclaim.Action{Type: reclaim.Allocate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6"), addr("fd00::6")}}},
 		"one family stands":                                 {reclaim.State{Record: both, Homes: dual("node-1"), Held: []ledger.NodeAddresses{held("node-1", "fd00::6")}, Workload: standing}, project},
@@ -177,18 +179,20 @@ func TestConditionsAreQuiet(t *testing.T) {
 func TestProject(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	n := node(map[string]pool.Entry{
-		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.3": pool.ForOwner("db/other-0"), "10.0.1.4": pool.CooldownEntry("", now), "10.0.1.5": mine,
+		"10.0.1.1": {}, "10.0.1.2": {}, "10.0.1.7": {}, "10.0.1.3": pool.ForOwner("db/other-0"), "10.0.1.4": pool.CooldownEntry("", now), "10.0.1.5": mine,
 	}, "10.0.1.2", "10.0.1.6")
 	// none has nothing for the pod.
 	none := node(map[string]pool.Entry{"10.0.1.4": pool.CooldownEntry("", now), "10.0.1.8": pool.CooldownEntry("", now)}, "10.0.1.8")
-	n.Used[addr("10.0.1.6")] = "db/other-1"
+	n.Used[addr("10.0.1.6")], n.Used[addr("10.0.1.1")] = "db/other-1", mine.Owner
 	for a, c := range map[string]struct {
 		own   bool
 		taken bool
 		edits int
 	}{
-		"10.0.1.1":   {own: true, edits: 1},
-		"10.0.1.2":   {own: true, taken: true},
+		"10.0.1.1": {own: true, edits: 1},
+		"10.0.1.2": {own: true, taken: true},
+		// The agent does not list it: the status of the pod may be from before a reboot.
+		"10.0.1.7":   {own: true, taken: true},
 		"10.0.1.3":   {taken: true},
 		"10.0.1.4":   {taken: true},
 		"10.0.1.5":   {},

@@ -64,8 +64,8 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 	case h.Entry.Kind == pool.Cooldown && RunsOn(s.Pod, h.Node, h.Addr):
 		// The address was released, and the pod has it from an agent that did not know yet: no other pod can.
 		return otherAddress(s, h)
-	case h.Entry.Kind == pool.Dynamic && RunsOn(s.Pod, h.Node, h.Addr):
-		// The pod itself has the address: no other pod can.
+	case h.Entry.Kind == pool.Dynamic && h.Reported && RunsOn(s.Pod, h.Node, h.Addr):
+		// The pod itself has the address: no other pod can. Its status alone may be from before a reboot of the node.
 		return nil
 	}
 	return h.Entry.Blocker(h.Node, h.Addr, owner)
@@ -91,8 +91,9 @@ func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
 }
 
 // AllocateEntries returns the edits that give a pod its recorded addresses in the pool of their home: all of them, or
-// none and an error that matches pool.ErrTaken. own reports whether the pod itself runs with an address, whose entry
-// may then be a dynamic one or in its cooldown.
+// none and an error that matches pool.ErrTaken. own reports whether the pod itself runs with an address. Its entry
+// may then be in its cooldown, or a dynamic one that the agent lists for the pod: the agent looks at the owner of an entry
+// alone, and would give the address to the pod also if another one has it (Cilium fact 2).
 func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool, at time.Time) ([]pool.EntryChange, error) {
 	var free []netip.Addr
 	var edits []pool.EntryChange
@@ -104,7 +105,8 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 		case e.IsUnreserved() && e.OwnedBy(entry.Owner):
 			// On a strict node it was written for as long as the pod exists.
 			edits = append(edits, n.Set(a, entry))
-		case (exists && e.Kind == pool.Dynamic || cooling && n.OtherAddressOf(entry.Owner, addrs) == nil) && own(a) && (!used || user == entry.Owner):
+		case own(a) && exists && e.Kind == pool.Dynamic && used && user == entry.Owner,
+			own(a) && cooling && n.OtherAddressOf(entry.Owner, addrs) == nil && (!used || user == entry.Owner):
 			edits = append(edits, n.Own(a, entry, at))
 		default:
 			free = append(free, a)

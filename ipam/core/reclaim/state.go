@@ -78,6 +78,8 @@ type AddressHome struct {
 	Node string
 	// Entry is the entry in that pool; nil: there is none.
 	Entry *pool.Entry
+	// Reported means that the agent of the node lists the address for the pod.
+	Reported bool
 	// User is another pod, "namespace/name", that has the address there, by its own status or by the agent's report.
 	User string
 	// Rival is another FixedIP, "namespace/name", that names the address and precedes this one: see Precedes.

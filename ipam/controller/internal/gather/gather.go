@@ -276,7 +276,9 @@ func (g *Gatherer) homes(ctx context.Context, record *v1alpha1.FixedIP) ([]recla
 			if e, exists := n.Entries[kept.Addr]; exists {
 				h.Entry = &e
 			}
-			if user, used := n.Used[kept.Addr]; used && user != owner {
+			user, used := n.Used[kept.Addr]
+			h.Reported = used && user == owner
+			if used && user != owner {
 				h.User = user
 				if user == "" {
 					h.User = "(unknown)"
