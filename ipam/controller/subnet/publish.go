@@ -126,7 +126,8 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 
 // elsewhere returns the nodes on which reserved addresses of a node's subnets live: they have moved. The API server is asked
 // about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist may
-// have been deleted by force and run on: while the node of its FixedIP exists, the address is there.
+// have been deleted by force and run on: while the node of its FixedIP exists, the address is there. One that may migrate
+// was bound to its node after the address had moved there.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	// alive says of nodes that FixedIPs name whether they exist. Key: the node.
@@ -152,7 +153,7 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 		switch {
 		case pod == nil && k.Node != node && alive[k.Node]:
 			found[k.Addr] = k.Node
-		case pod != nil && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && podutil.RunsWith(pod, k.Addr):
+		case pod != nil && pod.Spec.NodeName != node && (podutil.HoldsIPs(pod) && podutil.RunsWith(pod, k.Addr) || podutil.AwaitsIP(pod) && k.Failover == v1alpha1.Migrate):
 			found[k.Addr] = pod.Spec.NodeName
 		}
 	}

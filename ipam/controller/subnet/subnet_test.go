@@ -39,7 +39,10 @@ func (s *scene) record(name, nodeName, ip string) *v1alpha1.FixedIP {
 func runningPod(name, nodeName, ip string, owner *metav1.OwnerReference) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
 	p.Spec.NodeName = nodeName
-	p.Status.Phase, p.Status.PodIPs = corev1.PodRunning, []corev1.PodIP{{IP: ip}}
+	p.Status.Phase = corev1.PodRunning
+	if ip != "" {
+		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}
+	}
 	if owner != nil {
 		p.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
@@ -86,6 +89,9 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 	c.pass(s)
 	set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
+	// mysql-7 has moved to node-4, and has not reported its address.
+	migrating := s.record("mysql-7", "node-1", "10.0.0.3")
+	migrating.Spec.Failover = v1alpha1.Migrate
 	s.create(
 		runningPod("web", "node-1", "10.0.0.5", nil),
 		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
@@ -93,6 +99,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		s.record("mysql-2", "node-1", "10.0.0.12"),
 		// Their pods were deleted by force. That of mysql-5 may run on on node-4, which has lost its CiliumNode too; node-5 is
 		// gone.
+		runningPod("mysql-7", "node-4", "", set), migrating,
 		node("node-4"), s.record("mysql-5", "node-4", "10.0.0.6"), s.record("mysql-6", "node-5", "10.0.0.4"),
 		runningPod("taker", "node-1", "10.0.0.11", nil), s.record("mysql-3", "node-1", "10.0.0.11"),
 		runningPod("host", "node-1", "10.0.0.10", nil), runningPod("done", "node-1", "10.0.0.9", nil), runningPod("elsewhere", "node-2", "10.0.0.8", nil),
@@ -131,6 +138,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.9.9"):  mysql("mysql-4"),
 		netip.MustParseAddr("10.0.0.6"):  pool.MovedEntry("node-4", "db/mysql-5"),
 		netip.MustParseAddr("10.0.0.4"):  mysql("mysql-6"),
+		netip.MustParseAddr("10.0.0.3"):  pool.MovedEntry("node-4", "db/mysql-7"),
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got): %s", diff)
