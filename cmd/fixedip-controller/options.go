@@ -60,7 +60,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.ipv6, "enable-ipv6", true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr; false disables the family")
 	fs.StringVar((*string)(&o.SubnetSource), "subnet-source", string(config.ClusterPool), "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
 	fs.StringVar((*string)(&o.SubnetPolicy), "orphaned-subnet-policy", string(subnetplan.Inherit), "What happens to a subnet with FixedIPs whose node is gone: Inherit (another node takes it over), Hold (it waits for the node) or Free (the FixedIPs are deleted)")
-	fs.DurationVar(&o.SubnetHold, "orphaned-subnet-grace-period", time.Minute, "How long an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
+	fs.DurationVar(&o.OrphanGracePeriod, "orphaned-subnet-grace-period", time.Minute, "How long an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
 	fs.IntVar(&o.Watermark.Free, "min-free-ips", 8, "Minimum of free dynamic addresses in the pool of each node, per family")
 	fs.IntVar(&o.Watermark.Max, "max-dynamic-ips", 0, "Maximum of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: as many as the node takes pods, at most half of its subnet")
 	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "How many free dynamic addresses beyond min-free-ips a pool may have before some are removed")
@@ -80,7 +80,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&v.EndpointTermination, "cep-termination-timeout", v.EndpointTermination, "How long finalizers may delay the deletion of a CiliumEndpoint")
 
 	fs.DurationVar(&o.FinalizerDeadline, "force-finalize-after", 10*time.Minute, "How long after its deletion the finalizer of a FixedIP is removed even if its addresses could not be released")
-	fs.DurationVar(&o.SweepInterval, "resync-period", config.DefaultSweepInterval, "How often each FixedIP is reconciled without an event")
+	fs.DurationVar(&o.ResyncPeriod, "resync-period", config.DefaultSweepInterval, "How often each FixedIP is reconciled without an event")
 
 	fs.StringVar(&o.labelSelector, "label-selector", "", "Adopt the current IP of matching pods placed by other schedulers (StatefulSet pods and bare pods): a LabelSelector in JSON, or app=mysql,env!=test. Empty selects none")
 	fs.StringSliceVar(&o.Adoption.ExcludeDBBranch, "exclude-dbbranch-prefixes", nil, "Prefixes of the label DBBranch; pods with such a label are excluded from --label-selector")

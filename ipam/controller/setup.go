@@ -61,10 +61,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	to, batches := &feeds{}, &release.Batches{Clock: p.Clock}
+	to, batches := &requests{}, &release.Batches{Clock: p.Clock}
 	records := &fixedip.Controller{
-		Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Agents: p.agents, IdentityFeed: &to.identities, SlotFeed: &to.slots,
-		ResyncPeriod: cfg.SweepInterval,
+		Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Agents: p.agents, IdentityRequests: &to.identities, SlotRequests: &to.slots,
+		ResyncPeriod: cfg.ResyncPeriod,
 	}
 	conflicts := &conflict.Reconciler{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock}
 	if err := p.follow(ctx, mgr, to, records, conflicts); err != nil {
@@ -89,9 +89,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	subnets := &subnet.Controller{
 		Pools: p.pools, Writer: p.writer, Ledger: p.Ledger, API: p.Live, Cached: p.Cached, Events: p.Events, Clock: p.Clock, Kinds: p.Kinds,
 		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == config.FromNode, StrictNodes: cfg.StrictNodes,
-		Fill: pools.FirstEntries, Resync: cfg.SweepInterval, Synced: synced, Nodes: &to.joining, Orphans: &to.orphans,
+		FirstEntries: pools.FirstEntries, Resync: cfg.ResyncPeriod, Synced: synced, Nodes: &to.joining, Orphans: &to.orphans,
 	}
-	metrics.Register(metrics.World{
+	metrics.Register(metrics.Sources{
 		Ledger: p.Ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
 		Subnets: func() (orphaned int, claimed []netip.Prefix) { return subnets.Count(ctx) },
 	})
@@ -119,7 +119,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Adoption: cfg.Adoption, Ready: records.Ready}
 	if cfg.Verify.Endpoints {
 		conform.Endpoints = &ciliumendpoint.Keeper{
-			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingFeed: &to.verified,
+			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingRequests: &to.verified,
 			Grace: ciliumendpoint.GracePeriods{Termination: cfg.Verify.EndpointTermination, Agent: cfg.Verify.EndpointPatience},
 		}
 		if err := conform.Endpoints.Setup(ctx, mgr); err != nil {
@@ -129,8 +129,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	return conform.Setup(ctx, mgr, &to.verified, &to.adopted, p.workloads)
 }
 
-// parts is what the controllers share.
-type parts struct {
+// dependencies is what the controllers share.
+type dependencies struct {
 	gather.Gatherer
 	pools  *ciliumpool.Client
 	writer *ciliumpool.Writer
@@ -141,11 +141,11 @@ type parts struct {
 	watched   informers.Synced
 }
 
-// feeds pass what the shared watches report to the queues of the controllers.
-type feeds struct{ nodes, identities, joining, orphans, slots, verified, adopted source.Feed }
+// requests pass what the shared watches report to the queues of the controllers.
+type requests struct{ nodes, identities, joining, orphans, slots, verified, adopted source.Requests }
 
 // newParts starts the informers and returns what the controllers share.
-func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*parts, error) {
+func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*dependencies, error) {
 	// Its reads are not from the caches.
 	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), DryRun: &cfg.DryRun})
 	if err != nil {
@@ -181,7 +181,7 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*parts,
 	if cfg.DryRun {
 		recorder = dryrun.Recorder{Log: mgr.GetLogger()}
 	}
-	return &parts{
+	return &dependencies{
 		Gatherer: gather.Gatherer{
 			Ledger: l, Cached: mgr.GetClient(), Live: live, Workloads: owners, Kinds: kinds, Events: recorder, Clock: real,
 			Failover: cfg.Failover, Deadline: cfg.FinalizerDeadline,
@@ -192,20 +192,20 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*parts,
 
 // follow keeps the ledger in sync with the informers, and passes each change to the controllers that it concerns, once the
 // ledger has it.
-func (p *parts) follow(ctx context.Context, mgr ctrl.Manager, to *feeds, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
+func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *requests, r *fixedip.Controller, c *conflict.Reconciler) (err error) {
 	// The ledger is later than the informer.
 	p.watched["ciliumnodes"], err = ciliumpool.SyncLedger(ctx, mgr.GetCache(), p.Ledger, func(node string, change ledger.NodeChange) {
-		to.nodes.Add(source.Named(node))
+		to.nodes.Add(source.ForName(node))
 		p.agents.Changed(node)
 		if change.Appeared || len(change.Subnets) > 0 {
-			to.joining.Add(source.Named(node))
+			to.joining.Add(source.ForName(node))
 			to.orphans.Add(subnet.All)
 			to.identities.Add(r.OfNode(node)...)
 		}
-		owners := source.Request(change.Owners...)
+		owners := source.ForOwner(change.Owners...)
 		to.verified.Add(owners...)
 		to.adopted.Add(owners...)
-		to.identities.Add(slices.Concat(owners, source.Request(change.ReportedOwners...))...)
+		to.identities.Add(slices.Concat(owners, source.ForOwner(change.ReportedOwners...))...)
 		to.slots.Add(fixedip.SlotRequest(p.Kinds, slices.Concat(change.Workloads, change.Reported)...)...)
 		c.PoolChanged(node)
 	})
@@ -213,15 +213,15 @@ func (p *parts) follow(ctx context.Context, mgr ctrl.Manager, to *feeds, r *fixe
 		return err
 	}
 	p.watched["fixedips"], err = fixedips.SyncLedger(ctx, mgr.GetCache(), p.Ledger, func(record *v1alpha1.FixedIP, freed []string) {
-		to.identities.Add(source.Request(client.ObjectKeyFromObject(record).String())...)
-		to.verified.Add(source.Request(conformance.HolderOf(record))...)
+		to.identities.Add(source.ForOwner(client.ObjectKeyFromObject(record).String())...)
+		to.verified.Add(source.ForOwner(conformance.HolderOf(record))...)
 		for _, node := range freed {
-			to.nodes.Add(source.Named(node))
+			to.nodes.Add(source.ForName(node))
 		}
 		// The home node may have a dynamic entry for an address that is reserved now, or need one that is not any more.
 		for _, a := range address.ParseAll(record.Spec.IPs) {
 			if home, ok := p.Ledger.Home(a); ok {
-				to.nodes.Add(source.Named(home))
+				to.nodes.Add(source.ForName(home))
 			}
 		}
 	})

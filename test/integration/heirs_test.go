@@ -96,10 +96,10 @@ func (e *env) published(t *testing.T, name string) pool.NodePool {
 	return n
 }
 
-func heirs(names ...string) []subnetplan.Heir {
-	var out []subnetplan.Heir
+func heirs(names ...string) []subnetplan.CandidateNode {
+	var out []subnetplan.CandidateNode
 	for _, n := range names {
-		out = append(out, subnetplan.Heir{Name: n, Subnets: 1, Ready: true})
+		out = append(out, subnetplan.CandidateNode{Name: n, Subnets: 1, Ready: true})
 	}
 	return out
 }
@@ -220,7 +220,7 @@ func (e *env) inheritedMarks(t *testing.T) {
 	pools := ciliumpool.New(e.api)
 	foreign := e.ciliumNode(t, "foreign", "10.66.1.0/28")
 	lives, moves := netip.MustParseAddr("10.6.0.2"), netip.MustParseAddr("10.6.0.3")
-	if _, err := pools.Edit(within(t), foreign, []pool.EntryChange{foreign.Set(lives, owned("mysql-1")), foreign.Set(moves, pool.MoveTargetEntry("db/mysql-2"))}, false); err != nil {
+	if _, err := pools.ChangeEntries(within(t), foreign, []pool.EntryChange{foreign.Set(lives, owned("mysql-1")), foreign.Set(moves, pool.MoveTargetEntry("db/mysql-2"))}, false); err != nil {
 		t.Fatal(err)
 	}
 	heir := e.ciliumNode(t, "heir", "10.66.2.0/28")
@@ -238,7 +238,7 @@ func (e *env) inheritedMarks(t *testing.T) {
 		t.Errorf("the other node has %v", foreign.Entries)
 	}
 	// Who was about to let it arrive there is refused.
-	if _, err := pools.Edit(within(t), foreign, []pool.EntryChange{{Addr: moves, From: ptr.To(pool.MoveTargetEntry("db/mysql-2")), To: ptr.To(owned("mysql-2"))}}, false); !errors.Is(err, ciliumpool.ErrChanged) {
+	if _, err := pools.ChangeEntries(within(t), foreign, []pool.EntryChange{{Addr: moves, From: ptr.To(pool.MoveTargetEntry("db/mysql-2")), To: ptr.To(owned("mysql-2"))}}, false); !errors.Is(err, ciliumpool.ErrChanged) {
 		t.Errorf("the move went on: %v", err)
 	}
 }
@@ -250,7 +250,7 @@ func (e *env) unrecordedMarks(t *testing.T) {
 	lives := netip.MustParseAddr("10.6.0.2")
 	pools := ciliumpool.New(e.api)
 	foreign := e.ciliumNode(t, "foreign", "10.66.1.0/28")
-	if _, err := pools.Edit(within(t), foreign, []pool.EntryChange{foreign.Set(lives, owned("mysql-1"))}, false); err != nil {
+	if _, err := pools.ChangeEntries(within(t), foreign, []pool.EntryChange{foreign.Set(lives, owned("mysql-1"))}, false); err != nil {
 		t.Fatal(err)
 	}
 	home := e.ciliumNode(t, "home", "10.6.0.0/28")

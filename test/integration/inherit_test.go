@@ -60,7 +60,7 @@ func (e *env) loseNode(name string) {
 func (e *env) homed(name string, status metav1.ConditionStatus, reason string) {
 	e.t.Helper()
 	e.awaitRecord(name, func(f *v1alpha1.FixedIP) bool {
-		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionHomed)
+		c := meta.FindStatusCondition(f.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 		return c != nil && c.Status == status && c.Reason == reason
 	})
 }

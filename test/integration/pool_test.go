@@ -92,7 +92,7 @@ func (e *env) racingPatches(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range errs {
 			wg.Go(func() {
-				_, errs[i] = pools.Edit(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("mysql-%d", i)))}, false)
+				_, errs[i] = pools.ChangeEntries(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("mysql-%d", i)))}, false)
 			})
 		}
 		wg.Wait()
@@ -216,7 +216,7 @@ func (e *env) listedMeanwhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n, err = pools.Edit(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("used-%d-200", i)))}, false); err != nil {
+		if n, err = pools.ChangeEntries(within(t), n, []pool.EntryChange{n.Set(a, owned(fmt.Sprintf("used-%d-200", i)))}, false); err != nil {
 			t.Fatal(err)
 		}
 		if c.meanwhile != nil {
@@ -224,7 +224,7 @@ func (e *env) listedMeanwhile(t *testing.T) {
 		}
 		edit := n.Set(a, owned(fmt.Sprintf("next-%d", i)))
 		edit.Unlisted = true
-		_, err = pools.Edit(within(t), n, []pool.EntryChange{edit}, false)
+		_, err = pools.ChangeEntries(within(t), n, []pool.EntryChange{edit}, false)
 		if c.lost != errors.Is(err, ciliumpool.ErrChanged) || !c.lost && err != nil {
 			t.Errorf("%s: %v, and it should be lost: %v", c.what, err, c.lost)
 		}
@@ -303,7 +303,7 @@ func (e *env) replacedNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.ciliumNode(t, "replaced", "10.5.0.0/24")
-	_, err := ciliumpool.New(e.api).Edit(within(t), old, []pool.EntryChange{old.Set(netip.MustParseAddr("10.5.0.9"), owned("mysql-0"))}, false)
+	_, err := ciliumpool.New(e.api).ChangeEntries(within(t), old, []pool.EntryChange{old.Set(netip.MustParseAddr("10.5.0.9"), owned("mysql-0"))}, false)
 	if !errors.Is(err, ciliumpool.ErrChanged) {
 		t.Fatalf("a write for the CiliumNode that was: %v, want ErrChanged", err)
 	}
@@ -313,7 +313,7 @@ var smallPool = []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.6.0.0/24"
 
 // assigner returns a Controller over the small pool whose view is never brought up to date: of FixedIPs it knows those
 // that exist now, and of nodes none. Orphans are not held for their node.
-func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Policy) *subnet.Controller {
+func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.OrphanPolicy) *subnet.Controller {
 	t.Helper()
 	var records v1alpha1.FixedIPList
 	if err := e.api.List(within(t), &records); err != nil {
@@ -327,7 +327,7 @@ func (e *env) assigner(t *testing.T, api client.Client, policy subnetplan.Policy
 	return &subnet.Controller{
 		Pools: pools, Writer: ciliumpool.NewWriter(t.Context(), pools, unknown), Ledger: l, API: api, Cached: e.api,
 		Rules: subnetplan.Rules{Pools: smallPool, Policy: policy}, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: clock.RealClock{},
-		Fill: func(context.Context, pool.NodePool) ([]pool.EntryChange, error) { return nil, nil },
+		FirstEntries: func(context.Context, pool.NodePool) ([]pool.EntryChange, error) { return nil, nil },
 	}
 }
 
@@ -417,7 +417,7 @@ func (e *env) pausedAssigner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if given1.Subnets[0] == given2.Subnets[0] || given1.Origin != subnetplan.Returned {
+	if given1.Subnets[0] == given2.Subnets[0] || given1.Origin != subnetplan.Restored {
 		t.Errorf("the nodes were given %+v and %+v", given1, given2)
 	}
 }

@@ -139,7 +139,7 @@ func FuzzFixedIP(f *testing.F) {
 		if e.IsUnreserved() {
 			t.Errorf("its entry %+v goes with the pod", e)
 		}
-		if label, name, ok := e.WorkloadRef(); id.Itself() != e.IsBarePod() || !id.Itself() && (!ok || name != owner || !strings.HasPrefix(label, kind)) {
+		if label, name, ok := e.WorkloadRef(); id.IsBarePod() != e.IsBarePod() || !id.IsBarePod() && (!ok || name != owner || !strings.HasPrefix(label, kind)) {
 			t.Errorf("its entry %+v is for %s %s", e, label, name)
 		}
 	})

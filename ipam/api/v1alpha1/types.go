@@ -221,11 +221,11 @@ type FixedIPStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ConditionHomed is True if the subnet of the addresses belongs to exactly one node. The pool of that node
+// ConditionSubnetAvailable is True if the subnet of the addresses belongs to exactly one node. The pool of that node
 // decides who has the addresses. The condition is set when this is violated for the first time.
-const ConditionHomed = "Homed"
+const ConditionSubnetAvailable = "SubnetAvailable"
 
-// Reasons of ConditionHomed.
+// Reasons of ConditionSubnetAvailable.
 const (
 	// ReasonNodeGone means that the node of the subnet is gone since lastTransitionTime. The grace period before
 	// another node may inherit the subnet is counted from then.

@@ -48,7 +48,7 @@ type Service struct {
 	pools  Pools
 	clock  clock.PassiveClock
 	events events.EventRecorder
-	feed   source.Feed
+	feed   source.Requests
 
 	mu sync.Mutex
 	// nodes have the questions about each node. Key: the node. A key exists while there is a question or an answer.
@@ -83,7 +83,7 @@ func (s *Service) Setup(mgr ctrl.Manager, o controller.Options) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for name := range s.nodes {
-			all = append(all, source.Named(name))
+			all = append(all, source.ForName(name))
 		}
 		return all
 	})
@@ -125,7 +125,7 @@ func (s *Service) Ask(nodeName, key string, notify func()) (evidence agentview.E
 		n.began = s.clock.Now()
 	}
 	n.waiting[key] = notify
-	s.feed.Add(source.Named(nodeName))
+	s.feed.Add(source.ForName(nodeName))
 	return agentview.Evidence{}, time.Time{}
 }
 
@@ -144,7 +144,7 @@ func (s *Service) Changed(nodeName string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[nodeName]; n != nil && n.open() > 0 {
-		s.feed.Add(source.Named(nodeName))
+		s.feed.Add(source.ForName(nodeName))
 	}
 }
 
@@ -259,7 +259,7 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool) (ctrl.Result, erro
 		return ctrl.Result{}, fmt.Errorf("ask the agent of node %s: %w", now.Name, err)
 	}
 	s.mu.Lock()
-	n.barrier, n.last = &agentview.Barrier{Asked: asked, Probe: probe}, agentview.Pending
+	n.barrier, n.last = &agentview.Barrier{AskedNode: asked, Probe: probe}, agentview.Pending
 	for key := range served {
 		n.asked[key] = n.waiting[key]
 		delete(n.waiting, key)

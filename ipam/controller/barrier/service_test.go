@@ -88,7 +88,7 @@ func (w *world) ask(key string) bool {
 
 func (w *world) reconcile() reconcile.Result {
 	w.Helper()
-	result, err := w.s.Reconcile(w.Context(), source.Named("n"))
+	result, err := w.s.Reconcile(w.Context(), source.ForName("n"))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestService(t *testing.T) {
 		"a write that fails is made again": func(w *world) {
 			w.want("a", false)
 			w.fail = errors.New("connection reset")
-			if _, err := w.s.Reconcile(w.Context(), source.Named("n")); err == nil {
+			if _, err := w.s.Reconcile(w.Context(), source.ForName("n")); err == nil {
 				w.Error("no error")
 			}
 			w.fail = nil

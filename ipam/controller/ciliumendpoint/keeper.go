@@ -35,8 +35,8 @@ type Keeper struct {
 	Events events.EventRecorder
 	Clock  clock.Clock
 	Grace  GracePeriods
-	// MissingFeed receives the requests for pods whose CiliumEndpoint is missing, or is not any more.
-	MissingFeed *source.Feed
+	// MissingRequests receives the requests for pods whose CiliumEndpoint is missing, or is not any more.
+	MissingRequests *source.Requests
 
 	mu sync.Mutex
 	// seen are the known issues. Key: the pod. In another replica that takes over their grace periods begin again.
@@ -101,7 +101,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, err
 	}
 	now := k.Clock.Now()
-	known := k.note(req.NamespacedName, found, cep, pod, now)
+	known := k.remember(req.NamespacedName, found, cep, pod, now)
 	left := k.Grace.Due(found, cep, known.since).Sub(now)
 	if found != Healthy && left <= 0 && !known.missing {
 		if found, cep, pod, err = look(ctx, k.Live, req.NamespacedName); err != nil {
@@ -144,8 +144,8 @@ func look(ctx context.Context, from client.Reader, key client.ObjectKey) (Issue,
 	return Diagnose(cep, pod), cep, pod, nil
 }
 
-// note records since when an issue is known.
-func (k *Keeper) note(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
+// remember records since when an issue is known.
+func (k *Keeper) remember(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod, now time.Time) issue {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	is := issue{Issue: i, since: now}
@@ -165,7 +165,7 @@ func (k *Keeper) note(key client.ObjectKey, i Issue, cep *ciliumv2.CiliumEndpoin
 	if was.missing {
 		k.missing--
 		metrics.EndpointsMissingNow.Dec()
-		k.MissingFeed.Add(ctrl.Request{NamespacedName: key})
+		k.MissingRequests.Add(ctrl.Request{NamespacedName: key})
 	}
 	if i == Healthy {
 		delete(k.seen, key)

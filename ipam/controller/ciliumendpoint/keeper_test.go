@@ -85,7 +85,7 @@ func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Kee
 	clock, recorder := clocktesting.NewFakeClock(time.Unix(1000, 0)), events.NewFakeRecorder(100)
 	k := &Keeper{
 		Cached: cached, Live: api, Events: recorder, Clock: clock, Grace: GracePeriods{Termination: time.Hour, Agent: time.Minute},
-		MissingFeed: &source.Feed{},
+		MissingRequests: &source.Requests{},
 	}
 	for range 2 {
 		for _, name := range missing {

@@ -55,7 +55,7 @@ func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *c
 		return ctrl.Result{}, nil
 	}
 	metrics.EndpointsMissing.Inc()
-	k.MissingFeed.Add(ctrl.Request{NamespacedName: key})
+	k.MissingRequests.Add(ctrl.Request{NamespacedName: key})
 	k.Events.Eventf(pod, nil, corev1.EventTypeWarning, conformance.ReasonNoCiliumEndpoint, "KeepEndpoints", "It has had no CiliumEndpoint for %s, so that other nodes do not know it; agents before v1.19 do not make it again by themselves: restart the agent of node %s, or the pod if it is not evicted", k.Grace.Agent, pod.Spec.NodeName)
 	return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 }

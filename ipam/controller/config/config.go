@@ -50,8 +50,8 @@ type Config struct {
 	ClusterPools []address.ClusterPool
 	SubnetSource SubnetSource
 	// SubnetPolicy says what happens to the subnets of a node that is gone, after the grace period SubnetHold.
-	SubnetPolicy subnetplan.Policy
-	SubnetHold   time.Duration
+	SubnetPolicy      subnetplan.OrphanPolicy
+	OrphanGracePeriod time.Duration
 	// Watermark says how many dynamic entries a pool has.
 	Watermark nodepool.Watermark
 	// StrictNodes selects the nodes whose pools have owned entries only. The scheduler needs the same value.
@@ -71,8 +71,8 @@ type Config struct {
 	Workloads []identity.Kind
 	// FinalizerDeadline is how long after its deletion a FixedIP is removed even if its addresses could not be released.
 	FinalizerDeadline time.Duration
-	// SweepInterval is how often each FixedIP is reconciled without an event.
-	SweepInterval time.Duration
+	// ResyncPeriod is how often each FixedIP is reconciled without an event.
+	ResyncPeriod time.Duration
 	// Namespace is the namespace of the controller's Leases.
 	Namespace string
 	// DryRun is true if writes are only logged.
@@ -83,7 +83,7 @@ type Config struct {
 
 // SubnetRules returns the rules for subnets.
 func (c Config) SubnetRules() subnetplan.Rules {
-	return subnetplan.Rules{Pools: c.ClusterPools, Policy: c.SubnetPolicy, Hold: c.SubnetHold, Failover: c.Failover}
+	return subnetplan.Rules{Pools: c.ClusterPools, Policy: c.SubnetPolicy, Hold: c.OrphanGracePeriod, Failover: c.Failover}
 }
 
 // Validate returns each field whose value is wrong, under the name of its flag.
@@ -109,7 +109,7 @@ func (c Config) Validate() field.ErrorList {
 	if !slices.Contains(subnetplan.Policies, c.SubnetPolicy) {
 		errs = append(errs, field.NotSupported(field.NewPath("orphaned-subnet-policy"), c.SubnetPolicy, subnetplan.Policies))
 	}
-	check(c.SubnetHold >= 0, "orphaned-subnet-grace-period", c.SubnetHold.String(), "must not be negative")
+	check(c.OrphanGracePeriod >= 0, "orphaned-subnet-grace-period", c.OrphanGracePeriod.String(), "must not be negative")
 	for i, p := range c.ClusterPools {
 		if err := p.Validate(); err != nil {
 			check(false, poolFlag(p, "mask-size"), p.MaskSize, err.Error())
@@ -127,7 +127,7 @@ func (c Config) Validate() field.ErrorList {
 	check(!slices.Contains(c.Adoption.ExcludeDBBranch, ""), "exclude-dbbranch-prefixes", "", "every label begins with the empty prefix")
 	errs = append(errs, identity.ValidateKinds(field.NewPath("workload-kind"), c.Workloads)...)
 	check(c.FinalizerDeadline > 0, "force-finalize-after", c.FinalizerDeadline.String(), "must be more than 0, so that the release has time")
-	check(c.SweepInterval >= time.Second, "resync-period", c.SweepInterval.String(), "must be at least 1s")
+	check(c.ResyncPeriod >= time.Second, "resync-period", c.ResyncPeriod.String(), "must be at least 1s")
 	if c.Namespace == "" {
 		errs = append(errs, field.Required(field.NewPath("leader-election-namespace"), "name the namespace for the Leases, here or in the variable POD_NAMESPACE"))
 	}

@@ -62,7 +62,7 @@ type Reconciler struct {
 	Live   client.Client
 	Events events.EventRecorder
 	Clock  clock.Clock
-	pools  source.Feed
+	pools  source.Requests
 
 	mu sync.Mutex
 	// known are the conflicts. Key: the IP. Another replica that takes over finds them again, and reports them again.
@@ -84,7 +84,7 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 			var all []ctrl.Request
 			for _, n := range r.Ledger.Nodes() {
 				for _, a := range r.Ledger.OfferedTwice(n.Name) {
-					all = append(all, source.Named(a.String()))
+					all = append(all, source.ForName(a.String()))
 				}
 			}
 			return all
@@ -108,13 +108,13 @@ func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 // PoolChanged queues the IPs of a node's pool that another pool offers too, or that were found to be so.
 func (r *Reconciler) PoolChanged(node string) {
 	for _, a := range r.Ledger.OfferedTwice(node) {
-		r.pools.Add(source.Named(a.String()))
+		r.pools.Add(source.ForName(a.String()))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for a, c := range r.known {
 		if _, ok := c.reported[twoPools]; ok {
-			r.pools.Add(source.Named(a.String()))
+			r.pools.Add(source.ForName(a.String()))
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (r *Reconciler) suspicious(ctx context.Context, ips []netip.Addr, reported 
 				continue
 			}
 		}
-		requests = append(requests, source.Named(a.String()))
+		requests = append(requests, source.ForName(a.String()))
 	}
 	return requests
 }
@@ -283,7 +283,7 @@ const (
 	twoFixedIPs = "fixedips"
 	twoPools    = "pools"
 	// wrongPod means that a pod runs with the IP that is reserved for another.
-	wrongPod = "stranger"
+	wrongPod = "wrong_pod"
 )
 
 // conflicts returns what is wrong, in words for the users of a namespace: objects of other namespaces have no name there.
@@ -296,13 +296,13 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 		return name
 	}
 	found := map[string]string{}
-	var pods, records, strangers []string
+	var pods, records, wrongPods []string
 	for _, p := range c.pods {
 		pod := redact(p.Namespace, fmt.Sprintf("pod %s/%s on node %s", p.Namespace, p.Name, p.Spec.NodeName))
 		pods = append(pods, strings.TrimPrefix(pod, "pod "))
 		for _, r := range c.records {
 			if r.Namespace != p.Namespace || r.Spec.PodName != p.Name {
-				strangers = append(strangers, fmt.Sprintf("%s runs with %s, which is reserved for %s", pod, c.addr, redact(r.Namespace, "pod "+r.Namespace+"/"+r.Spec.PodName)))
+				wrongPods = append(wrongPods, fmt.Sprintf("%s runs with %s, which is reserved for %s", pod, c.addr, redact(r.Namespace, "pod "+r.Namespace+"/"+r.Spec.PodName)))
 			}
 		}
 	}
@@ -321,8 +321,8 @@ func (c addressUsers) conflicts(namespace string) map[string]string {
 			found[kind] = fmt.Sprintf(text.format, all(text.users), c.addr)
 		}
 	}
-	if len(strangers) > 0 {
-		found[wrongPod] = all(strangers) + "; delete the pod that it is not reserved for"
+	if len(wrongPods) > 0 {
+		found[wrongPod] = all(wrongPods) + "; delete the pod that it is not reserved for"
 	}
 	return found
 }

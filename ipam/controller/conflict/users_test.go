@@ -54,8 +54,8 @@ func TestConflicts(t *testing.T) {
 			want: map[string]string{"fixedips": "FixedIPs db/a and db/b reserve the same address 10.0.1.6; delete all but one"}},
 		"two pools": {users: addressUsers{nodes: []string{"node-2", "node-1"}},
 			want: map[string]string{"pools": "the pools of nodes node-1 and node-2 offer the same address 10.0.1.6; remove the entry from all but one"}},
-		"a stranger": {users: addressUsers{pods: []*corev1.Pod{named("web-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
-			want: map[string]string{"stranger": "pod db/web-0 on node node-1 runs with 10.0.1.6, which is reserved for pod db/mysql-0; delete the pod that it is not reserved for"}},
+		"the wrong pod": {users: addressUsers{pods: []*corev1.Pod{named("web-0")}, records: []*v1alpha1.FixedIP{recordOf("mysql-0")}},
+			want: map[string]string{"wrong_pod": "pod db/web-0 on node node-1 runs with 10.0.1.6, which is reserved for pod db/mysql-0; delete the pod that it is not reserved for"}},
 	} {
 		c.users.addr = netip.MustParseAddr("10.0.1.6")
 		if c.want == nil {
@@ -76,12 +76,12 @@ func TestConflictsFor(t *testing.T) {
 	c := addressUsers{addr: netip.MustParseAddr("10.0.1.6"), pods: []*corev1.Pod{pod}, records: []*v1alpha1.FixedIP{mine, other}}
 	for namespace, want := range map[string]map[string]string{
 		"db": {
-			"fixedips": "FixedIPs db/mysql-0 and one of another namespace reserve the same address 10.0.1.6; delete all but one",
-			"stranger": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is reserved for one of another namespace; delete the pod that it is not reserved for",
+			"fixedips":  "FixedIPs db/mysql-0 and one of another namespace reserve the same address 10.0.1.6; delete all but one",
+			"wrong_pod": "pod db/mysql-0 on node node-1 runs with 10.0.1.6, which is reserved for one of another namespace; delete the pod that it is not reserved for",
 		},
 		"shop": {
-			"fixedips": "FixedIPs one of another namespace and shop/secret-0 reserve the same address 10.0.1.6; delete all but one",
-			"stranger": "one of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete the pod that it is not reserved for",
+			"fixedips":  "FixedIPs one of another namespace and shop/secret-0 reserve the same address 10.0.1.6; delete all but one",
+			"wrong_pod": "one of another namespace runs with 10.0.1.6, which is reserved for pod shop/secret-0; delete the pod that it is not reserved for",
 		},
 	} {
 		if diff := cmp.Diff(want, c.conflicts(namespace)); diff != "" {

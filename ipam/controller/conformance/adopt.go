@@ -314,7 +314,7 @@ func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(ne
 	if workload != nil {
 		of = *workload
 	}
-	requested, requests, err := request.Of(pod, of, id.Itself())
+	requested, requests, err := request.Of(pod, of, id.IsBarePod())
 	return func(a netip.Addr) bool {
 		// The scheduler refuses a request that can't be read. A pod that is bound all the same has what it has.
 		return err != nil || !requests || !slices.Contains(requested.Families(), address.Of(a)) || requested.Contains(a)

@@ -90,7 +90,7 @@ type Controller struct {
 
 // Setup adds both controllers to a manager. verify reports pods whose entries, FixedIPs or CiliumEndpoints have changed,
 // and adopt those whose entries or FixedIPs have.
-func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt *source.Feed, owners *workloads.Store) error {
+func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt *source.Requests, owners *workloads.Store) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, restartingIndex, restarting); err != nil {
 		return fmt.Errorf("index FixedIPs by restart: %w", err)
 	}
@@ -99,10 +99,10 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 		if before == nil || after == nil || maps.Equal(before.Annotations, after.Annotations) {
 			return
 		}
-		verify.Add(source.Request(c.Ledger.OwnersOf(after.Namespace, identity.Label(after.GroupKind), after.Name)...)...)
+		verify.Add(source.ForOwner(c.Ledger.OwnersOf(after.Namespace, identity.Label(after.GroupKind), after.Name)...)...)
 	})
 	ofHolder := func(_ context.Context, obj client.Object) []ctrl.Request {
-		return source.Request(HolderOf(obj.(*v1alpha1.FixedIP)))
+		return source.ForOwner(HolderOf(obj.(*v1alpha1.FixedIP)))
 	}
 	identities := func() []string { return source.Identities(c.Ledger) }
 	err := ctrl.NewControllerManagedBy(mgr).

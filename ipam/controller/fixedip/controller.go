@@ -73,8 +73,8 @@ type Controller struct {
 	ResyncPeriod time.Duration
 	// Agents answers what has to be proved.
 	Agents Agents
-	// IdentityFeed and SlotFeed have what the ledger reports: identities, and workloads with slots.
-	IdentityFeed, SlotFeed *source.Feed
+	// IdentityRequests and SlotRequests have what the ledger reports: identities, and workloads with slots.
+	IdentityRequests, SlotRequests *source.Requests
 
 	// idle has since when FixedIPs have no pod that is bound to a node. It serves the delay of reclaim.Gap alone: a
 	// replica that takes over counts from its own first look. Key: namespace/name. Value: a time.
@@ -88,11 +88,11 @@ func (c *Controller) Setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("fixedip").
 		For(&v1alpha1.FixedIP{}, builder.WithPredicates(source.BesideLedger)).
-		WatchesRawSource(c.IdentityFeed.Resynced(source.Resync{
+		WatchesRawSource(c.IdentityRequests.Resynced(source.Resync{
 			Clock: c.Clock, Period: c.ResyncPeriod, Ready: c.Ready,
 			All: func() []string { return source.Identities(c.Ledger) },
 		})).
-		WatchesRawSource(c.SlotFeed.Source(c.PoolsSeen, func() []ctrl.Request { return SlotRequest(c.Kinds, c.Ledger.Workloads()...) })).
+		WatchesRawSource(c.SlotRequests.Source(c.PoolsSeen, func() []ctrl.Request { return SlotRequest(c.Kinds, c.Ledger.Workloads()...) })).
 		Watches(&corev1.Pod{}, deletedFirst{handler.EnqueueRequestsFromMapFunc(c.ofPod), c.ofPod}, builder.WithPredicates(source.AfterStart)).
 		WithOptions(source.Workers(32)).
 		Complete(c)
@@ -185,7 +185,7 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.
 		return []reclaim.State{s}, nil
 	}
 	if s.Record != nil && s.Record.Spec.Slot {
-		c.SlotFeed.Add(c.ofSlot(s.Record)...)
+		c.SlotRequests.Add(c.ofSlot(s.Record)...)
 	}
 	return nil, nil
 }
@@ -247,7 +247,7 @@ func (c *Controller) ofPod(ctx context.Context, obj client.Object) []ctrl.Reques
 	_, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers)
 	entries := len(held) + len(c.Ledger.Away(key)) + len(c.Ledger.Arriving(key))
 	if err == nil && fixed || entries > 0 || c.recorded(ctx, pod) {
-		requests = append(requests, source.Request(key)...)
+		requests = append(requests, source.ForOwner(key)...)
 	}
 	return requests
 }
@@ -268,7 +268,7 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl
 	for _, record := range records.Items {
 		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&record)})
 	}
-	return append(requests, source.Request(c.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name)...)...)
+	return append(requests, source.ForOwner(c.Ledger.OwnersOf(w.Namespace, identity.Label(w.GroupKind), w.Name)...)...)
 }
 
 // OfNode returns the requests for the identities whose addresses have their home on a node that appeared or has other
@@ -282,7 +282,7 @@ func (c *Controller) OfNode(node string) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, k := range c.Ledger.ReservationsIn(n.Subnets...) {
 		if slices.ContainsFunc(k.Addrs, func(a netip.Addr) bool { return n.Home(a) && !n.Entries[a].OwnedBy(k.Owner) }) {
-			requests = append(requests, source.Request(k.Record)...)
+			requests = append(requests, source.ForOwner(k.Record)...)
 		}
 	}
 	return requests

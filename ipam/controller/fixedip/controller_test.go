@@ -71,7 +71,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 			Deadline: 10 * time.Minute,
 		},
 		Batches: &release.Batches{Clock: s.Clock}, Writer: s.Writer,
-		ResyncPeriod: source.ResyncPeriod, Agents: &s.agents, IdentityFeed: &source.Feed{}, SlotFeed: &source.Feed{},
+		ResyncPeriod: source.ResyncPeriod, Agents: &s.agents, IdentityRequests: &source.Requests{}, SlotRequests: &source.Requests{},
 	}
 	return s
 }
@@ -196,7 +196,7 @@ func TestTheActionAfterFenceIsNotMissed(t *testing.T) {
 	home, _ := s.Ledger.Node("n")
 	s.Ledger.SetNode(home.With([]pool.EntryChange{home.Set(netip.MustParseAddr(controllertest.IP(0)), pool.LeavingEntry("m", "db/web-0"))}))
 	s.Ledger.SetNode(ciliumpool.FromCiliumNode(barred))
-	result, err := s.fixedips.Reconcile(t.Context(), source.Request("db/web-0")[0])
+	result, err := s.fixedips.Reconcile(t.Context(), source.ForOwner("db/web-0")[0])
 	var now ciliumv2.CiliumNode
 	if getErr := s.API.Get(t.Context(), client.ObjectKey{Name: "m"}, &now); err != nil || getErr != nil || now.Spec.IPAM.Pool[controllertest.IP(0)].Owner != controllertest.Cooldown {
 		t.Fatalf("%v, %v: %v", err, getErr, now.Spec.IPAM.Pool)
@@ -293,7 +293,7 @@ func (s *stage) releaseInFlight(check func()) {
 			checked = true
 		}, nil
 	}
-	r := &release.Controller{Gatherer: s.fixedips.Gatherer, Batches: s.fixedips.Batches, Writer: s.Writer, Again: &source.Feed{}}
+	r := &release.Controller{Gatherer: s.fixedips.Gatherer, Batches: s.fixedips.Batches, Writer: s.Writer, Again: &source.Requests{}}
 	r.Batches.Add("n", client.ObjectKeyFromObject(controllertest.Pod(0)))
 	for {
 		result, err := r.Reconcile(s.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "n"}})
@@ -333,7 +333,7 @@ func TestFinish(t *testing.T) {
 				s.released()
 			}
 			check := func() {
-				if _, err := s.fixedips.Reconcile(t.Context(), source.Request("db/web-0")[0]); err != nil {
+				if _, err := s.fixedips.Reconcile(t.Context(), source.ForOwner("db/web-0")[0]); err != nil {
 					t.Fatal(err)
 				}
 				var record v1alpha1.FixedIP

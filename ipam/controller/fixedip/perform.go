@@ -324,11 +324,11 @@ func (c *Controller) lookAgain(err error) time.Duration {
 // prove returns nil if the agent of the node has confirmed what the action needs. asked is true if it has not answered
 // yet; again is queued when it has.
 func (c *Controller) prove(ctx context.Context, again ctrl.Request, key client.ObjectKey, s reclaim.State, a reclaim.Action) (asked bool, err error) {
-	question, feed := c.question(key, s, a), c.IdentityFeed
+	question, requests := c.question(key, s, a), c.IdentityRequests
 	if isWorkload(again) {
-		feed = c.SlotFeed
+		requests = c.SlotRequests
 	}
-	evidence, answered := c.Agents.Ask(a.Node, question, func() { feed.Add(again) })
+	evidence, answered := c.Agents.Ask(a.Node, question, func() { requests.Add(again) })
 	if answered.IsZero() {
 		return true, nil
 	}

@@ -75,7 +75,7 @@ var (
 	releases = counters("releases_total", "cause",
 		"Released addresses, by cause: fixedip-deleted, superseded (a second claim, or a claim that the FixedIP does not name), unrecorded (pod and workload were deleted before the claim had a FixedIP).")
 	subnetAssignments = counters("subnet_assignments_total", "origin",
-		"Times that a node was given subnets, by origin: carved (from the cluster pools), brought (by the node itself), returned (to the node that had them before), inherited (by a node that joined), adopted (by one that had others).")
+		"Times that a node was given subnets, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node that joined took over those of a node that is gone), existing_node (a node that had others did).")
 	lastReconcile = gauges("last_reconcile_timestamp_seconds", "controller",
 		"Time of the last successful reconciliation, by controller. Every FixedIP is reconciled at least once per --resync-period.")
 	barrierDuration = histogram("agent_barrier_duration_seconds",
@@ -89,7 +89,7 @@ var (
 	Restarts = counters("restarts_total", "result",
 		"Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).")
 	Conflicts = gauges("conflicting_addresses", "kind",
-		"Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), stranger (a pod runs with an address that is reserved for another pod).")
+		"Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), wrong_pod (a pod runs with an address that is reserved for another pod).")
 	EndpointsRemoved = counters("ciliumendpoints_removed_total", "cause",
 		"CiliumEndpoints that were deleted, or whose finalizers were removed, by cause.")
 	Adoptions = counter("adoptions_total",
@@ -108,8 +108,8 @@ var register sync.Once
 
 // Register adds the metrics to those that the manager serves. Gauges are read from w; a later call
 // replaces it.
-func Register(w World) {
-	world.Store(&w)
+func Register(w Sources) {
+	sources.Store(&w)
 	register.Do(func() {
 		for _, cause := range []Cause{Deleted, Beside, Unrecorded} {
 			releases.WithLabelValues(string(cause))
@@ -149,8 +149,8 @@ func PoolWrite(requests int, conflict bool) {
 	poolWriteRequests.Observe(float64(requests))
 }
 
-// World is the state that the gauges are read from whenever metrics are served.
-type World struct {
+// Sources is the state that the gauges are read from whenever metrics are served.
+type Sources struct {
 	Ledger *ledger.Ledger
 	// ClusterPools are the CIDRs from which subnets of nodes are taken.
 	ClusterPools []address.ClusterPool
@@ -165,7 +165,7 @@ type World struct {
 	Synced func() map[string]bool
 }
 
-// described are the descriptions of all gauges that are read from the World.
+// described are the descriptions of all gauges that are read from Sources.
 var described []*prometheus.Desc
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -199,7 +199,7 @@ var (
 		"1 if the informer has seen every object of the resource that existed at the start, else 0. The controller is not ready before.", "resource")
 )
 
-var world atomic.Pointer[World]
+var sources atomic.Pointer[Sources]
 
 // worldCollector collects the gauges.
 type worldCollector struct{}
@@ -213,7 +213,7 @@ func (worldCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect sends the values of all gauges.
 func (worldCollector) Collect(ch chan<- prometheus.Metric) {
-	w := world.Load()
+	w := sources.Load()
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}

@@ -32,7 +32,7 @@ func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) 
 // TestMetrics compares all metrics as they are served, after one event of each kind. The second
 // registration replaces the source of the gauges.
 func TestMetrics(t *testing.T) {
-	Register(World{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }})
+	Register(Sources{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }})
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.0.0/29", map[netip.Addr]pool.Entry{
 		addr("10.0.0.1"): {}, addr("10.0.0.2"): {}, addr("10.0.0.3"): pool.ForOwner("router"),
@@ -46,7 +46,7 @@ func TestMetrics(t *testing.T) {
 	for _, pod := range []string{"db/mysql-0", "db/redis-0", "db/redis-1"} {
 		l.SetRecord(ledger.Reservation{Record: pod, Owner: pod})
 	}
-	Register(World{
+	Register(Sources{
 		Ledger:       l,
 		ClusterPools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/23"), MaskSize: 29}},
 		Phases: func() map[v1alpha1.Phase]int {
@@ -58,7 +58,7 @@ func TestMetrics(t *testing.T) {
 	})
 	Released(Deleted, 2)
 	Adoptions.Inc()
-	SubnetsAssigned(subnetplan.Inherited)
+	SubnetsAssigned(subnetplan.ByNewNode)
 	Reconciled("record", time.Unix(1795000000, 5))
 	PoolWrite(3, false)
 	PoolWrite(1, true)
@@ -117,7 +117,7 @@ fixedip_ciliumendpoint_ownerref_fixes_total 1
 # HELP fixedip_cluster_pool_free_subnets Subnets of a cluster pool that are free for new nodes.
 # TYPE fixedip_cluster_pool_free_subnets gauge
 fixedip_cluster_pool_free_subnets{cidr="10.0.0.0/23"} 60
-# HELP fixedip_conflicting_addresses Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), stranger (a pod runs with an address that is reserved for another pod).
+# HELP fixedip_conflicting_addresses Addresses in conflict, by kind: pods (two pods run with it), fixedips (two FixedIPs reserve it), pools (two pools offer it), wrong_pod (a pod runs with an address that is reserved for another pod).
 # TYPE fixedip_conflicting_addresses gauge
 fixedip_conflicting_addresses{kind="pods"} 1
 # HELP fixedip_overlapping_subnet_nodes Nodes whose subnets overlap subnets of another node. No address in them is claimed.
@@ -181,13 +181,13 @@ fixedip_reservations{phase="Reserved"} 1
 # HELP fixedip_restarts_total Restarts of pods because of a mismatch, by result: evicted, blocked (refused by a PodDisruptionBudget), deferred (the limit for concurrent restarts was reached).
 # TYPE fixedip_restarts_total counter
 fixedip_restarts_total{result="evicted"} 1
-# HELP fixedip_subnet_assignments_total Times that a node was given subnets, by origin: carved (from the cluster pools), brought (by the node itself), returned (to the node that had them before), inherited (by a node that joined), adopted (by one that had others).
+# HELP fixedip_subnet_assignments_total Times that a node was given subnets, by origin: cluster_pool, node_spec (Node.spec.podCIDRs), restored (the node had them before), new_node (a node that joined took over those of a node that is gone), existing_node (a node that had others did).
 # TYPE fixedip_subnet_assignments_total counter
-fixedip_subnet_assignments_total{origin="adopted"} 0
-fixedip_subnet_assignments_total{origin="brought"} 0
-fixedip_subnet_assignments_total{origin="carved"} 0
-fixedip_subnet_assignments_total{origin="inherited"} 1
-fixedip_subnet_assignments_total{origin="returned"} 0
+fixedip_subnet_assignments_total{origin="existing_node"} 0
+fixedip_subnet_assignments_total{origin="node_spec"} 0
+fixedip_subnet_assignments_total{origin="cluster_pool"} 0
+fixedip_subnet_assignments_total{origin="new_node"} 1
+fixedip_subnet_assignments_total{origin="restored"} 0
 # HELP fixedip_subnet_free_addresses Addresses in the subnets of a node that a new claim can take.
 # TYPE fixedip_subnet_free_addresses gauge
 fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 1

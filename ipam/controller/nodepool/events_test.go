@@ -51,7 +51,7 @@ func TestEntryOfAPodThatWentElsewhereIsLookedAt(t *testing.T) {
 				req, _ := q.Get()
 				asked[req] = true
 			}
-			if !asked[source.Named("strict")] {
+			if !asked[source.ForName("strict")] {
 				t.Errorf("the pool that has the entry is not looked at, but %v", asked)
 			}
 		})

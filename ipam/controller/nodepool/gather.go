@@ -39,8 +39,8 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 			_, reserved := r.Ledger.ReservedFor(a)
 			return reserved
 		},
-		Elsewhere: func(a netip.Addr) bool { return n.Home(a) && r.Ledger.HasEntryElsewhere(a, n.Name) },
-		Gone:      map[string]bool{},
+		OnOtherNode: func(a netip.Addr) bool { return n.Home(a) && r.Ledger.HasEntryElsewhere(a, n.Name) },
+		Gone:        map[string]bool{},
 	}
 	for _, e := range nodepool.StaleUnreserved(n, func(namespace, name string) bool {
 		needed, err := r.needsEntry(ctx, r.Cached, n.Name, namespace, name)
@@ -165,7 +165,7 @@ func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, n
 	if err != nil || pod == nil || podutil.IsTerminal(pod) {
 		return false, err
 	}
-	if place := identity.Place(pod); place != "" {
+	if place := identity.PodNode(pod); place != "" {
 		return place == node, nil
 	}
 	_, fixed, err := identity.Of(pod, r.Kinds, identity.NoControllers)

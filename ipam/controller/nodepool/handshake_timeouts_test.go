@@ -48,7 +48,7 @@ func (s *shrinking) looks() (patches int, again time.Duration) {
 	s.t.Helper()
 	s.syncLedger()
 	before := s.Patches
-	result, err := s.r.Reconcile(s.t.Context(), source.Named("n"))
+	result, err := s.r.Reconcile(s.t.Context(), source.ForName("n"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestUnansweredIsWrittenOnce(t *testing.T) {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "ciliumnodes"}, "n", errors.New("no"))
 	}
 	before := s.Patches
-	if _, err := s.r.Reconcile(t.Context(), source.Named("n")); err == nil || s.Patches != before+1 {
+	if _, err := s.r.Reconcile(t.Context(), source.ForName("n")); err == nil || s.Patches != before+1 {
 		t.Fatalf("%v, %d writes; want one that fails", err, s.Patches-before)
 	}
 	for range 3 {
@@ -204,7 +204,7 @@ func TestHandshakeTimeouts(t *testing.T) {
 			t.Errorf("%s: %v is remembered of nothing", name, o.nodes)
 		}
 		o.observe(asked)
-		if _, err := o.Reconcile(t.Context(), source.Named("n")); err != nil || len(o.nodes) > 0 {
+		if _, err := o.Reconcile(t.Context(), source.ForName("n")); err != nil || len(o.nodes) > 0 {
 			t.Errorf("%s: %v is remembered of what is gone", name, o.nodes)
 		}
 	}

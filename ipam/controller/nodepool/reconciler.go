@@ -65,13 +65,13 @@ type Reconciler struct {
 }
 
 // Setup adds the controller to a manager. nodes reports the nodes whose pools the ledger has seen change.
-func (r *Reconciler) Setup(mgr ctrl.Manager, nodes *source.Feed) error {
+func (r *Reconciler) Setup(mgr ctrl.Manager, nodes *source.Requests) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pool").
 		WatchesRawSource(nodes.Source(r.RecordsSeen, func() []ctrl.Request {
 			var all []ctrl.Request
 			for _, n := range r.Ledger.Nodes() {
-				all = append(all, source.Named(n.Name))
+				all = append(all, source.ForName(n.Name))
 			}
 			return all
 		})).
@@ -213,12 +213,14 @@ func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...
 // nodeEvents requests the pool of a Node that appears, or whose labels, subnets, readiness or pod capacity change.
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) { q.Add(source.Named(e.Object.GetName())) },
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) {
+			q.Add(source.ForName(e.Object.GetName()))
+		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q source.Queue) {
 			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 			a, b := before.Status.Allocatable[corev1.ResourcePods], after.Status.Allocatable[corev1.ResourcePods]
 			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || nodeutil.IsReady(before) != nodeutil.IsReady(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
-				q.Add(source.Named(after.Name))
+				q.Add(source.ForName(after.Name))
 			}
 		},
 	}
@@ -237,7 +239,7 @@ func (r *Reconciler) podEvents() handler.Funcs {
 			case before.UID != after.UID, podutil.IsTerminal(before) != podutil.IsTerminal(after):
 				r.podEnded(before, q)
 				r.podEnded(after, q)
-			case identity.Place(before) != identity.Place(after), !slices.Equal(before.Status.PodIPs, after.Status.PodIPs):
+			case identity.PodNode(before) != identity.PodNode(after), !slices.Equal(before.Status.PodIPs, after.Status.PodIPs):
 				r.podChanged(ctx, after, q)
 				r.otherPools(after, q)
 			}
@@ -247,8 +249,8 @@ func (r *Reconciler) podEvents() handler.Funcs {
 }
 
 func (r *Reconciler) podEnded(pod *corev1.Pod, q source.Queue) {
-	if place := identity.Place(pod); place != "" {
-		q.Add(source.Named(place))
+	if place := identity.PodNode(pod); place != "" {
+		q.Add(source.ForName(place))
 	}
 	r.otherPools(pod, q)
 }
@@ -257,8 +259,8 @@ func (r *Reconciler) podEnded(pod *corev1.Pod, q source.Queue) {
 // on a strict node for a pod that was then bound to another node, or to none.
 func (r *Reconciler) otherPools(pod *corev1.Pod, q source.Queue) {
 	for _, h := range r.Ledger.Held(pool.OwnerKey(pod.Namespace, pod.Name)) {
-		if h.Node != identity.Place(pod) {
-			q.Add(source.Named(h.Node))
+		if h.Node != identity.PodNode(pod) {
+			q.Add(source.ForName(h.Node))
 		}
 	}
 }
@@ -278,13 +280,13 @@ func (r *Reconciler) coolsDownFrom(node string, pod *corev1.Pod) bool {
 // podChanged requests the pool of a pod's node if the pod waits for an IP or had an address that is in cooldown there, and
 // on a strict node in any case.
 func (r *Reconciler) podChanged(ctx context.Context, pod *corev1.Pod, q source.Queue) {
-	place := identity.Place(pod)
+	place := identity.PodNode(pod)
 	if place == "" || pod.Spec.HostNetwork {
 		return
 	}
 	var node corev1.Node
 	err := r.Cached.Get(ctx, client.ObjectKey{Name: place}, &node)
 	if err != nil || podutil.AwaitsIP(pod) || r.coolsDownFrom(place, pod) || r.StrictNodes.Matches(labels.Set(node.Labels)) {
-		q.Add(source.Named(place))
+		q.Add(source.ForName(place))
 	}
 }

@@ -47,11 +47,11 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 		o.Cached = slowReader{s.Cached, s.Clock, 5 * time.Second}
 	})
 	s.Clock.SetTime(controllertest.Begin.Add(9 * time.Second))
-	result, err := r.Reconcile(t.Context(), source.Named("n"))
+	result, err := r.Reconcile(t.Context(), source.ForName("n"))
 	if err != nil || s.Patches > 0 || result.RequeueAfter <= 0 || result.RequeueAfter > time.Second {
 		t.Fatalf("after the first look: %v, %v, %d patches; want it to be asked for again at once", result, err, s.Patches)
 	}
-	if _, err := r.Reconcile(t.Context(), source.Named("n")); err != nil || s.Patches != 1 {
+	if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil || s.Patches != 1 {
 		t.Errorf("after the second look: %v, %d patches; want the one that ends the rest", err, s.Patches)
 	}
 }
@@ -146,7 +146,7 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 			s.syncLedger()
 			r := s.reconciler(nil)
 			s.Clock.SetTime(controllertest.Begin.Add(time.Minute))
-			if _, err := r.Reconcile(t.Context(), source.Named("n")); err != nil {
+			if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {
 				t.Fatal(err)
 			}
 			if entries := s.node().Spec.IPAM.Pool; (entries[addr].Owner == "") != c.want {

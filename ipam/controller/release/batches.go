@@ -29,7 +29,7 @@ const (
 type Batches struct {
 	Clock clock.PassiveClock
 	// queue has the nodes.
-	queue source.Feed
+	queue source.Requests
 
 	mu sync.Mutex
 	// waiting has a batch for each node with identities that wait. Key: the node.
@@ -52,7 +52,7 @@ type batch struct {
 // Add adds an identity to the batch of a node.
 func (b *Batches) Add(node string, identity client.ObjectKey) {
 	b.add(node, identity)
-	b.queue.Add(source.Named(node))
+	b.queue.Add(source.ForName(node))
 }
 
 func (b *Batches) add(node string, identities ...client.ObjectKey) {

@@ -48,7 +48,7 @@ type Controller struct {
 	Batches *Batches
 	Writer  *ciliumpool.Writer
 	// Again has the controller of FixedIPs look at identities again that were not released.
-	Again    *source.Feed
+	Again    *source.Requests
 	notFound notFoundCache
 }
 
@@ -69,7 +69,7 @@ func (b *Batches) requests() []ctrl.Request {
 	defer b.mu.Unlock()
 	var all []ctrl.Request
 	for node := range b.waiting {
-		all = append(all, source.Named(node))
+		all = append(all, source.ForName(node))
 	}
 	return all
 }

@@ -39,7 +39,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 			Ledger: s.Ledger, Cached: s.Cached, Live: s.API, Workloads: s, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
 			Deadline: 10 * time.Minute,
 		},
-		Batches: &Batches{Clock: s.Clock}, Writer: s.Writer, Again: &source.Feed{},
+		Batches: &Batches{Clock: s.Clock}, Writer: s.Writer, Again: &source.Requests{},
 	}
 	for i := range 3 {
 		s.release.Batches.Add("n", key(i))
@@ -52,7 +52,7 @@ func key(i int) types.NamespacedName { return client.ObjectKeyFromObject(control
 // reconcile lets the release of node n come to an end, and the time pass that it waits.
 func (s *stage) reconcile() error {
 	for {
-		result, err := s.release.Reconcile(s.t.Context(), source.Named("n"))
+		result, err := s.release.Reconcile(s.t.Context(), source.ForName("n"))
 		if err != nil || result.RequeueAfter == 0 {
 			return err
 		}
@@ -231,7 +231,7 @@ func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, c.objects, c.objects)
-			result, err := s.release.Reconcile(t.Context(), source.Named("n"))
+			result, err := s.release.Reconcile(t.Context(), source.ForName("n"))
 			if err != nil || result.RequeueAfter == 0 || s.Patches > 0 {
 				t.Fatalf("%+v, %v, %d writes: it did not wait", result, err, s.Patches)
 			}

@@ -64,11 +64,11 @@ func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.N
 	var claims []subnetplan.Subnet
 	var had bool
 	if c.FromNode {
-		given.Origin = subnetplan.Brought
+		given.Origin = subnetplan.FromNodeSpec
 		claims, had, err = c.claimBrought(ctx, n, node, h, list)
 	} else {
 		claims, err = c.claimLacking(ctx, n, node, h, list, &given)
-		had = given.Origin != subnetplan.Carved
+		had = given.Origin != subnetplan.FromClusterPool
 	}
 	if err != nil || len(claims) == 0 {
 		return given, err
@@ -87,9 +87,9 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 	if err != nil {
 		return nil, err
 	}
-	given.Origin = subnetplan.Carved
+	given.Origin = subnetplan.FromClusterPool
 	if len(claims) > 0 {
-		given.Origin, given.From = subnetplan.Returned, n.Name
+		given.Origin, given.From = subnetplan.Restored, n.Name
 	}
 	if orphan, ok := c.Rules.JoinerInherits(heir(n.Name, len(n.Subnets)+len(claims), node), orphans, c.Clock.Now()); ok {
 		taken, err := c.Take(ctx, orphan, h)
@@ -98,9 +98,9 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 		}
 		if len(taken) > 0 {
 			claims = append(claims, taken...)
-			given.Origin, given.From = subnetplan.Inherited, orphan.Node
+			given.Origin, given.From = subnetplan.ByNewNode, orphan.Node
 			if len(n.Subnets) > 0 {
-				given.Origin = subnetplan.Adopted
+				given.Origin = subnetplan.ByExistingNode
 			}
 		}
 	}
@@ -151,17 +151,17 @@ func established(ns *v1alpha1.NodeSubnet) bool {
 }
 
 // heir returns a node as a candidate for orphans.
-func heir(name string, subnets int, node *corev1.Node) subnetplan.Heir {
-	h := subnetplan.Heir{Name: name, Subnets: subnets}
+func heir(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode {
+	h := subnetplan.CandidateNode{Name: name, Subnets: subnets}
 	if node != nil {
-		h.SuccessorOf, h.Ready, h.Joined = node.Labels[successorLabel], nodeutil.IsSchedulable(node), node.CreationTimestamp.Time
+		h.SuccessorOf, h.Ready, h.Joined = node.Labels[replacesNodeLabel], nodeutil.IsSchedulable(node), node.CreationTimestamp.Time
 		h.Constraints = subnetplan.ConstraintsOf(node)
 	}
 	return h
 }
 
 // Lost returns the orphans among NodeSubnets, as the caches show them.
-func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.Orphan, error) {
+func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subnetplan.OrphanedSubnets, error) {
 	var lost []netip.Prefix
 	// gone contains whether each node is gone. Key: its name.
 	gone := map[string]bool{"": true}
@@ -215,7 +215,7 @@ func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 
 // Take makes a node the holder of all subnets of an orphan. It takes none if the node of the orphan exists after all.
 // ErrChanged: another controller was faster with one of them; what was taken stays the heir's.
-func (c *Controller) Take(ctx context.Context, o subnetplan.Orphan, h subnetplan.Holder) (taken []subnetplan.Subnet, err error) {
+func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, h subnetplan.Holder) (taken []subnetplan.Subnet, err error) {
 	// The NodeSubnets were read before: whatever happens from here on has another version of them.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {
 		return nil, err

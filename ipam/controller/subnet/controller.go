@@ -53,8 +53,8 @@ const (
 	exhaustedRetry = 30 * time.Second
 )
 
-// successorLabel on a Node names the node that it replaces.
-const successorLabel = "fixedip.io/replaces-node"
+// replacesNodeLabel on a Node names the node that it replaces.
+const replacesNodeLabel = "fixedip.io/replaces-node"
 
 // Controller gives nodes their subnets. Assign and Take are safe for concurrent use, also by several processes.
 type Controller struct {
@@ -72,16 +72,16 @@ type Controller struct {
 	// StrictNodes selects the nodes whose pools have no dynamic entries.
 	StrictNodes labels.Selector
 	Kinds       identity.Kinds
-	// Fill returns what a pool needs beside the addresses that are reserved or in use.
-	Fill   func(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error)
-	Events events.EventRecorder
-	Clock  clock.PassiveClock
+	// FirstEntries returns what a pool needs beside the addresses that are reserved or in use.
+	FirstEntries func(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error)
+	Events       events.EventRecorder
+	Clock        clock.PassiveClock
 	// Resync is how often all orphans are looked at without an event.
 	Resync time.Duration
 	// Synced reports whether the ledger has all CiliumNodes and FixedIPs that existed at the start.
 	Synced func() bool
 	// Nodes asks for the subnets of one node, and Orphans for a look at all orphans.
-	Nodes, Orphans *source.Feed
+	Nodes, Orphans *source.Requests
 
 	// started: the subnets that nodes had before this process led are claimed. No new one is claimed before.
 	started atomic.Bool
@@ -96,7 +96,7 @@ type Controller struct {
 }
 
 // All is the one request of the reconciler that looks at all orphans.
-var All = source.Named("all")
+var All = source.ForName("all")
 
 // Setup adds the reconcilers to a manager. No node is looked at before seen reports true.
 func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bool) error {
@@ -108,9 +108,9 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 			if ns.Spec.NodeName == "" {
 				return nil
 			}
-			return []ctrl.Request{source.Named(ns.Spec.NodeName)}
+			return []ctrl.Request{source.ForName(ns.Spec.NodeName)}
 		}
-		return []ctrl.Request{source.Named(o.GetName())}
+		return []ctrl.Request{source.ForName(o.GetName())}
 	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("subnet").
@@ -143,7 +143,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 // nodeChanged passes the changes of Nodes that matter to subnets, and not their heartbeats.
 var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
-	return nodeutil.IsSchedulable(before) != nodeutil.IsSchedulable(after) || before.Labels[successorLabel] != after.Labels[successorLabel] ||
+	return nodeutil.IsSchedulable(before) != nodeutil.IsSchedulable(after) || before.Labels[replacesNodeLabel] != after.Labels[replacesNodeLabel] ||
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !equality.Semantic.DeepEqual(subnetplan.ConstraintsOf(before), subnetplan.ConstraintsOf(after))
 }}
 
@@ -190,7 +190,7 @@ func (c *Controller) reportAssigned(ctx context.Context, n pool.NodePool, node *
 	metrics.SubnetsAssigned(given.Origin)
 	klog.FromContext(ctx).Info("Subnets assigned", "node", n.Name, "subnets", given.Subnets, "origin", given.Origin, "from", given.From, "reserved", given.Reserved)
 	reason, note := "SubnetAssigned", fmt.Sprintf("Subnets %v, %d reserved addresses in them", given.Subnets, given.Reserved)
-	if given.Origin == subnetplan.Inherited || given.Origin == subnetplan.Adopted {
+	if given.Origin == subnetplan.ByNewNode || given.Origin == subnetplan.ByExistingNode {
 		reason, note = "SubnetInherited", fmt.Sprintf("Subnets %v, of which node %s had those with the %d reserved addresses; that node is gone, and their pods follow", given.Subnets, given.From, given.Reserved)
 	}
 	c.Events.Eventf(about(n, node), nil, corev1.EventTypeNormal, reason, "AssignSubnet", "%s", note)

@@ -118,7 +118,7 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 				if which%5 == 0 {
 					_, _ = l.reconcileOrphans(ctx, All)
 				} else {
-					_, _ = l.reconcileNode(ctx, source.Named(name))
+					_, _ = l.reconcileNode(ctx, source.ForName(name))
 				}
 			}()
 		case how == 8 && !l.busy:

@@ -86,7 +86,7 @@ func (c *Controller) start(ctx context.Context) error {
 	}
 	c.started.Store(true)
 	for _, n := range c.Ledger.Nodes() {
-		c.Nodes.Add(source.Named(n.Name))
+		c.Nodes.Add(source.ForName(n.Name))
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 		}
 		s.again()
 		if m.Node != "" {
-			c.Nodes.Add(source.Named(m.Node))
+			c.Nodes.Add(source.ForName(m.Node))
 		}
 	}
 	for _, o := range s.orphans {
@@ -113,7 +113,7 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 		for _, sub := range o.Subnets {
 			switch err := c.updateStatus(ctx, sub, orphanStatus(sub, c.Rules.Hold, s.now)); {
 			case err == nil:
-				klog.FromContext(ctx).Info("The node of a subnet is gone", "node", o.Node, "subnet", sub.CIDR, "reserved", len(o.Kept))
+				klog.FromContext(ctx).Info("The node of a subnet is gone", "node", o.Node, "subnet", sub.CIDR, "reserved", len(o.Reserved))
 			case !errors.Is(err, ErrChanged):
 				return err
 			}
@@ -142,20 +142,20 @@ func (c *Controller) setConditions(ctx context.Context, s *snapshot) error {
 	byName := func(a, b client.ObjectKey) int { return strings.Compare(a.String(), b.String()) }
 	for _, key := range slices.SortedFunc(maps.Keys(s.available), byName) {
 		record, want := s.records[key], s.available[key]
-		have := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionHomed)
+		have := meta.FindStatusCondition(record.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 		if have != nil && have.Status == want.Status && have.Reason == want.Reason {
 			continue
 		}
 		record = record.DeepCopy()
 		// SetStatusCondition keeps the time while the status is the same. Here it counts from the change of the reason.
-		meta.RemoveStatusCondition(&record.Status.Conditions, v1alpha1.ConditionHomed)
+		meta.RemoveStatusCondition(&record.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
 		want.LastTransitionTime, want.ObservedGeneration = metav1.NewTime(s.now), record.Generation
 		meta.SetStatusCondition(&record.Status.Conditions, want)
 		switch err := c.API.Status().Update(ctx, record); {
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			s.again()
 		case err != nil:
-			return fmt.Errorf("write condition %s of FixedIP %s: %w", v1alpha1.ConditionHomed, key, err)
+			return fmt.Errorf("write condition %s of FixedIP %s: %w", v1alpha1.ConditionSubnetAvailable, key, err)
 		case want.Status == metav1.ConditionFalse:
 			c.Events.Eventf(record, nil, corev1.EventTypeWarning, want.Reason, "LookForSubnet", "%s", want.Message)
 		}
@@ -182,7 +182,7 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 		}
 		switch _, err := c.Take(ctx, o, holder(n, s.nodes[heir])); {
 		case err == nil:
-			c.Nodes.Add(source.Named(heir))
+			c.Nodes.Add(source.ForName(heir))
 		case !errors.Is(err, ErrChanged):
 			return fmt.Errorf("give the subnets of node %s to node %s: %w", o.Node, heir, err)
 		}
@@ -191,7 +191,7 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 }
 
 // releaseExpired deletes the FixedIPs of a node that is gone whose reservations have expired by policy Free.
-func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.Orphan, s *snapshot) error {
+func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSubnets, s *snapshot) error {
 	kept, at := c.Rules.ExpiredReservations(o, s.now)
 	s.soon(at)
 	if len(kept) == 0 {
@@ -222,7 +222,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.Orphan, s 
 // release deletes the NodeSubnets of orphans that nothing needs any more: no FixedIP reserves an address in them, and
 // no pool has one. The CIDRs are free again.
 func (c *Controller) release(ctx context.Context, s *snapshot) error {
-	var due []subnetplan.Orphan
+	var due []subnetplan.OrphanedSubnets
 	var candidates []netip.Prefix
 	for _, o := range s.orphans {
 		ok, at := c.Rules.Releasable(o, s.now)
@@ -268,7 +268,7 @@ func (c *Controller) release(ctx context.Context, s *snapshot) error {
 // needed returns the addresses in the subnets that a FixedIP reserves or that a pool has an entry for, and the subnets
 // of CiliumNodes, as the API server has them.
 func (c *Controller) needed(ctx context.Context, in []netip.Prefix) (*netipx.IPSet, error) {
-	kept, err := c.keptLive(ctx, in)
+	kept, err := c.reservedLive(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -299,7 +299,7 @@ const unavailableIndex = "subnetUnavailable"
 
 // unavailable is the index function of unavailableIndex.
 func unavailable(obj client.Object) []string {
-	if meta.IsStatusConditionFalse(obj.(*v1alpha1.FixedIP).Status.Conditions, v1alpha1.ConditionHomed) {
+	if meta.IsStatusConditionFalse(obj.(*v1alpha1.FixedIP).Status.Conditions, v1alpha1.ConditionSubnetAvailable) {
 		return []string{"true"}
 	}
 	return nil
@@ -313,8 +313,8 @@ type snapshot struct {
 	list []subnetplan.Subnet
 	// nodes are all Nodes. Key: the name.
 	nodes   map[string]*corev1.Node
-	heirs   []subnetplan.Heir
-	orphans []subnetplan.Orphan
+	heirs   []subnetplan.CandidateNode
+	orphans []subnetplan.OrphanedSubnets
 	// missing are the subnets of reserved addresses that have no NodeSubnet.
 	missing []subnetplan.Subnet
 	// records are the FixedIPs that a condition is for.
@@ -387,7 +387,7 @@ func (c *Controller) addOrphans(s *snapshot, kept []reservation.Address) {
 			continue
 		}
 		s.orphans = append(s.orphans, o)
-		for _, k := range o.Kept {
+		for _, k := range o.Reserved {
 			s.available[k.Record] = condition(metav1.ConditionFalse, v1alpha1.ReasonNodeGone, c.waitsFor(o, k))
 		}
 	}
@@ -431,7 +431,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 }
 
 // waitsFor says what a reserved address without a home waits for.
-func (c *Controller) waitsFor(o subnetplan.Orphan, k reservation.Address) string {
+func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Address) string {
 	what := fmt.Sprintf("No node has a subnet with %s", k.Addr)
 	if o.Node != "" {
 		what = fmt.Sprintf("Node %s, whose subnet has %s, is gone", o.Node, k.Addr)
@@ -448,9 +448,9 @@ func (c *Controller) waitsFor(o subnetplan.Orphan, k reservation.Address) string
 	if o.Node == "" {
 		return what
 	}
-	return what + fmt.Sprintf("; a node of that name, or one with the label %s=%s, gets it at once", successorLabel, o.Node)
+	return what + fmt.Sprintf("; a node of that name, or one with the label %s=%s, gets it at once", replacesNodeLabel, o.Node)
 }
 
 func condition(status metav1.ConditionStatus, reason, message string) metav1.Condition {
-	return metav1.Condition{Type: v1alpha1.ConditionHomed, Status: status, Reason: reason, Message: message}
+	return metav1.Condition{Type: v1alpha1.ConditionSubnetAvailable, Status: status, Reason: reason, Message: message}
 }

@@ -56,7 +56,7 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 	}
 	strict := node != nil && c.StrictNodes.Matches(labels.Set(node.Labels))
 	fresh = subnetplan.KeepRunning(fresh, slices.Concat(own, running, moved), strict, others, c.Clock.Now())
-	fill, err := c.Fill(ctx, fresh)
+	fill, err := c.FirstEntries(ctx, fresh)
 	if err != nil {
 		return Assignment{}, err
 	}
@@ -81,7 +81,7 @@ func (c *Controller) publish(ctx context.Context, n pool.NodePool, node *corev1.
 // be about to move there. For a new subnet what the caches show is enough: it was free.
 func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.Prefix, had bool) (kept []reservation.Address, entries map[netip.Addr]pool.Entry, others []pool.NodePool, own []subnetplan.Running, err error) {
 	if had {
-		kept, err = c.keptLive(ctx, in)
+		kept, err = c.reservedLive(ctx, in)
 	} else {
 		known := c.Ledger.ReservationsIn(in...)
 		if len(known) == 0 && !c.Ledger.HasForeignAddresses(in) {
@@ -198,8 +198,8 @@ func (c *Controller) cancelMove(ctx context.Context, m subnetplan.Announced) err
 	return nil
 }
 
-// keptLive returns the addresses that FixedIPs reserve in some subnets, as the API server has them.
-func (c *Controller) keptLive(ctx context.Context, in []netip.Prefix) (kept []reservation.Address, err error) {
+// reservedLive returns the addresses that FixedIPs reserve in some subnets, as the API server has them.
+func (c *Controller) reservedLive(ctx context.Context, in []netip.Prefix) (kept []reservation.Address, err error) {
 	err = each(ctx, c.API, &v1alpha1.FixedIPList{}, func(record *v1alpha1.FixedIP) {
 		kept = append(kept, subnetplan.ReservedIn(in, reservation.Of(record))...)
 	})

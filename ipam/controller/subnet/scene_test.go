@@ -196,8 +196,8 @@ func (s *scene) controller(api client.Client, cached client.Reader, rules subnet
 	c.Controller = &Controller{
 		Pools: pools, Writer: ciliumpool.NewWriter(s.t.Context(), pools, l.Node), Ledger: l, API: api, Cached: cached,
 		Rules: rules, StrictNodes: labels.Nothing(), Kinds: identity.NewKinds(), Clock: s.clock,
-		Fill:   func(_ context.Context, n pool.NodePool) ([]pool.EntryChange, error) { return fill(n), nil },
-		Events: &events.FakeRecorder{}, Resync: time.Hour, Synced: func() bool { return true }, Nodes: &source.Feed{}, Orphans: &source.Feed{},
+		FirstEntries: func(_ context.Context, n pool.NodePool) ([]pool.EntryChange, error) { return fill(n), nil },
+		Events:       &events.FakeRecorder{}, Resync: time.Hour, Synced: func() bool { return true }, Nodes: &source.Requests{}, Orphans: &source.Requests{},
 	}
 	return c
 }
@@ -250,7 +250,7 @@ func (c *testController) pass(s *scene) {
 			s.t.Fatal(err)
 		}
 		for _, n := range c.Ledger.Nodes() {
-			if _, err := c.reconcileNode(s.t.Context(), source.Named(n.Name)); err != nil {
+			if _, err := c.reconcileNode(s.t.Context(), source.ForName(n.Name)); err != nil {
 				s.t.Fatal(err)
 			}
 		}

@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-func rules(policy subnetplan.Policy, maskSize int) subnetplan.Rules {
+func rules(policy subnetplan.OrphanPolicy, maskSize int) subnetplan.Rules {
 	return subnetplan.Rules{Pools: []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/24"), MaskSize: maskSize}}, Policy: policy, Hold: time.Minute}
 }
 
@@ -170,7 +170,7 @@ func TestJoiningCostsConstantRequests(t *testing.T) {
 			name := fmt.Sprintf("joins-%d", i)
 			s.create(node(name), ciliumNode(name))
 			c.Ledger.SetNode(s.pool(name))
-			if _, err := c.reconcileNode(t.Context(), source.Named(name)); err != nil {
+			if _, err := c.reconcileNode(t.Context(), source.ForName(name)); err != nil {
 				t.Fatal(err)
 			}
 			n := s.pool(name)
@@ -206,11 +206,11 @@ func TestJoinsDoNotWaitForEachOther(t *testing.T) {
 	c.watch(s)
 	done := make(chan error)
 	go func() {
-		_, err := c.reconcileNode(t.Context(), source.Named("slow"))
+		_, err := c.reconcileNode(t.Context(), source.ForName("slow"))
 		done <- err
 	}()
 	<-entered
-	if _, err := c.reconcileNode(t.Context(), source.Named("fast")); err != nil {
+	if _, err := c.reconcileNode(t.Context(), source.ForName("fast")); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.pool("fast").PodCIDRs; len(got) != 1 {
@@ -237,7 +237,7 @@ func TestResumedJoin(t *testing.T) {
 			}), s.api, rules(subnetplan.Inherit, 28))
 			stopped.started.Store(true)
 			stopped.watch(s)
-			if _, err := stopped.reconcileNode(t.Context(), source.Named("node-1")); err == nil {
+			if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
 				t.Fatal("the controller was not stopped")
 			}
 			s.create(node("node-2"), ciliumNode("node-2"))
@@ -268,7 +268,7 @@ func TestEarlierClaimOfTheSameNode(t *testing.T) {
 	}), s.api, rules(subnetplan.Inherit, 28))
 	stopped.started.Store(true)
 	stopped.watch(s)
-	if _, err := stopped.reconcileNode(t.Context(), source.Named("node-1")); err == nil {
+	if _, err := stopped.reconcileNode(t.Context(), source.ForName("node-1")); err == nil {
 		t.Fatal("the controller was not stopped")
 	}
 	both := rules(subnetplan.Inherit, 28)

@@ -15,8 +15,8 @@ import (
 
 // Barrier is a question to the agent of one node that has been written and may not be answered yet.
 type Barrier struct {
-	// Asked is the node as the patch that wrote the probe left it. The answer proves that the agent has seen this pool.
-	Asked pool.NodePool
+	// AskedNode is the node as the patch that wrote the probe left it. The answer proves that the agent has seen this pool.
+	AskedNode pool.NodePool
 	// Probe is the address that asks.
 	Probe netip.Addr
 }
@@ -54,7 +54,7 @@ func (a Answer) String() string {
 // is valid only if the answer is Complete.
 func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {
 	switch {
-	case n.UID != b.Asked.UID:
+	case n.UID != b.AskedNode.UID:
 		return Evidence{}, Void
 	case slices.Contains(n.Probes, b.Probe) && !n.HasPool:
 		return Evidence{}, NoPool
@@ -63,7 +63,7 @@ func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {
 	case !restored(n):
 		return Evidence{}, Incomplete
 	}
-	return Evidence{Node: n.Name, Generation: b.Asked.Generation, UID: n.UID, Entries: b.Asked.Entries, Used: n.Used}, Complete
+	return Evidence{Node: n.Name, Generation: b.AskedNode.Generation, UID: n.UID, Entries: b.AskedNode.Entries, Used: n.Used}, Complete
 }
 
 // restored reports whether the agent that made the report has allocated an address for the node itself, which it does
@@ -113,8 +113,8 @@ const (
 
 func (s State) String() string { return [...]string{"unknown", "in use", "clear"}[s] }
 
-// Verdict is the answer to the question whether a pod may still use an address.
-type Verdict struct {
+// AddressUse is the answer to the question whether a pod may still use an address.
+type AddressUse struct {
 	State State
 	// By is the owner that has the address, if it is InUse; empty: the agent does not name it.
 	By string
@@ -131,9 +131,9 @@ type Verdict struct {
 // that nothing is known until it reports, unless the pool has another address for it. Two addresses are certainly not
 // its own: one that the agent lists for owner, and one whose entry is a pod's and acknowledged. No pod had that one when
 // it was claimed or acknowledged, and the agent has given it to no other since.
-func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
+func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
-		return Verdict{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
+		return AddressUse{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
 	}
 	_, listed := e.Used[a]
 	entry, exists := e.Entries[a]
@@ -142,20 +142,20 @@ func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) Verdict {
 		switch {
 		case p.Stopped || p.Owner == owner:
 		case slices.Contains(p.Addrs, a):
-			return Verdict{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s runs with %s on node %s", p.Owner, a, e.Node)}
+			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s runs with %s on node %s", p.Owner, a, e.Node)}
 		case exists && entry.Owner == p.Owner:
-			return Verdict{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has %s for it", p.Owner, e.Node, a)}
+			return AddressUse{State: InUse, By: p.Owner, Why: fmt.Sprintf("pod %s is bound to node %s, whose pool has %s for it", p.Owner, e.Node, a)}
 		}
 	}
 	for _, p := range pods {
 		if !exclusive && !p.Stopped && p.Owner != owner && len(p.Addrs) == 0 && !e.ownsOther(p.Owner, a) {
-			return Verdict{Why: fmt.Sprintf("pod %s on node %s has not reported its address, which may be %s", p.Owner, e.Node, a)}
+			return AddressUse{Why: fmt.Sprintf("pod %s on node %s has not reported its address, which may be %s", p.Owner, e.Node, a)}
 		}
 	}
 	if exists && entry.Kind == pool.Dynamic {
-		return Verdict{Why: fmt.Sprintf("the pool of node %s offers %s to any pod", e.Node, a)}
+		return AddressUse{Why: fmt.Sprintf("the pool of node %s offers %s to any pod", e.Node, a)}
 	}
-	return Verdict{State: Clear}
+	return AddressUse{State: Clear}
 }
 
 // ownsOther reports whether the pool has an entry for the pod that gives it another address of the family of a, so that it

@@ -44,7 +44,7 @@ func TestAnswer(t *testing.T) {
 		"the pool is that of the question":        {read: node("uid", used), answer: agentview.Complete, evidence: agentview.Evidence{Node: "node-1", UID: "uid", Generation: 4, Entries: asked.Entries, Used: used}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			evidence, answer := agentview.Barrier{Asked: asked, Probe: probe}.Answer(row.read)
+			evidence, answer := agentview.Barrier{AskedNode: asked, Probe: probe}.Answer(row.read)
 			if answer != row.answer || !reflect.DeepEqual(evidence, row.evidence) {
 				t.Errorf("%s with %+v, want %s with %+v", answer, evidence, row.answer, row.evidence)
 			}
@@ -74,52 +74,52 @@ func TestJudge(t *testing.T) {
 		used    map[netip.Addr]string
 		owner   string
 		pods    []agentview.Pod
-		want    agentview.Verdict
+		want    agentview.AddressUse
 	}{
-		"nothing uses it":              {entries: owned, want: agentview.Verdict{State: agentview.Clear}},
-		"no entry":                     {want: agentview.Verdict{State: agentview.Clear}},
-		"the asker uses it":            {entries: owned, owner: owner, used: map[netip.Addr]string{address: owner}, want: agentview.Verdict{State: agentview.Clear}},
-		"the owner's last pod uses it": {entries: owned, used: map[netip.Addr]string{address: owner}, want: agentview.Verdict{State: agentview.InUse, By: owner, Why: "the agent of node node-1 lists 10.240.1.7 as used by default/web-0"}},
+		"nothing uses it":              {entries: owned, want: agentview.AddressUse{State: agentview.Clear}},
+		"no entry":                     {want: agentview.AddressUse{State: agentview.Clear}},
+		"the asker uses it":            {entries: owned, owner: owner, used: map[netip.Addr]string{address: owner}, want: agentview.AddressUse{State: agentview.Clear}},
+		"the owner's last pod uses it": {entries: owned, used: map[netip.Addr]string{address: owner}, want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "the agent of node node-1 lists 10.240.1.7 as used by default/web-0"}},
 		"an agent that does not name the user": {
 			entries: owned, used: map[netip.Addr]string{address: ""},
-			want: agentview.Verdict{State: agentview.InUse, Why: "the agent of node node-1 lists 10.240.1.7 as used by an unknown owner"},
+			want: agentview.AddressUse{State: agentview.InUse, Why: "the agent of node node-1 lists 10.240.1.7 as used by an unknown owner"},
 		},
 		"another pod uses it": {
 			entries: owned, owner: owner, used: map[netip.Addr]string{address: "default/other"},
-			want: agentview.Verdict{State: agentview.InUse, By: "default/other", Why: "the agent of node node-1 lists 10.240.1.7 as used by default/other"},
+			want: agentview.AddressUse{State: agentview.InUse, By: "default/other", Why: "the agent of node node-1 lists 10.240.1.7 as used by default/other"},
 		},
 		"a pod runs with it that the agent does not list": {
 			entries: owned, owner: owner, pods: []agentview.Pod{{Owner: "default/other", Addrs: []netip.Addr{router, address}}},
-			want: agentview.Verdict{State: agentview.InUse, By: "default/other", Why: "pod default/other runs with 10.240.1.7 on node node-1"},
+			want: agentview.AddressUse{State: agentview.InUse, By: "default/other", Why: "pod default/other runs with 10.240.1.7 on node node-1"},
 		},
 		"a pod that ran with it has stopped": {
 			entries: owned, pods: []agentview.Pod{{Owner: "default/other", Addrs: []netip.Addr{address}, Stopped: true}},
-			want: agentview.Verdict{State: agentview.Clear},
+			want: agentview.AddressUse{State: agentview.Clear},
 		},
 		"a pod of the owner was bound a moment ago": {
 			entries: owned, pods: []agentview.Pod{{Owner: owner}},
-			want: agentview.Verdict{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has 10.240.1.7 for it"},
+			want: agentview.AddressUse{State: agentview.InUse, By: owner, Why: "pod default/web-0 is bound to node node-1, whose pool has 10.240.1.7 for it"},
 		},
 		// Without this row's rule, test/explore finds a pod whose address its pool does not have.
 		"a pod has not reported its address": {
 			entries: adopted, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
-			want: agentview.Verdict{Why: "pod default/other on node node-1 has not reported its address, which may be 10.240.1.7"},
+			want: agentview.AddressUse{Why: "pod default/other on node node-1 has not reported its address, which may be 10.240.1.7"},
 		},
 		"a pod has not reported its address, and the pool has another one for it": {
 			entries: map[netip.Addr]pool.Entry{address: adopted[address], address.Next(): pool.ForOwner("default/other")}, owner: owner,
 			pods: []agentview.Pod{{Owner: "default/other"}},
-			want: agentview.Verdict{State: agentview.Clear},
+			want: agentview.AddressUse{State: agentview.Clear},
 		},
 		"a pod has not reported its address, and this one was never offered to it": {
 			entries: owned, pods: []agentview.Pod{{Owner: "default/other"}},
-			want: agentview.Verdict{State: agentview.Clear},
+			want: agentview.AddressUse{State: agentview.Clear},
 		},
 		"a pod has not reported its address, and the agent lists this one for the asker": {
 			entries: adopted, owner: owner, used: map[netip.Addr]string{address: owner}, pods: []agentview.Pod{{Owner: "default/other"}},
-			want: agentview.Verdict{State: agentview.Clear},
+			want: agentview.AddressUse{State: agentview.Clear},
 		},
 		"the pool offers it": {
-			entries: entry(pool.Entry{}), want: agentview.Verdict{Why: "the pool of node node-1 offers 10.240.1.7 to any pod"},
+			entries: entry(pool.Entry{}), want: agentview.AddressUse{Why: "the pool of node node-1 offers 10.240.1.7 to any pod"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -252,15 +252,15 @@ func (p protocol) next(s state, visit func(t state, disturbed bool)) {
 
 // judge reads a version and judges the address.
 func (p protocol) judge(s state, read int8) (state, bool) {
-	b := agentview.Barrier{Asked: s.node(s.asked), Probe: probe}
+	b := agentview.Barrier{AskedNode: s.node(s.asked), Probe: probe}
 	if p.shared {
-		b.Asked = s.node(s.last)
-		b.Asked.Probes = []netip.Addr{probe}
+		b.AskedNode = s.node(s.last)
+		b.AskedNode.Probes = []netip.Addr{probe}
 	}
 	n := s.node(read)
 	evidence, answer := b.Answer(n)
 	if answer == agentview.Incomplete && p.incomplete {
-		evidence, answer = agentview.Evidence{Entries: b.Asked.Entries, Used: n.Used}, agentview.Complete
+		evidence, answer = agentview.Evidence{Entries: b.AskedNode.Entries, Used: n.Used}, agentview.Complete
 	}
 	if answer != agentview.Complete {
 		return s, false

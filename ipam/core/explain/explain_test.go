@@ -275,7 +275,7 @@ func TestFindings(t *testing.T) {
 		}},
 		"conditions of the controller": {func(w *world) {
 			w.Record.Status.Conditions = []metav1.Condition{
-				{Type: "Homed", Status: metav1.ConditionTrue, Reason: "SubnetAssigned", Message: "its subnet has node node-1"},
+				{Type: "SubnetAvailable", Status: metav1.ConditionTrue, Reason: "SubnetAssigned", Message: "its subnet has node node-1"},
 				{Type: "Projected", Status: metav1.ConditionFalse, Reason: "Claimed", Message: "10.0.1.6 belongs to web/web-0", LastTransitionTime: metav1.Time{Time: now.Add(-time.Minute)}},
 				{Type: "Mismatch", Status: metav1.ConditionFalse, Reason: "Right", Message: "it runs with what is kept"},
 				{Type: "Conflict", Status: metav1.ConditionTrue, Reason: "UsedByOther", Message: "web/web-0 has 10.0.1.6", LastTransitionTime: metav1.Time{Time: now.Add(-time.Hour)}},

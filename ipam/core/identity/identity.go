@@ -78,12 +78,12 @@ func (i Identity) Key() string { return pool.OwnerKey(i.Namespace, i.PodName) }
 // Resource returns the identity's workload as it is written in pool entries.
 func (i Identity) Resource() string { return i.Owner.Resource(i.Namespace) }
 
-// Itself reports whether the identity is that of a bare pod.
-func (i Identity) Itself() bool { return i.Owner.IsPod() }
+// IsBarePod reports whether the identity is that of a bare pod.
+func (i Identity) IsBarePod() bool { return i.Owner.IsPod() }
 
 // Entry returns the pool entry that gives an address to the identity.
 func (i Identity) Entry() pool.Entry {
-	if i.Itself() {
+	if i.IsBarePod() {
 		return pool.BarePodEntry(i.Namespace, i.PodName)
 	}
 	return pool.OwnedEntry(i.Namespace, i.PodName, i.Owner.Label(), i.Owner.Name)
@@ -118,7 +118,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 		if !said && !RequestsIPs(pod.Annotations, nil) {
 			return Identity{}, false, nil
 		}
-		return itself(pod), true, nil
+		return barePod(pod), true, nil
 	}
 	// A kind counts if it is enabled by default, or if the pod is enabled by annotation.
 	counts := func(k Kind, known bool) bool { return known && (k.Enabled == ByDefault || said) }
@@ -155,8 +155,8 @@ func boolean(pod *corev1.Pod, annotation string) (value, said bool, err error) {
 	return value, true, nil
 }
 
-// itself returns the identity of a bare pod.
-func itself(pod *corev1.Pod) Identity {
+// barePod returns the identity of a bare pod.
+func barePod(pod *corev1.Pod) Identity {
 	return Identity{Namespace: pod.Namespace, PodName: pod.Name, Owner: Owner{APIVersion: "v1", Kind: PodKind, Name: pod.Name, UID: pod.UID}}
 }
 
@@ -188,9 +188,9 @@ func OptsIn(annotations map[string]string) bool {
 	return err == nil && enabled
 }
 
-// Place returns the node that a pod is bound to or, before that, the node that a DaemonSet created it for; empty if
+// PodNode returns the node that a pod is bound to or, before that, the node that a DaemonSet created it for; empty if
 // there is none yet.
-func Place(pod *corev1.Pod) string {
+func PodNode(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return pod.Spec.NodeName
 	}
@@ -300,7 +300,7 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 	}
 	if _, said := pod.Annotations[AnnotationEnabled]; !wanted && !said && err == nil && metav1.GetControllerOfNoCopy(pod) == nil && !pod.Spec.HostNetwork {
 		// A bare pod that the selector matches.
-		return itself(pod), true, nil
+		return barePod(pod), true, nil
 	}
 	return id, wanted, err
 }

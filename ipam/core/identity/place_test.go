@@ -32,7 +32,7 @@ func TestPlace(t *testing.T) {
 		"a DaemonSet's pod, not bound":        {madeFor("DaemonSet", "node-1"), "node-1"},
 		"who only asks for a node may not go": {madeFor("ReplicaSet", "node-1"), ""},
 	} {
-		if got := identity.Place(c.pod); got != c.want {
+		if got := identity.PodNode(c.pod); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

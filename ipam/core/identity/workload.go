@@ -81,34 +81,34 @@ func Resource(namespace string, gk schema.GroupKind, name string) string {
 	return pool.WorkloadKey(namespace, Label(gk), name)
 }
 
-// Form is the identity mode of a kind of workload.
-type Form string
+// IdentityMode is the identity mode of a kind of workload.
+type IdentityMode string
 
 const (
 	// PodName means that pods return with the same name, as those of a StatefulSet do.
-	PodName Form = "PodName"
+	PodName IdentityMode = "PodName"
 	// Slot means that pod names are not stable, as those of a Deployment. The workload has a set of addresses, and a
 	// new pod takes over a slot whose pod has stopped.
-	Slot Form = "Slot"
+	Slot IdentityMode = "Slot"
 )
 
-// Enabling defines which pods of a kind have a fixed address.
-type Enabling string
+// EnablePolicy defines which pods of a kind have a fixed address.
+type EnablePolicy string
 
 const (
 	// ByDefault enables all pods except those with AnnotationEnabled "false".
-	ByDefault Enabling = "ByDefault"
+	ByDefault EnablePolicy = "ByDefault"
 	// ByAnnotation enables pods with AnnotationEnabled "true".
-	ByAnnotation Enabling = "ByAnnotation"
+	ByAnnotation EnablePolicy = "ByAnnotation"
 )
 
 // Kind is a kind of workload whose pods may have fixed addresses.
 type Kind struct {
 	// APIGroup of the kind; empty for the core group. The version is chosen by the API server.
-	APIGroup string   `json:"apiGroup,omitempty"`
-	Kind     string   `json:"kind"`
-	Identity Form     `json:"identity"`
-	Enabled  Enabling `json:"enabled,omitempty"`
+	APIGroup string       `json:"apiGroup,omitempty"`
+	Kind     string       `json:"kind"`
+	Identity IdentityMode `json:"identity"`
+	Enabled  EnablePolicy `json:"enabled,omitempty"`
 }
 
 // GroupKind returns the group and kind.
@@ -124,7 +124,7 @@ var (
 
 // forms contains the kinds of Kubernetes whose identity mode is known. Key: the kind. Value: its mode; empty if its
 // pods cannot have fixed addresses.
-var forms = map[schema.GroupKind]Form{
+var forms = map[schema.GroupKind]IdentityMode{
 	StatefulSets:                        PodName,
 	ReplicaSets:                         Slot,
 	{Group: "apps", Kind: "Deployment"}: Slot,
@@ -200,7 +200,7 @@ func ParseKind(text string) (Kind, error) {
 	}
 	gk := schema.ParseGroupKind(name)
 	form, enabled, _ := strings.Cut(rest, ":")
-	return Kind{APIGroup: gk.Group, Kind: gk.Kind, Identity: Form(form), Enabled: Enabling(enabled)}, nil
+	return Kind{APIGroup: gk.Group, Kind: gk.Kind, Identity: IdentityMode(form), Enabled: EnablePolicy(enabled)}, nil
 }
 
 var kindPattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
@@ -244,12 +244,12 @@ func (k Kind) validate(path *field.Path) field.ErrorList {
 	case k.Identity == "":
 		errs = append(errs, field.Required(path.Child("identity"), "must be PodName if pods return with the same name, otherwise Slot"))
 	case k.Identity != PodName && k.Identity != Slot:
-		errs = append(errs, field.NotSupported(path.Child("identity"), k.Identity, []Form{PodName, Slot}))
+		errs = append(errs, field.NotSupported(path.Child("identity"), k.Identity, []IdentityMode{PodName, Slot}))
 	case ok && known != k.Identity:
 		errs = append(errs, field.Invalid(path.Child("identity"), k.Identity, fmt.Sprintf("must be %s for a %s", known, k.Kind)))
 	}
 	if k.Enabled != "" && k.Enabled != ByDefault && k.Enabled != ByAnnotation {
-		errs = append(errs, field.NotSupported(path.Child("enabled"), k.Enabled, []Enabling{ByDefault, ByAnnotation}))
+		errs = append(errs, field.NotSupported(path.Child("enabled"), k.Enabled, []EnablePolicy{ByDefault, ByAnnotation}))
 	}
 	return errs
 }

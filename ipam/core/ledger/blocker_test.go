@@ -20,7 +20,7 @@ func TestBlocker(t *testing.T) {
 	}, "10.0.1.6"))
 	l.SetNode(node("node-2", "10.0.2.0/29", nil))
 	l.SetNode(node("node-3", "10.0.2.0/30", nil))
-	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/other-1", Node: "node-1"}, Families: v4, Asked: asks(t, "10.0.1.8")}); err != nil {
+	if _, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/other-1", Node: "node-1"}, Families: v4, Requested: asks(t, "10.0.1.8")}); err != nil {
 		t.Fatal(err)
 	}
 	l.SetRecord(keeping("db/kept-0", "db/kept-0", 1, "10.0.1.10"))

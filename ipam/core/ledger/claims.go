@@ -34,8 +34,8 @@ type ClaimRequest struct {
 	// Families are those in which the pod needs an address. In a family without given address the pod keeps what its
 	// entries on the node or its FixedIP give it, and otherwise gets the highest free address.
 	Families []address.Family
-	// Asked are the addresses that the pod asks for; in a family without any the pod can get every address.
-	Asked request.Addresses
+	// Requested are the addresses that the pod asks for; in a family without any the pod can get every address.
+	Requested request.Addresses
 	// Reassign ignores the FixedIP of the pod, which is to have other addresses.
 	Reassign bool
 	// Carry is for Addrs that move to the node, or stay where they were moved to.
@@ -104,12 +104,12 @@ func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 			chosen = append(chosen, a)
 			continue
 		}
-		a, ok := n.pick(f, r.Asked)
+		a, ok := n.pick(f, r.Requested)
 		switch {
 		case ok:
 			chosen = append(chosen, a)
-		case len(r.Asked.Ranges(f)) > 0:
-			return nil, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", r.Asked, r.Node, pool.JoinSubnets(n.pool.Subnets))
+		case len(r.Requested.Ranges(f)) > 0:
+			return nil, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", r.Requested, r.Node, pool.JoinSubnets(n.pool.Subnets))
 		default:
 			return nil, fmt.Errorf("no free %s address is left in the subnets of node %s (%s)", f, r.Node, pool.JoinSubnets(n.pool.Subnets))
 		}
@@ -247,7 +247,7 @@ func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]
 func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	name, ok := l.home(a)
+	name, ok := l.nodeOf(a)
 	if !ok {
 		return &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Asks: owner}
 	}
@@ -339,7 +339,7 @@ func (l *Ledger) HomeOf(owner string, addrs []netip.Addr) (string, error) {
 	defer l.mu.RUnlock()
 	home := ""
 	for _, a := range addrs {
-		name, ok := l.home(a)
+		name, ok := l.nodeOf(a)
 		if !ok {
 			return "", &pool.Blocker{Addr: a, Reason: pool.SubnetNotFound, Asks: owner}
 		}

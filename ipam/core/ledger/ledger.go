@@ -195,7 +195,7 @@ func (l *Ledger) Available(name string, f address.Family) int64 {
 	if !ok {
 		return 0
 	}
-	return n.room[familyIndex(f)].Load()
+	return n.available[familyIndex(f)].Load()
 }
 
 // FreeShare returns the share of a node's addresses of a family that a claim can choose from: 1 if all are free, 0 if
@@ -205,7 +205,7 @@ func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 	if !ok || n.size[familyIndex(f)].Load() == 0 {
 		return 0
 	}
-	return float64(n.room[familyIndex(f)].Load()) / float64(n.size[familyIndex(f)].Load())
+	return float64(n.available[familyIndex(f)].Load()) / float64(n.size[familyIndex(f)].Load())
 }
 
 // node returns a node. Callers that use more than its atomics hold mu.

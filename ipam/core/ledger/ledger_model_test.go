@@ -360,7 +360,7 @@ func TestModel(t *testing.T) {
 				if !again {
 					delete(m.claims, id)
 				}
-				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name}, Families: families, Asked: asked})
+				claim, err := l.Assume(id, ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: name}, Families: families, Requested: asked})
 				if again {
 					if diff := cmp.Diff(previous, claim, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); err != nil || diff != "" {
 						t.Fatalf("asked again, the claim changed: %v, %s", err, diff)

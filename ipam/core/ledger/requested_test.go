@@ -63,7 +63,7 @@ func TestAssumeFrom(t *testing.T) {
 			}
 			l := ledger.New()
 			l.SetNode(c.node)
-			claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "n"}, Families: c.families, Asked: asks(t, c.asked)})
+			claim, err := l.Assume("uid", ledger.ClaimRequest{Claim: ledger.Claim{Owner: "db/mysql-0", Node: "n"}, Families: c.families, Requested: asks(t, c.asked)})
 			if c.wantErr != "" {
 				if err == nil || err.Error() != c.wantErr {
 					t.Fatalf("error %v, want %s", err, c.wantErr)

@@ -114,10 +114,10 @@ func (l *Ledger) replace(record string, by Reservation) (freed []string) {
 	before := l.reserved.replace(record, by)
 	concerned, left := sets.New[string](), sets.New[string]()
 	for _, a := range by.Addrs {
-		concerned.Insert(l.homes(a)...)
+		concerned.Insert(l.nodesOf(a)...)
 	}
 	for _, a := range without(before.Addrs, by.Addrs) {
-		left.Insert(l.homes(a)...)
+		left.Insert(l.nodesOf(a)...)
 	}
 	for name := range concerned.Union(left) {
 		if n, ok := l.node(name); ok {
@@ -153,7 +153,7 @@ func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 	defer l.mu.RUnlock()
 	found := map[string]Reservation{}
 	for record, r := range l.reserved.records {
-		if slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return len(l.around(a)) == 0 }) {
+		if slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return len(l.subnetsOf(a)) == 0 }) {
 			found[record] = r
 		}
 	}

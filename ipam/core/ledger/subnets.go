@@ -19,7 +19,7 @@ import (
 func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	name, ok = l.home(a)
+	name, ok = l.nodeOf(a)
 	if n, known := l.node(name); ok && known && n.overlapsNode == "" {
 		return name, true
 	}
@@ -30,27 +30,27 @@ func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 func (l *Ledger) HomesOf(a netip.Addr) []string {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.homes(a)
+	return l.nodesOf(a)
 }
 
-func (l *Ledger) homes(a netip.Addr) []string {
+func (l *Ledger) nodesOf(a netip.Addr) []string {
 	var found []string
-	for _, subnet := range l.around(a) {
+	for _, subnet := range l.subnetsOf(a) {
 		found = append(found, l.subnets[subnet]...)
 	}
 	return found
 }
 
-// home returns the first node whose subnet contains the address, disputed or not.
-func (l *Ledger) home(a netip.Addr) (name string, ok bool) {
-	if homes := l.homes(a); len(homes) > 0 {
+// nodeOf returns the first node whose subnet contains the address, disputed or not.
+func (l *Ledger) nodeOf(a netip.Addr) (name string, ok bool) {
+	if homes := l.nodesOf(a); len(homes) > 0 {
 		return homes[0], true
 	}
 	return "", false
 }
 
-// around returns the subnets that contain the address. It tries each length: there are few lengths and many subnets.
-func (l *Ledger) around(a netip.Addr) []netip.Prefix {
+// subnetsOf returns the subnets that contain the address. It tries each length: there are few lengths and many subnets.
+func (l *Ledger) subnetsOf(a netip.Addr) []netip.Prefix {
 	var found []netip.Prefix
 	for bits := range l.lengths {
 		// The error says that addresses of the family are shorter than that.
@@ -163,7 +163,7 @@ func (l *Ledger) NodesServing(asked request.Addresses) []string {
 
 // within returns the subnets that have an address of a range: those with its first address, and those that begin in it.
 func (l *Ledger) within(r netipx.IPRange) []netip.Prefix {
-	found := l.around(r.From())
+	found := l.subnetsOf(r.From())
 	l.ordered.AscendGreaterOrEqual(netip.PrefixFrom(r.From(), 0), func(s netip.Prefix) bool {
 		if r.To().Less(s.Addr()) || s.Addr().BitLen() != r.From().BitLen() {
 			return false
@@ -228,7 +228,7 @@ func (l *Ledger) HasForeignAddresses(subnets []netip.Prefix) bool {
 
 func (l *Ledger) offering(a netip.Addr) []string {
 	found := slices.Clone(l.foreign[a])
-	for _, name := range l.homes(a) {
+	for _, name := range l.nodesOf(a) {
 		if n, _ := l.node(name); !slices.Contains(found, name) && n.allocates(a) {
 			found = append(found, name)
 		}

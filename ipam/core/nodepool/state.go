@@ -41,7 +41,7 @@ type State struct {
 	Pods []PodAddresses
 	// Held reports whether a pod on the node has an address, Reserved whether a FixedIP reserves it, and Elsewhere
 	// whether the pool or the agent of another node still has an address whose home is this node.
-	Held, Reserved, Elsewhere func(netip.Addr) bool
+	Held, Reserved, OnOtherNode func(netip.Addr) bool
 	// Gone are the owners of unreserved entries that are not needed.
 	Gone map[string]bool
 	// Live is true if the pods were read from the API server.
@@ -219,7 +219,7 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 		switch {
 		case s.Now.Before(due):
 			next = earlier(next, due)
-		case s.Elsewhere(a):
+		case s.OnOtherNode(a):
 			next = earlier(next, s.Now.Add(elsewhereRetry))
 		case s.Now.Before(s.restoreDeadline(e)), s.Held(a):
 		case n.InUse(a):

@@ -181,6 +181,6 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 
 // expireCooldowns is State.ExpireCooldowns on a node that is ready since heard, for addresses that no other node has.
 func expireCooldowns(n pool.NodePool, now time.Time, coolDown time.Duration, heard time.Time, held func(netip.Addr) bool) ([]pool.EntryChange, time.Time) {
-	s := nodepool.State{Now: now, CoolDown: coolDown, ReadySince: heard, Held: held, Elsewhere: func(netip.Addr) bool { return false }}
+	s := nodepool.State{Now: now, CoolDown: coolDown, ReadySince: heard, Held: held, OnOtherNode: func(netip.Addr) bool { return false }}
 	return s.ExpireCooldowns(n)
 }

@@ -111,7 +111,7 @@ func TestProjection(t *testing.T) {
 			waiting("ReservedByNode", `IP 10.0.1.6 on node node-1 is reserved for "router"; ask for another`)},
 		"used by another pod": {reclaim.State{Record: without, Homes: place(func(p *reclaim.AddressHome) { p.User = "db/other-0" }), Workload: standing},
 			waiting("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when that pod is gone and the agent no longer reports it")},
-		"named by a record that comes first": {reclaim.State{Record: without, Homes: place(func(p *reclaim.AddressHome) { p.Rival = "db/older" }), Workload: standing},
+		"named by a record that comes first": {reclaim.State{Record: without, Homes: place(func(p *reclaim.AddressHome) { p.ConflictingFixedIP = "db/older" }), Workload: standing},
 			waiting("ReservedByOtherFixedIP", "IP 10.0.1.6 is reserved by FixedIP db/older; ask for another, or have that FixedIP deleted")},
 		"it rests": {reclaim.State{Record: without, Homes: place(entry(pool.CooldownEntry("", now))), Workload: standing},
 			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown")},

@@ -27,11 +27,11 @@ const lookAgain = 10 * time.Second
 // rule is one row of the state table. ok is false if the rule does not apply.
 type rule struct {
 	name string
-	next func(v *view) (a Action, ok bool)
+	next func(v *evaluation) (a Action, ok bool)
 }
 
-// view is a State with what several rules ask about it.
-type view struct {
+// evaluation is a State with what several rules ask about it.
+type evaluation struct {
 	State
 	// node is the node that the pod is bound to; empty: none. held are the addresses that the identity has there.
 	node   string
@@ -46,7 +46,7 @@ type view struct {
 
 // Decide returns the next action: that of the first rule of the state that applies. See the package documentation.
 func Decide(s State) Action {
-	v := &view{State: s, node: boundTo(s.Pod)}
+	v := &evaluation{State: s, node: boundTo(s.Pod)}
 	v.held, v.isHeld = heldOn(s.Held, v.node)
 	rules := unrecorded
 	switch {
@@ -69,7 +69,7 @@ func Decide(s State) Action {
 }
 
 // first returns the action of the first rule that applies.
-func first(v *view, rules []rule) Action {
+func first(v *evaluation, rules []rule) Action {
 	for _, r := range rules {
 		if a, ok := r.next(v); ok {
 			a.Rule = r.name
@@ -80,8 +80,8 @@ func first(v *view, rules []rule) Action {
 }
 
 // when is a rule with a condition of its own.
-func when(is func(v *view) bool, next func(v *view) Action) func(v *view) (Action, bool) {
-	return func(v *view) (Action, bool) {
+func when(is func(v *evaluation) bool, next func(v *evaluation) Action) func(v *evaluation) (Action, bool) {
+	return func(v *evaluation) (Action, bool) {
 		if !is(v) {
 			return Action{}, false
 		}
@@ -89,30 +89,30 @@ func when(is func(v *view) bool, next func(v *view) Action) func(v *view) (Actio
 	}
 }
 
-func nothing(*view) Action { return Action{} }
+func nothing(*evaluation) Action { return Action{} }
 
 var unrecorded = []rule{
-	{"opted out", when(func(v *view) bool { return v.Workload.OptsOut }, func(v *view) Action {
+	{"opted out", when(func(v *evaluation) bool { return v.Workload.OptsOut }, func(v *evaluation) Action {
 		if v.Guessed || v.mayHave() || v.Pod != nil && !identity.OptsOut(v.Pod.Annotations) {
 			return Action{}
 		}
 		return v.releaseAll()
 	})},
-	{"reserved by hand", when(func(v *view) bool { return !v.Workload.Exists && v.Guessed }, nothing)},
-	{"gone", when(func(v *view) bool { return !v.Workload.Exists && v.Pod == nil }, (*view).releaseAll)},
-	{"workload unknown", when(func(v *view) bool { return !v.Workload.Exists }, nothing)},
-	{"scaled down", when(func(v *view) bool {
+	{"reserved by hand", when(func(v *evaluation) bool { return !v.Workload.Exists && v.Guessed }, nothing)},
+	{"gone", when(func(v *evaluation) bool { return !v.Workload.Exists && v.Pod == nil }, (*evaluation).releaseAll)},
+	{"workload unknown", when(func(v *evaluation) bool { return !v.Workload.Exists }, nothing)},
+	{"scaled down", when(func(v *evaluation) bool {
 		return v.Pod == nil && v.Workload.Excludes && !v.Guessed && v.reclaimPolicy().WhenScaled == v1alpha1.Delete
-	}, (*view).releaseAll)},
-	{"stale move", (*view).staleMove},
-	{"bound elsewhere", when(func(v *view) bool { return v.Slot && v.node != "" && !v.isHeld }, (*view).releaseAll)},
-	{"vacant claim", when(func(v *view) bool { return v.Slot && v.Pod == nil && len(v.Held) > 0 }, func(v *view) Action {
+	}, (*evaluation).releaseAll)},
+	{"stale move", (*evaluation).staleMove},
+	{"bound elsewhere", when(func(v *evaluation) bool { return v.Slot && v.node != "" && !v.isHeld }, (*evaluation).releaseAll)},
+	{"vacant claim", when(func(v *evaluation) bool { return v.Slot && v.Pod == nil && len(v.Held) > 0 }, func(v *evaluation) Action {
 		// Only a FixedIP can say that another pod may take the slot over.
 		return v.createRecord(v.Held[0].Node, v.Held[0].Addrs)
 	})},
-	{"recordable", func(v *view) (Action, bool) {
+	{"recordable", func(v *evaluation) (Action, bool) {
 		addrs, ok := onePerFamily(v.held.Addrs, v.Pod)
-		if !v.isHeld || !ok || !v.Asked && !podutil.HasIPs(v.Pod) {
+		if !v.isHeld || !ok || !v.RequestsIPs && !podutil.HasIPs(v.Pod) {
 			return v.recordStranded()
 		}
 		return v.createRecord(v.held.Node, addrs), true
@@ -120,27 +120,29 @@ var unrecorded = []rule{
 }
 
 var active = []rule{
-	{"spec", when(func(v *view) bool { return !equality.Semantic.DeepEqual(v.spec, v.Record.Spec) || unmarked(v.Record) }, func(v *view) Action {
+	{"spec", when(func(v *evaluation) bool {
+		return !equality.Semantic.DeepEqual(v.spec, v.Record.Spec) || unmarked(v.Record)
+	}, func(v *evaluation) Action {
 		return Action{Type: UpdateRecord, Spec: v.spec}
 	})},
-	{"expired", func(v *view) (Action, bool) {
+	{"expired", func(v *evaluation) (Action, bool) {
 		if v.expires = v.reclaimable(); v.expires {
 			v.expiry = v.expire()
 		}
 		return v.expiry, v.expiry.Type == DeleteRecord
 	}},
-	{"unexpected", (*view).unexpected},
-	{"stale move", (*view).staleMove},
-	{"allocate", func(v *view) (Action, bool) {
+	{"unexpected", (*evaluation).unexpected},
+	{"stale move", (*evaluation).staleMove},
+	{"allocate", func(v *evaluation) (Action, bool) {
 		// What is reserved for a pod that may come back needs its entries as well.
 		node, addrs, blocker := allocation(v.State)
 		return Action{Type: Allocate, Node: node, Addrs: addrs}, blocker == nil && len(addrs) > 0
 	}},
-	{"expiring", when(func(v *view) bool { return v.expires }, func(v *view) Action { return v.watchBlockers(v.expiry) })},
-	{"reassigned", when(func(v *view) bool { return v.failover() == v1alpha1.Reassign && v.replaced() }, func(v *view) Action {
+	{"expiring", when(func(v *evaluation) bool { return v.expires }, func(v *evaluation) Action { return v.watchBlockers(v.expiry) })},
+	{"reassigned", when(func(v *evaluation) bool { return v.failover() == v1alpha1.Reassign && v.replaced() }, func(v *evaluation) Action {
 		return v.watchBlockers(Action{Type: ReplaceRecord})
 	})},
-	{"superseded", func(v *view) (Action, bool) {
+	{"superseded", func(v *evaluation) (Action, bool) {
 		// Only once the pod is bound is it certain which claim counts. If its node has no entry for it, that node may be
 		// gone, and the entries elsewhere are all there is.
 		if !v.isHeld || v.node != v.spec.NodeName {
@@ -149,14 +151,14 @@ var active = []rule{
 		a, ok := v.withoutOwnMoves().release(v.node)
 		return v.watchBlockers(a), ok
 	}},
-	{"beside", func(v *view) (Action, bool) {
+	{"beside", func(v *evaluation) (Action, bool) {
 		if !v.isHeld || v.node != v.spec.NodeName {
 			return Action{}, false
 		}
 		beside := address.Besides(v.held.Addrs, v.spec.IPs)
 		return v.watchBlockers(Action{Type: ReleaseEntries, Node: v.node, Addrs: beside}), len(beside) > 0 && RunsWithout(v.Pod, beside) && v.blocker(beside) == ""
 	}},
-	{"unused move", func(v *view) (Action, bool) {
+	{"unused move", func(v *evaluation) (Action, bool) {
 		for _, h := range v.Arriving {
 			if RunsWithout(v.Pod, h.Addrs) || v.Pod != nil && identity.OptsOut(v.Pod.Annotations) {
 				return v.watchBlockers(Action{Type: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}), true
@@ -164,7 +166,7 @@ var active = []rule{
 		}
 		return Action{}, false
 	}},
-	{"report", func(v *view) (Action, bool) {
+	{"report", func(v *evaluation) (Action, bool) {
 		var user *corev1.Pod
 		if v.node != "" && (!v.Slot || v.node == v.spec.NodeName) {
 			user = v.Pod
@@ -174,8 +176,8 @@ var active = []rule{
 }
 
 var deleting = []rule{
-	{"foreign", when(func(v *view) bool { return !slices.Contains(v.Record.Finalizers, v1alpha1.Finalizer) }, nothing)},
-	{"slot in use", when(func(v *view) bool { return v.Slot && v.Pod != nil }, func(v *view) Action {
+	{"foreign", when(func(v *evaluation) bool { return !slices.Contains(v.Record.Finalizers, v1alpha1.Finalizer) }, nothing)},
+	{"slot in use", when(func(v *evaluation) bool { return v.Slot && v.Pod != nil }, func(v *evaluation) Action {
 		// The FixedIP names the pod that the slot waits for, even if it was handed on at the last moment.
 		if spec := v.Record.Spec; spec.PodName != v.Holder {
 			spec.PodName = v.Holder
@@ -184,8 +186,8 @@ var deleting = []rule{
 		return v.report(v.Pod, nil)
 	})},
 	// What the pod has on its node is released when the pod is gone, or at once if it runs without.
-	{"release", func(v *view) (Action, bool) { return v.release(v.keptNode()) }},
-	{"blocked", func(v *view) (Action, bool) {
+	{"release", func(v *evaluation) (Action, bool) { return v.release(v.keptNode()) }},
+	{"blocked", func(v *evaluation) (Action, bool) {
 		why := v.blockerExcept(v.keptNode())
 		if why == "" || v.overdue() {
 			return Action{}, false
@@ -194,19 +196,19 @@ var deleting = []rule{
 		a.At, a.Why = earliest(a.At, v.Now.Add(lookAgain)), why
 		return a, true
 	}},
-	{"move pending", when(func(v *view) bool { return len(v.Arriving) > 0 && !v.overdue() }, (*view).untilOverdue)},
-	{"done", when(func(v *view) bool { return v.node == "" || v.replaced() }, finish)},
-	{"in use", when((*view).mayHave, func(v *view) Action {
+	{"move pending", when(func(v *evaluation) bool { return len(v.Arriving) > 0 && !v.overdue() }, (*evaluation).untilOverdue)},
+	{"done", when(func(v *evaluation) bool { return v.node == "" || v.replaced() }, finish)},
+	{"in use", when((*evaluation).mayHave, func(v *evaluation) Action {
 		return v.report(v.Pod, nil)
 	})},
-	{"maybe in use", when(func(v *view) bool { return !RunsWithout(v.Pod, recorded(v.Record)) && !v.overdue() }, (*view).untilOverdue)},
-	{"overdue", when(func(*view) bool { return true }, finish)},
+	{"maybe in use", when(func(v *evaluation) bool { return !RunsWithout(v.Pod, recorded(v.Record)) && !v.overdue() }, (*evaluation).untilOverdue)},
+	{"overdue", when(func(*evaluation) bool { return true }, finish)},
 }
 
-func finish(*view) Action { return Action{Type: FinishRecord} }
+func finish(*evaluation) Action { return Action{Type: FinishRecord} }
 
 // wantedSpec returns the spec that an active FixedIP should have.
-func (v *view) wantedSpec() v1alpha1.FixedIPSpec {
+func (v *evaluation) wantedSpec() v1alpha1.FixedIPSpec {
 	spec := v.Record.Spec
 	if v.Slot {
 		spec.PodName = v.Holder
@@ -224,7 +226,7 @@ func (v *view) wantedSpec() v1alpha1.FixedIPSpec {
 	switch {
 	case v.isHeld:
 		// A cluster that gets a second family gives it to pods that had one.
-		if addrs, ok := onePerFamily(v.held.Addrs, v.Pod); ok && len(addrs) > len(spec.IPs) && containsAll(addrs, spec.IPs) && (v.Asked || podutil.HasIPs(v.Pod)) {
+		if addrs, ok := onePerFamily(v.held.Addrs, v.Pod); ok && len(addrs) > len(spec.IPs) && containsAll(addrs, spec.IPs) && (v.RequestsIPs || podutil.HasIPs(v.Pod)) {
 			spec.IPs = address.Strings(addrs)
 		}
 		if len(spec.IPs) > 0 && containsAll(v.held.Addrs, spec.IPs) {
@@ -255,14 +257,14 @@ func unmarked(r *v1alpha1.FixedIP) bool {
 }
 
 // reclaimPolicy returns the policy of an identity without a FixedIP.
-func (v *view) reclaimPolicy() v1alpha1.ReclaimPolicy {
+func (v *evaluation) reclaimPolicy() v1alpha1.ReclaimPolicy {
 	return ptr.Deref(v.Workload.Reclaim, identity.DefaultReclaim())
 }
 
-func (v *view) failover() v1alpha1.Failover { return cmp.Or(v.spec.Failover, v.Failover) }
+func (v *evaluation) failover() v1alpha1.Failover { return cmp.Or(v.spec.Failover, v.Failover) }
 
 // reclaimable reports whether the policy of an active FixedIP says that its addresses are released.
-func (v *view) reclaimable() bool {
+func (v *evaluation) reclaimable() bool {
 	switch {
 	case v.Workload.OptsOut && (v.Pod == nil || identity.OptsOut(v.Pod.Annotations)):
 		// As if the workload were deleted, except that a pod without a fixed address may exist already.
@@ -276,7 +278,7 @@ func (v *view) reclaimable() bool {
 }
 
 // expire deletes the FixedIP when its TTL has passed and nothing blocks the release, and reports that until then.
-func (v *view) expire() Action {
+func (v *evaluation) expire() Action {
 	at := v.Record.Status.ExpiresAt
 	ttl := v.spec.Reclaim.TTL.Duration
 	if at == nil && ttl > 0 {
@@ -297,7 +299,7 @@ func (v *view) expire() Action {
 }
 
 // watchBlockers has the identity looked at again soon if something blocks its allocation or its release.
-func (v *view) watchBlockers(a Action) Action {
+func (v *evaluation) watchBlockers(a Action) Action {
 	if _, _, blocker := allocation(v.State); blocker != nil || len(v.Blockers) > 0 {
 		a.At = earliest(a.At, v.Now.Add(lookAgain))
 	}
@@ -305,7 +307,7 @@ func (v *view) watchBlockers(a Action) Action {
 }
 
 // overdue reports whether a FixedIP should have been removed by now.
-func (v *view) overdue() bool { return Overdue(v.State) }
+func (v *evaluation) overdue() bool { return Overdue(v.State) }
 
 // Overdue reports whether a FixedIP that is being deleted should have been removed by now.
 func Overdue(s State) bool {
@@ -313,7 +315,7 @@ func Overdue(s State) bool {
 }
 
 // untilOverdue waits for the pod of a FixedIP that is being deleted, or for a blocker, until the deadline.
-func (v *view) untilOverdue() Action {
+func (v *evaluation) untilOverdue() Action {
 	a := v.report(v.Pod, nil)
 	if v.Deadline > 0 {
 		a.At = v.Record.DeletionTimestamp.Add(v.Deadline)
@@ -322,10 +324,10 @@ func (v *view) untilOverdue() Action {
 }
 
 // mayHave reports whether the pod may have any of the addresses that its name holds on its node.
-func (v *view) mayHave() bool { return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs) }
+func (v *evaluation) mayHave() bool { return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs) }
 
 // keptNode returns the node whose entries the pod may rely on; empty: none.
-func (v *view) keptNode() string {
+func (v *evaluation) keptNode() string {
 	if v.mayHave() {
 		return v.node
 	}
@@ -342,7 +344,7 @@ func earliest(a, b time.Time) time.Time {
 // questions are the rules for what an agent has to be asked about. They apply in every state in which there is nothing
 // to write. An address that the agent reports as in use by a former pod is not asked about: the answer is known.
 var questions = []rule{
-	{"unacknowledged", func(v *view) (Action, bool) {
+	{"unacknowledged", func(v *evaluation) (Action, bool) {
 		for _, h := range v.Held {
 			addrs := slices.DeleteFunc(slices.Clone(h.Addrs), func(a netip.Addr) bool {
 				return !slices.Contains(v.Unacknowledged, a) ||
@@ -354,16 +356,16 @@ var questions = []rule{
 		}
 		return Action{}, false
 	}},
-	{"vacant", when(func(v *view) bool {
+	{"vacant", when(func(v *evaluation) bool {
 		return v.Slot && v.isActive() && v.Pod == nil && v.reserved() && v.Record.Status.VacatedBy != v.Holder
-	}, func(v *view) Action {
+	}, func(v *evaluation) Action {
 		a := Action{Type: Vacate, Node: v.Held[0].Node, Addrs: v.Held[0].Addrs, Status: *v.Record.Status.DeepCopy()}
 		a.Status.VacatedBy = v.Holder
 		return a
 	})},
-	{"stranded", when(func(v *view) bool {
+	{"stranded", when(func(v *evaluation) bool {
 		return !v.Slot && v.isActive() && v.failover() == v1alpha1.Migrate && podutil.IsUnschedulable(v.Pod) && v.reserved() && v.Record.Status.MovableFor != v.Pod.UID
-	}, func(v *view) Action {
+	}, func(v *evaluation) Action {
 		a := Action{Type: AllowMove, Node: v.Held[0].Node, Addrs: v.Held[0].Addrs, Status: *v.Record.Status.DeepCopy()}
 		a.Status.MovableFor = v.Pod.UID
 		return a
@@ -371,17 +373,17 @@ var questions = []rule{
 }
 
 // isActive reports whether there is a FixedIP that is not being deleted.
-func (v *view) isActive() bool { return v.Record != nil && v.Record.DeletionTimestamp == nil }
+func (v *evaluation) isActive() bool { return v.Record != nil && v.Record.DeletionTimestamp == nil }
 
 // reserved reports whether one node has all recorded addresses of the identity, and its agent reports none as in use.
-func (v *view) reserved() bool {
+func (v *evaluation) reserved() bool {
 	return len(v.Held) == 1 && containsAll(v.Held[0].Addrs, v.Record.Spec.IPs) &&
 		!slices.ContainsFunc(v.Held[0].Addrs, func(a netip.Addr) bool { return slices.Contains(v.Reported, a) })
 }
 
 // recordStranded creates the FixedIP of a claim whose pod was never bound and that its node cannot take any more: only
 // a FixedIP can say that the pod may take the addresses to another node.
-func (v *view) recordStranded() (Action, bool) {
+func (v *evaluation) recordStranded() (Action, bool) {
 	if v.Slot || !podutil.IsUnschedulable(v.Pod) || len(v.Held) != 1 || ptr.Deref(v.Workload.Failover, v.Failover) != v1alpha1.Migrate {
 		return Action{}, false
 	}
@@ -389,7 +391,7 @@ func (v *view) recordStranded() (Action, bool) {
 	return v.createRecord(v.Held[0].Node, addrs), ok
 }
 
-func (v *view) createRecord(node string, addrs []netip.Addr) Action {
+func (v *evaluation) createRecord(node string, addrs []netip.Addr) Action {
 	name := v.Holder
 	if v.Pod != nil {
 		name = v.Pod.Name

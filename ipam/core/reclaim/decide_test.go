@@ -153,7 +153,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
 		"a claim of what was asked for does not wait": {
-			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Asked: true, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, RequestsIPs: true, Pod: podOn("node-1", "10.0.1.2"), Workload: standing},
 			reclaim.Action{Type: reclaim.CreateRecord, Spec: spec}},
 		"a claim whose pod runs with another IP in one family is recorded": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6", "fd00::6")}, Pod: podOn("node-1", "10.0.1.6", "fd00::2"), Workload: standing},

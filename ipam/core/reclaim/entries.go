@@ -55,8 +55,8 @@ func blockerAt(s State, h AddressHome) *pool.Blocker {
 	switch {
 	case h.Node == "":
 		return &pool.Blocker{Addr: h.Addr, Reason: pool.SubnetNotFound, Asks: owner}
-	case h.Rival != "":
-		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.ReservedByOtherFixedIP, Who: h.Rival, Asks: owner}
+	case h.ConflictingFixedIP != "":
+		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.ReservedByOtherFixedIP, Who: h.ConflictingFixedIP, Asks: owner}
 	case h.User != "":
 		return &pool.Blocker{Addr: h.Addr, Node: h.Node, Reason: pool.InUseByPod, Who: h.User, Asks: owner}
 	case h.Entry == nil:
@@ -167,7 +167,7 @@ func (s State) release(keepNode string) (a Action, ok bool) {
 }
 
 // releaseAll returns the next action that takes everything from an identity without a FixedIP.
-func (v *view) releaseAll() Action {
+func (v *evaluation) releaseAll() Action {
 	a, ok := v.release("")
 	if why := v.blockerExcept(""); !ok && why != "" {
 		return Action{At: v.Now.Add(lookAgain), Why: why}
@@ -176,7 +176,7 @@ func (v *view) releaseAll() Action {
 }
 
 // withoutOwnMoves returns the state without the moves of the recorded addresses: these end with the FixedIP.
-func (v *view) withoutOwnMoves() State {
+func (v *evaluation) withoutOwnMoves() State {
 	s := v.State
 	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(m ledger.RemoteAddresses) bool {
 		return slices.ContainsFunc(m.Addrs, func(x netip.Addr) bool { return slices.Contains(v.spec.IPs, x.String()) })
@@ -186,7 +186,7 @@ func (v *view) withoutOwnMoves() State {
 
 // staleMove releases the target of a move whose pod is gone: a move that was only prepared binds no one, and the next
 // pod may go elsewhere or never come.
-func (v *view) staleMove() (a Action, ok bool) {
+func (v *evaluation) staleMove() (a Action, ok bool) {
 	if v.Pod != nil {
 		return Action{}, false
 	}
@@ -204,7 +204,7 @@ func (v *view) staleMove() (a Action, ok bool) {
 // A bound pod relies on them: see the rule "beside". A pod that waits is placed by the recorded addresses if they are
 // held elsewhere, except under Reassign; once it is bound there, the rule "superseded" releases the rest. A pod that
 // opts out gets nothing of all this.
-func (v *view) unexpected() (a Action, ok bool) {
+func (v *evaluation) unexpected() (a Action, ok bool) {
 	waits := v.Pod != nil && !identity.OptsOut(v.Pod.Annotations)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {
 		return Action{}, false
@@ -223,7 +223,7 @@ func (v *view) unexpected() (a Action, ok bool) {
 
 // replaced reports whether the pod holds, on its node, other addresses than the recorded ones in each of their
 // families, and runs with none of the recorded ones.
-func (v *view) replaced() bool {
+func (v *evaluation) replaced() bool {
 	if !v.isHeld || len(v.Record.Spec.IPs) == 0 {
 		return false
 	}

@@ -82,7 +82,7 @@ func TestDecideSlot(t *testing.T) {
 		"a claim whose pod runs with it becomes a slot":         {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.6"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
 		"a claim whose pod is bound waits until it runs":        {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1"), Workload: open}, "shop-x", reclaim.Action{}},
 		"a claim whose pod runs with another IP is a slot":      {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
-		"one that was asked for is a slot whatever its pod got": {reclaim.State{Held: mine, Asked: true, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
+		"one that was asked for is a slot whatever its pod got": {reclaim.State{Held: mine, RequestsIPs: true, Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
 		"a claim whose pod is on its way waits":                 {reclaim.State{Held: mine, Pod: replica("shop-x", ""), Workload: open}, "shop-x", reclaim.Action{}},
 		"a claim whose pod is gone becomes a slot for the next": {reclaim.State{Held: mine, Workload: open}, "shop-x", reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
 		"a claim whose pod is bound elsewhere goes back": {reclaim.State{Held: mine, Pod: replica("shop-x", "node-2"), Workload: open}, "shop-x",

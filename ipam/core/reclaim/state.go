@@ -43,8 +43,8 @@ type State struct {
 	Workload Workload
 	// Failover is the policy of FixedIPs that have none.
 	Failover v1alpha1.Failover
-	// Asked is true if the pod asked for the addresses that were claimed for it: it gets these and no others.
-	Asked bool
+	// RequestsIPs is true if the pod asked for the addresses that were claimed for it: it gets these and no others.
+	RequestsIPs bool
 	// Guessed is true if there is no FixedIP and the entries do not say which workload they are for.
 	Guessed bool
 	// Homes are the homes of the recorded addresses; none while the FixedIP is being deleted.
@@ -82,8 +82,8 @@ type AddressHome struct {
 	Reported bool
 	// User is another pod, "namespace/name", that has the address there, by its own status or by the agent's report.
 	User string
-	// Rival is another FixedIP, "namespace/name", that names the address and precedes this one: see Precedes.
-	Rival string
+	// ConflictingFixedIP is another FixedIP, "namespace/name", that names the address and precedes this one: see Precedes.
+	ConflictingFixedIP string
 }
 
 // ReleaseBlocker is a reason why an address must not be released yet: another pod uses it, or an agent that has not

@@ -24,7 +24,7 @@ import (
 const Gap = 5 * time.Second
 
 // report writes the status, unless it is up to date. pod is the pod that uses the addresses; nil: none.
-func (v *view) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
+func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	have := v.Record.Status
 	want := v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: expiresAt, Conditions: v.conditions(), MismatchPodUID: have.MismatchPodUID}
 	if pod != nil {
@@ -46,7 +46,7 @@ func (v *view) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 }
 
 // afterGap delays the report that no pod has the addresses, unless the report says more than that.
-func (v *view) afterGap(a Action) Action {
+func (v *evaluation) afterGap(a Action) Action {
 	due := v.Idle.Add(Gap)
 	if v.Idle.IsZero() || !v.Now.Before(due) || a.Type != UpdateStatus || v.Record.Status.Phase != v1alpha1.PhaseInUse ||
 		!equality.Semantic.DeepEqual(v.Record.Status.Conditions, a.Status.Conditions) {
@@ -56,7 +56,7 @@ func (v *view) afterGap(a Action) Action {
 }
 
 // conditions returns the conditions of the FixedIP as they should be. Those of other controllers stay as they are.
-func (v *view) conditions() []metav1.Condition {
+func (v *evaluation) conditions() []metav1.Condition {
 	want := slices.Clone(v.Record.Status.Conditions)
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(&want, metav1.Condition{
@@ -82,7 +82,7 @@ func (v *view) conditions() []metav1.Condition {
 }
 
 // ready summarizes the conditions of a FixedIP, and checks the binding invariant for its pod.
-func (v *view) ready(conditions []metav1.Condition) (status metav1.ConditionStatus, reason, message string) {
+func (v *evaluation) ready(conditions []metav1.Condition) (status metav1.ConditionStatus, reason, message string) {
 	r := v.Record
 	switch {
 	case r.DeletionTimestamp != nil:
@@ -92,7 +92,7 @@ func (v *view) ready(conditions []metav1.Condition) (status metav1.ConditionStat
 	}
 	for _, bad := range []metav1.Condition{
 		{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse},
-		{Type: v1alpha1.ConditionHomed, Status: metav1.ConditionFalse},
+		{Type: v1alpha1.ConditionSubnetAvailable, Status: metav1.ConditionFalse},
 		{Type: v1alpha1.ConditionConflict, Status: metav1.ConditionTrue},
 		{Type: v1alpha1.ConditionMismatch, Status: metav1.ConditionTrue},
 	} {

@@ -39,15 +39,15 @@ const (
 	bySet = "any"
 )
 
-// Asked is the request of one pod. In a family without requested addresses any address will do.
-type Asked struct {
+// Requested is the request of one pod. In a family without requested addresses any address will do.
+type Requested struct {
 	Addresses
 	// Source names the annotation for messages: "annotation fixedip.io/ips".
 	Source string
 }
 
 // String returns the request and its source: "10.240.1.10 (annotation fixedip.io/ips)".
-func (a Asked) String() string { return fmt.Sprintf("%s (%s)", a.Addresses, a.Source) }
+func (a Requested) String() string { return fmt.Sprintf("%s (%s)", a.Addresses, a.Source) }
 
 // Relevant reports whether two versions of a workload may request different addresses.
 func Relevant(before, after identity.Workload) bool {
@@ -59,7 +59,7 @@ func Relevant(before, after identity.Workload) bool {
 // Of returns the request of a pod; ok is false if it requests nothing. Annotations of the pod take precedence over those
 // of the workload, and AnnotationIPs over Calico's. unnumbered is true if the pods of the workload have no ordinals.
 // Errors complete a sentence about the pod: "requests addresses …".
-func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Asked, ok bool, err error) {
+func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Requested, ok bool, err error) {
 	text, source, ok := lookup(pod, workload, AnnotationIPs)
 	parse, by := Parse, byOrdinal
 	if !ok {
@@ -67,38 +67,38 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (asked Ask
 		parse, by, source = ParseJSON, bySet, "annotation "+AnnotationCalico
 	}
 	if !ok {
-		return Asked{}, false, nil
+		return Requested{}, false, nil
 	}
 	if unnumbered {
 		by = bySet
 	}
 	if wanted, where, given := lookup(pod, workload, AnnotationBy); given {
 		if wanted != byOrdinal && wanted != bySet {
-			return Asked{}, false, fmt.Errorf("requests addresses by %s, which is %q; write %q or %q", where, wanted, byOrdinal, bySet)
+			return Requested{}, false, fmt.Errorf("requests addresses by %s, which is %q; write %q or %q", where, wanted, byOrdinal, bySet)
 		}
 		if wanted == byOrdinal && unnumbered {
-			return Asked{}, false, fmt.Errorf("requests addresses by %s, which is %q, and pods of a %s have no ordinals; write %q", where, wanted, workload.Kind, bySet)
+			return Requested{}, false, fmt.Errorf("requests addresses by %s, which is %q, and pods of a %s have no ordinals; write %q", where, wanted, workload.Kind, bySet)
 		}
 		by = wanted
 	}
 	addrs, err := parse(text)
 	if err != nil {
-		return Asked{}, false, fmt.Errorf("requests addresses by %s, which is invalid: %w", source, err)
+		return Requested{}, false, fmt.Errorf("requests addresses by %s, which is invalid: %w", source, err)
 	}
-	asked = Asked{Addresses: addrs, Source: source}
+	asked = Requested{Addresses: addrs, Source: source}
 	if by == bySet {
 		return asked, true, nil
 	}
 	ordinal, ok := identity.Ordinal(pod.Name, workload.Name)
 	if !ok {
-		return Asked{}, false, fmt.Errorf("requests addresses by ordinal, but its name %q is not %s- and a number", pod.Name, workload.Name)
+		return Requested{}, false, fmt.Errorf("requests addresses by ordinal, but its name %q is not %s- and a number", pod.Name, workload.Name)
 	}
 	var own []netip.Addr
 	for _, f := range addrs.Families() {
 		n := int64(ordinal) - int64(workload.FirstOrdinal)
 		a, ok := addrs.Nth(f, uint64(max(0, n)))
 		if n < 0 || !ok {
-			return Asked{}, false, fmt.Errorf("requests addresses %s, which have no %s address for ordinal %d (the first is for ordinal %d); add one or scale down", asked, f, ordinal, workload.FirstOrdinal)
+			return Requested{}, false, fmt.Errorf("requests addresses %s, which have no %s address for ordinal %d (the first is for ordinal %d); add one or scale down", asked, f, ordinal, workload.FirstOrdinal)
 		}
 		own = append(own, a)
 	}

@@ -98,7 +98,7 @@ func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.
 			entry := pool.Entry{}
 			switch {
 			case !n.Home(a):
-				if r.Fixed == nil || exists || double || !livesOn(others, a, n.Name, r.Owner) && (!r.Recorded || homed(others, a)) {
+				if r.Fixed == nil || exists || double || !livesOn(others, a, n.Name, r.Owner) && (!r.Recorded || hasHome(others, a)) {
 					continue
 				}
 				entry = *r.Fixed
@@ -117,8 +117,8 @@ func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.
 	return n
 }
 
-// homed reports whether an address is in the subnet of a node.
-func homed(pools []pool.NodePool, a netip.Addr) bool {
+// hasHome reports whether an address is in the subnet of a node.
+func hasHome(pools []pool.NodePool, a netip.Addr) bool {
 	return slices.ContainsFunc(pools, func(n pool.NodePool) bool { return n.Home(a) })
 }
 

@@ -17,12 +17,12 @@ import (
 )
 
 // lost is what node-1 had, which has been gone so long.
-func lost(ago time.Duration, kept ...reservation.Address) subnetplan.Orphan {
+func lost(ago time.Duration, kept ...reservation.Address) subnetplan.OrphanedSubnets {
 	s := of("10.0.0.16/28", "node-1", ago)
-	return subnetplan.Orphan{Node: "node-1", Subnets: []subnetplan.Subnet{s}, Kept: kept, Since: s.OrphanedSince}
+	return subnetplan.OrphanedSubnets{Node: "node-1", Subnets: []subnetplan.Subnet{s}, Reserved: kept, Since: s.OrphanedSince}
 }
 
-func with(o subnetplan.Orphan, change func(*subnetplan.Orphan)) subnetplan.Orphan {
+func with(o subnetplan.OrphanedSubnets, change func(*subnetplan.OrphanedSubnets)) subnetplan.OrphanedSubnets {
 	change(&o)
 	return o
 }
@@ -35,41 +35,41 @@ var (
 	taintedOfA = v1alpha1.NodeConstraints{Zone: "a", Region: "r", Taints: []corev1.Taint{dedicated}}
 )
 
-func inZoneA(o *subnetplan.Orphan) { o.Constraints = &zoneA }
-func inPool(o *subnetplan.Orphan)  { o.Constraints = &poolOfA }
-func tainted(o *subnetplan.Orphan) { o.Constraints = &taintedOfA }
+func inZoneA(o *subnetplan.OrphanedSubnets) { o.Constraints = &zoneA }
+func inPool(o *subnetplan.OrphanedSubnets)  { o.Constraints = &poolOfA }
+func tainted(o *subnetplan.OrphanedSubnets) { o.Constraints = &taintedOfA }
 
 func TestJoinerInherits(t *testing.T) {
 	inherit, hold := subnetplan.Rules{Policy: subnetplan.Inherit, Hold: 30 * time.Second}, subnetplan.Rules{Policy: subnetplan.Hold}
 	mine := kept("10.0.0.17", "node-1")
-	joins, successor := subnetplan.Heir{Name: "node-5"}, subnetplan.Heir{Name: "node-5", SuccessorOf: "node-1"}
-	elder := with(lost(time.Hour, mine), func(o *subnetplan.Orphan) { o.Node = "node-0" })
+	joins, successor := subnetplan.CandidateNode{Name: "node-5"}, subnetplan.CandidateNode{Name: "node-5", SuccessorOf: "node-1"}
+	elder := with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Node = "node-0" })
 	for name, c := range map[string]struct {
 		rules   subnetplan.Rules
-		joiner  subnetplan.Heir
-		orphans []subnetplan.Orphan
+		joiner  subnetplan.CandidateNode
+		orphans []subnetplan.OrphanedSubnets
 		// want is the node whose subnets it inherits; empty: none.
 		want string
 	}{
-		"the next node inherits":                      {inherit, joins, []subnetplan.Orphan{lost(time.Minute, mine)}, "node-1"},
-		"the one that waits longest":                  {inherit, joins, []subnetplan.Orphan{elder, lost(time.Minute, mine)}, "node-0"},
-		"not within the grace period":                 {inherit, joins, []subnetplan.Orphan{lost(29*time.Second, mine)}, ""},
-		"not before the loss is recorded":             {inherit, joins, []subnetplan.Orphan{with(lost(time.Hour, mine), func(o *subnetplan.Orphan) { o.Since = time.Time{} })}, ""},
-		"not by policy":                               {hold, joins, []subnetplan.Orphan{lost(time.Hour, mine)}, ""},
-		"not what no FixedIP needs":                   {inherit, successor, []subnetplan.Orphan{lost(time.Hour)}, ""},
-		"not its own, which it is given anyway":       {inherit, subnetplan.Heir{Name: "node-1"}, []subnetplan.Orphan{lost(time.Hour, mine)}, ""},
-		"not by a node that has subnets":              {inherit, subnetplan.Heir{Name: "node-5", Subnets: 1}, []subnetplan.Orphan{lost(time.Hour, mine)}, ""},
-		"the successor, at once, whatever the policy": {hold, successor, []subnetplan.Orphan{lost(0, mine)}, "node-1"},
-		"the successor, beside other subnets":         {hold, subnetplan.Heir{Name: "node-5", SuccessorOf: "node-1", Subnets: 1}, []subnetplan.Orphan{lost(0, mine)}, "node-1"},
-		"the successor, no other before it":           {inherit, successor, []subnetplan.Orphan{elder, lost(0, mine)}, "node-1"},
-		"the node that a person chose":                {hold, joins, []subnetplan.Orphan{with(lost(0, mine), func(o *subnetplan.Orphan) { o.Successor = "node-5" })}, "node-1"},
-		"the rest of what it was given in part":       {hold, joins, []subnetplan.Orphan{with(lost(0), func(o *subnetplan.Orphan) { o.Heir = "node-5" })}, "node-1"},
-		"not the rest of what another was given":      {inherit, successor, []subnetplan.Orphan{with(lost(time.Hour, mine), func(o *subnetplan.Orphan) { o.Heir = "node-6" })}, ""},
-		"not in another zone":                         {inherit, subnetplan.Heir{Name: "node-5", Constraints: zoneB}, []subnetplan.Orphan{with(lost(time.Hour, mine), inZoneA)}, ""},
-		"in the same zone":                            {inherit, subnetplan.Heir{Name: "node-5", Constraints: zoneA}, []subnetplan.Orphan{with(lost(time.Hour, mine), inZoneA)}, "node-1"},
-		"not with a taint that the pods may not bear": {inherit, subnetplan.Heir{Name: "node-5", Constraints: taintedOfA}, []subnetplan.Orphan{with(lost(time.Hour, mine), inZoneA)}, ""},
-		"with the taint that its node had":            {inherit, subnetplan.Heir{Name: "node-5", Constraints: taintedOfA}, []subnetplan.Orphan{with(lost(time.Hour, mine), tainted)}, "node-1"},
-		"a successor in another zone was chosen":      {hold, subnetplan.Heir{Name: "node-5", SuccessorOf: "node-1", Constraints: zoneB}, []subnetplan.Orphan{with(lost(0, mine), inZoneA)}, "node-1"},
+		"the next node inherits":                      {inherit, joins, []subnetplan.OrphanedSubnets{lost(time.Minute, mine)}, "node-1"},
+		"the one that waits longest":                  {inherit, joins, []subnetplan.OrphanedSubnets{elder, lost(time.Minute, mine)}, "node-0"},
+		"not within the grace period":                 {inherit, joins, []subnetplan.OrphanedSubnets{lost(29*time.Second, mine)}, ""},
+		"not before the loss is recorded":             {inherit, joins, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Since = time.Time{} })}, ""},
+		"not by policy":                               {hold, joins, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
+		"not what no FixedIP needs":                   {inherit, successor, []subnetplan.OrphanedSubnets{lost(time.Hour)}, ""},
+		"not its own, which it is given anyway":       {inherit, subnetplan.CandidateNode{Name: "node-1"}, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
+		"not by a node that has subnets":              {inherit, subnetplan.CandidateNode{Name: "node-5", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(time.Hour, mine)}, ""},
+		"the successor, at once, whatever the policy": {hold, successor, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
+		"the successor, beside other subnets":         {hold, subnetplan.CandidateNode{Name: "node-5", SuccessorOf: "node-1", Subnets: 1}, []subnetplan.OrphanedSubnets{lost(0, mine)}, "node-1"},
+		"the successor, no other before it":           {inherit, successor, []subnetplan.OrphanedSubnets{elder, lost(0, mine)}, "node-1"},
+		"the node that a person chose":                {hold, joins, []subnetplan.OrphanedSubnets{with(lost(0, mine), func(o *subnetplan.OrphanedSubnets) { o.Successor = "node-5" })}, "node-1"},
+		"the rest of what it was given in part":       {hold, joins, []subnetplan.OrphanedSubnets{with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-5" })}, "node-1"},
+		"not the rest of what another was given":      {inherit, successor, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-6" })}, ""},
+		"not in another zone":                         {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
+		"in the same zone":                            {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, "node-1"},
+		"not with a taint that the pods may not bear": {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
+		"with the taint that its node had":            {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), tainted)}, "node-1"},
+		"a successor in another zone was chosen":      {hold, subnetplan.CandidateNode{Name: "node-5", SuccessorOf: "node-1", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(0, mine), inZoneA)}, "node-1"},
 	} {
 		o, ok := c.rules.JoinerInherits(c.joiner, c.orphans, clock)
 		if o.Node != c.want || ok != (c.want != "") {
@@ -82,45 +82,45 @@ func TestAdopter(t *testing.T) {
 	waits, follows := kept("10.0.0.17", "node-1"), kept("10.0.0.18", "node-1", mayMove)
 	at := func(d time.Duration) time.Time { return clock.Add(d) }
 	old, newer := at(-time.Hour), at(-time.Second)
-	ready := func(name string, joined time.Time, c v1alpha1.NodeConstraints) subnetplan.Heir {
-		return subnetplan.Heir{Name: name, Ready: true, Joined: joined, Constraints: c}
+	ready := func(name string, joined time.Time, c v1alpha1.NodeConstraints) subnetplan.CandidateNode {
+		return subnetplan.CandidateNode{Name: name, Ready: true, Joined: joined, Constraints: c}
 	}
 	none := v1alpha1.NodeConstraints{}
-	unrecorded := with(lost(0, follows), func(o *subnetplan.Orphan) { o.Since = time.Time{} })
-	homeless := with(lost(time.Hour, follows), func(o *subnetplan.Orphan) { o.Subnets = nil })
+	unrecorded := with(lost(0, follows), func(o *subnetplan.OrphanedSubnets) { o.Since = time.Time{} })
+	homeless := with(lost(time.Hour, follows), func(o *subnetplan.OrphanedSubnets) { o.Subnets = nil })
 	for name, c := range map[string]struct {
-		policy subnetplan.Policy
-		orphan subnetplan.Orphan
-		heirs  []subnetplan.Heir
+		policy subnetplan.OrphanPolicy
+		orphan subnetplan.OrphanedSubnets
+		heirs  []subnetplan.CandidateNode
 		want   string
 		at     time.Time
 	}{
-		"no node may": {subnetplan.Hold, lost(time.Hour, waits), []subnetplan.Heir{ready("a", newer, none)}, "", time.Time{}},
+		"no node may": {subnetplan.Hold, lost(time.Hour, waits), []subnetplan.CandidateNode{ready("a", newer, none)}, "", time.Time{}},
 		"the successor, at once and whatever its state": {subnetplan.Hold, lost(0, waits),
-			[]subnetplan.Heir{{Name: "a", Ready: true}, {Name: "b", SuccessorOf: "node-1"}, {Name: "c", SuccessorOf: "node-2"}}, "b", time.Time{}},
+			[]subnetplan.CandidateNode{{Name: "a", Ready: true}, {Name: "b", SuccessorOf: "node-1"}, {Name: "c", SuccessorOf: "node-2"}}, "b", time.Time{}},
 		"the successor before others": {subnetplan.Inherit, lost(time.Hour, follows),
-			[]subnetplan.Heir{{Name: "a", Ready: true}, {Name: "b", SuccessorOf: "node-1", Subnets: 3}}, "b", time.Time{}},
-		"the node that a person chose":             {subnetplan.Hold, with(lost(0, waits), func(o *subnetplan.Orphan) { o.Successor = "a" }), []subnetplan.Heir{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
-		"the node that has a part":                 {subnetplan.Hold, with(lost(0), func(o *subnetplan.Orphan) { o.Heir = "a" }), []subnetplan.Heir{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
-		"a node that joined since":                 {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.Heir{ready("a", old, none), ready("b", newer, none)}, "b", time.Time{}},
-		"a node that joined a little before":       {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.Heir{ready("a", old, none), ready("b", at(-90*time.Second), none)}, "b", time.Time{}},
-		"a node that joined too long before":       {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.Heir{ready("b", at(-91*time.Second), none)}, "", time.Time{}},
-		"no node joined since":                     {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.Heir{ready("a", old, none)}, "", time.Time{}},
-		"the node is not ready yet":                {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.Heir{{Name: "b", Joined: newer}}, "", time.Time{}},
-		"the node has to wait":                     {subnetplan.Inherit, lost(20*time.Second, waits), []subnetplan.Heir{ready("b", newer, none)}, "", at(10 * time.Second)},
-		"an address may migrate":                   {subnetplan.Hold, lost(10*time.Second, waits, follows), []subnetplan.Heir{ready("a", old, none)}, "a", time.Time{}},
-		"it lets its node come back":               {subnetplan.Hold, lost(9*time.Second, waits, follows), []subnetplan.Heir{ready("a", old, none)}, "", at(time.Second)},
-		"it does not go to where it can't run":     {subnetplan.Hold, lost(time.Hour, follows), []subnetplan.Heir{{Name: "a", Joined: old}}, "", time.Time{}},
-		"it has migrated already":                  {subnetplan.Hold, lost(time.Hour, kept("10.0.0.18", "node-2", mayMove)), []subnetplan.Heir{ready("a", old, none)}, "", time.Time{}},
-		"it says that it does not":                 {subnetplan.Hold, lost(time.Hour, kept("10.0.0.18", "node-1", func(k *reservation.Address) { k.Failover = v1alpha1.Wait })), []subnetplan.Heir{ready("a", old, none)}, "", time.Time{}},
-		"the fewest subnets, then the name":        {subnetplan.Hold, lost(time.Hour, follows), []subnetplan.Heir{{Name: "c", Ready: true, Subnets: 1}, {Name: "a", Ready: true, Subnets: 2}, {Name: "b", Ready: true, Subnets: 1}}, "b", time.Time{}},
-		"before the loss is recorded":              {subnetplan.Inherit, unrecorded, []subnetplan.Heir{ready("a", newer, none)}, "", time.Time{}},
-		"addresses without a subnet":               {subnetplan.Inherit, homeless, []subnetplan.Heir{{Name: "a", SuccessorOf: "node-1"}}, "", time.Time{}},
-		"nothing is reserved there":                {subnetplan.Inherit, lost(time.Hour), []subnetplan.Heir{ready("a", newer, none)}, "", time.Time{}},
-		"a node in the same zone":                  {subnetplan.Inherit, with(lost(time.Hour, waits), inZoneA), []subnetplan.Heir{ready("a", newer, zoneB), ready("b", newer, zoneA)}, "b", time.Time{}},
-		"no node in the same zone":                 {subnetplan.Inherit, with(lost(time.Hour, waits), inZoneA), []subnetplan.Heir{ready("a", newer, zoneB)}, "", time.Time{}},
-		"a node whose taint the pods may not bear": {subnetplan.Hold, with(lost(time.Hour, follows), inZoneA), []subnetplan.Heir{ready("a", old, taintedOfA)}, "", time.Time{}},
-		"a node of the same node pool":             {subnetplan.Hold, with(lost(time.Hour, follows), inPool), []subnetplan.Heir{ready("a", old, zoneA), ready("b", old, poolOfA)}, "b", time.Time{}},
+			[]subnetplan.CandidateNode{{Name: "a", Ready: true}, {Name: "b", SuccessorOf: "node-1", Subnets: 3}}, "b", time.Time{}},
+		"the node that a person chose":             {subnetplan.Hold, with(lost(0, waits), func(o *subnetplan.OrphanedSubnets) { o.Successor = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
+		"the node that has a part":                 {subnetplan.Hold, with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
+		"a node that joined since":                 {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "b", time.Time{}},
+		"a node that joined a little before":       {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", at(-90*time.Second), none)}, "b", time.Time{}},
+		"a node that joined too long before":       {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("b", at(-91*time.Second), none)}, "", time.Time{}},
+		"no node joined since":                     {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
+		"the node is not ready yet":                {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{{Name: "b", Joined: newer}}, "", time.Time{}},
+		"the node has to wait":                     {subnetplan.Inherit, lost(20*time.Second, waits), []subnetplan.CandidateNode{ready("b", newer, none)}, "", at(10 * time.Second)},
+		"an address may migrate":                   {subnetplan.Hold, lost(10*time.Second, waits, follows), []subnetplan.CandidateNode{ready("a", old, none)}, "a", time.Time{}},
+		"it lets its node come back":               {subnetplan.Hold, lost(9*time.Second, waits, follows), []subnetplan.CandidateNode{ready("a", old, none)}, "", at(time.Second)},
+		"it does not go to where it can't run":     {subnetplan.Hold, lost(time.Hour, follows), []subnetplan.CandidateNode{{Name: "a", Joined: old}}, "", time.Time{}},
+		"it has migrated already":                  {subnetplan.Hold, lost(time.Hour, kept("10.0.0.18", "node-2", mayMove)), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
+		"it says that it does not":                 {subnetplan.Hold, lost(time.Hour, kept("10.0.0.18", "node-1", func(k *reservation.Address) { k.Failover = v1alpha1.Wait })), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
+		"the fewest subnets, then the name":        {subnetplan.Hold, lost(time.Hour, follows), []subnetplan.CandidateNode{{Name: "c", Ready: true, Subnets: 1}, {Name: "a", Ready: true, Subnets: 2}, {Name: "b", Ready: true, Subnets: 1}}, "b", time.Time{}},
+		"before the loss is recorded":              {subnetplan.Inherit, unrecorded, []subnetplan.CandidateNode{ready("a", newer, none)}, "", time.Time{}},
+		"addresses without a subnet":               {subnetplan.Inherit, homeless, []subnetplan.CandidateNode{{Name: "a", SuccessorOf: "node-1"}}, "", time.Time{}},
+		"nothing is reserved there":                {subnetplan.Inherit, lost(time.Hour), []subnetplan.CandidateNode{ready("a", newer, none)}, "", time.Time{}},
+		"a node in the same zone":                  {subnetplan.Inherit, with(lost(time.Hour, waits), inZoneA), []subnetplan.CandidateNode{ready("a", newer, zoneB), ready("b", newer, zoneA)}, "b", time.Time{}},
+		"no node in the same zone":                 {subnetplan.Inherit, with(lost(time.Hour, waits), inZoneA), []subnetplan.CandidateNode{ready("a", newer, zoneB)}, "", time.Time{}},
+		"a node whose taint the pods may not bear": {subnetplan.Hold, with(lost(time.Hour, follows), inZoneA), []subnetplan.CandidateNode{ready("a", old, taintedOfA)}, "", time.Time{}},
+		"a node of the same node pool":             {subnetplan.Hold, with(lost(time.Hour, follows), inPool), []subnetplan.CandidateNode{ready("a", old, zoneA), ready("b", old, poolOfA)}, "b", time.Time{}},
 	} {
 		for i := range c.heirs {
 			c.heirs[i].Subnets++
@@ -138,9 +138,9 @@ func TestGivenUp(t *testing.T) {
 	nameless, unseen := orphan, orphan
 	nameless.Node, unseen.Since = "", time.Time{}
 	for name, c := range map[string]struct {
-		policy subnetplan.Policy
+		policy subnetplan.OrphanPolicy
 		hold   time.Duration
-		orphan subnetplan.Orphan
+		orphan subnetplan.OrphanedSubnets
 		want   []reservation.Address
 		at     time.Time
 	}{
@@ -160,7 +160,7 @@ func TestGivenUp(t *testing.T) {
 
 func TestReleasable(t *testing.T) {
 	for name, c := range map[string]struct {
-		orphan subnetplan.Orphan
+		orphan subnetplan.OrphanedSubnets
 		want   bool
 		at     time.Time
 	}{
@@ -168,9 +168,9 @@ func TestReleasable(t *testing.T) {
 		"within the grace period":         {lost(20 * time.Second), false, clock.Add(10 * time.Second)},
 		"a FixedIP reserves an address":   {lost(time.Hour, kept("10.0.0.17", "node-1")), false, time.Time{}},
 		"the loss is not recorded yet":    {lost(0), false, time.Time{}},
-		"an heir has the rest of it":      {with(lost(time.Hour), func(o *subnetplan.Orphan) { o.Heir = "node-2" }), false, time.Time{}},
-		"it never had a node":             {with(lost(0), func(o *subnetplan.Orphan) { o.Node = "" }), true, time.Time{}},
-		"an address without a NodeSubnet": {subnetplan.Orphan{Node: "node-1"}, false, time.Time{}},
+		"an heir has the rest of it":      {with(lost(time.Hour), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "node-2" }), false, time.Time{}},
+		"it never had a node":             {with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Node = "" }), true, time.Time{}},
+		"an address without a NodeSubnet": {subnetplan.OrphanedSubnets{Node: "node-1"}, false, time.Time{}},
 	} {
 		got, at := subnetplan.Rules{Hold: 30 * time.Second}.Releasable(c.orphan, clock)
 		if got != c.want || !at.Equal(c.at) {

@@ -17,20 +17,20 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// Orphan is what a node had that is gone. No pool decides over the addresses there. All of it goes to one heir, since
+// OrphanedSubnets is what a node had that is gone. No pool decides over the addresses there. All of it goes to one heir, since
 // pods have addresses of both families on one node.
-type Orphan struct {
+type OrphanedSubnets struct {
 	// Node is the node that is gone; empty: the subnets never had a node.
 	Node string
 	// Subnets are its NodeSubnets, by CIDR. There are none for addresses that are in no cluster pool.
 	Subnets []Subnet
-	// Kept are the addresses that FixedIPs reserve there.
-	Kept []reservation.Address
+	// Reserved are the addresses that FixedIPs reserve there.
+	Reserved []reservation.Address
 	// Since is when the node was first observed to be gone; zero: that is not recorded yet.
 	Since time.Time
-	// Heir is a node that was given some of the node's subnets and has to be given the rest: the controller stopped
+	// Candidate is a node that was given some of the node's subnets and has to be given the rest: the controller stopped
 	// in between.
-	Heir string
+	Candidate string
 	// Successor is the heir that a person chose.
 	Successor string
 	// Constraints are what the node required of its pods; nil: not recorded.
@@ -38,13 +38,13 @@ type Orphan struct {
 }
 
 // waited reports whether an orphan has been without a node for so long.
-func (o Orphan) waited(hold time.Duration, now time.Time) bool {
+func (o OrphanedSubnets) waited(hold time.Duration, now time.Time) bool {
 	return !o.Since.IsZero() && !now.Before(o.Since.Add(hold))
 }
 
 // Orphans groups the subnets whose nodes are gone, and the reserved addresses that no NodeSubnet contains. kept are
 // the reserved addresses that are in no node's pool. The result is sorted by node.
-func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string) bool) []Orphan {
+func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string) bool) []OrphanedSubnets {
 	// inside are the addresses kept in each subnet. Key: its CIDR; the zero Prefix for addresses in none.
 	inside := map[netip.Prefix][]reservation.Address{}
 	subnets = slices.SortedFunc(slices.Values(subnets), func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
@@ -55,10 +55,10 @@ func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string
 	}
 	// owner keeps the families of one pod together in subnets that never had a node.
 	type key struct{ node, owner string }
-	groups := map[key]*Orphan{}
-	group := func(k key) *Orphan {
+	groups := map[key]*OrphanedSubnets{}
+	group := func(k key) *OrphanedSubnets {
 		if groups[k] == nil {
-			groups[k] = &Orphan{Node: k.node}
+			groups[k] = &OrphanedSubnets{Node: k.node}
 		}
 		return groups[k]
 	}
@@ -75,7 +75,7 @@ func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string
 			k.owner = s.CIDR.String()
 		}
 		o := group(k)
-		o.Subnets, o.Kept = append(o.Subnets, s), append(o.Kept, there...)
+		o.Subnets, o.Reserved = append(o.Subnets, s), append(o.Reserved, there...)
 		if !s.OrphanedSince.IsZero() && (o.Since.IsZero() || s.OrphanedSince.Before(o.Since)) {
 			o.Since = s.OrphanedSince
 		}
@@ -84,26 +84,28 @@ func Orphans(subnets []Subnet, kept []reservation.Address, gone func(node string
 	}
 	for _, s := range subnets {
 		if o := groups[key{node: s.Previous}]; s.Previous != "" && o != nil && !s.OrphanedSince.IsZero() && !gone(s.Node) {
-			o.Heir = s.Node
+			o.Candidate = s.Node
 		}
 	}
-	var orphans []Orphan
+	var orphans []OrphanedSubnets
 	for _, o := range groups {
 		orphans = append(orphans, *o)
 	}
 	for _, k := range inside[netip.Prefix{}] {
-		orphans = append(orphans, Orphan{Node: k.Node, Kept: []reservation.Address{k}})
+		orphans = append(orphans, OrphanedSubnets{Node: k.Node, Reserved: []reservation.Address{k}})
 	}
-	slices.SortFunc(orphans, func(x, y Orphan) int { return cmp.Or(cmp.Compare(x.Node, y.Node), x.first().Compare(y.first())) })
+	slices.SortFunc(orphans, func(x, y OrphanedSubnets) int {
+		return cmp.Or(cmp.Compare(x.Node, y.Node), x.first().Compare(y.first()))
+	})
 	return orphans
 }
 
 // first is the lowest address of an orphan, to sort by.
-func (o Orphan) first() netip.Addr {
+func (o OrphanedSubnets) first() netip.Addr {
 	if len(o.Subnets) > 0 {
 		return o.Subnets[0].CIDR.Addr()
 	}
-	return o.Kept[0].Addr
+	return o.Reserved[0].Addr
 }
 
 // containing returns a function that returns the smallest subnet that contains an address; the zero Prefix: none. It
@@ -161,58 +163,58 @@ func lostNode(kept []reservation.Address, has func(string) bool) string {
 	return most
 }
 
-// Policy says what becomes of the subnets of a node that is gone while FixedIPs reserve addresses in them.
-type Policy string
+// OrphanPolicy says what becomes of the subnets of a node that is gone while FixedIPs reserve addresses in them.
+type OrphanPolicy string
 
 const (
 	// Inherit means that after the grace period they go to the first suitable node that joined since.
-	Inherit Policy = "Inherit"
+	Inherit OrphanPolicy = "Inherit"
 	// Hold means that they wait for a node of the same name.
-	Hold Policy = "Hold"
+	Hold OrphanPolicy = "Hold"
 	// Free means that after the grace period the FixedIPs in them are deleted.
-	Free Policy = "Free"
+	Free OrphanPolicy = "Free"
 )
 
 // Policies are all there are.
-var Policies = []Policy{Inherit, Hold, Free}
+var Policies = []OrphanPolicy{Inherit, Hold, Free}
 
 // Rules say where subnets come from, and what becomes of orphans.
 type Rules struct {
 	// Pools are what subnets are cut from, in this order. There are none if each node brings its own subnets.
 	Pools []address.ClusterPool
 	// Policy and Hold, the grace period, are for orphans.
-	Policy Policy
+	Policy OrphanPolicy
 	Hold   time.Duration
 	// Failover is the policy of FixedIPs that name none.
 	Failover v1alpha1.Failover
 }
 
-// migrateHold is how long at most a node that is gone may come back to subnets with an address that may migrate. A
+// migrateGracePeriod is how long at most a node that is gone may come back to subnets with an address that may migrate. A
 // node that only registers again is back in seconds.
-const migrateHold = 10 * time.Second
+const migrateGracePeriod = 10 * time.Second
 
 // Origin is where the subnets of a node come from.
 type Origin string
 
 // The origins.
 const (
-	// Carved means that they were cut from the cluster pools.
-	Carved Origin = "carved"
-	// Brought means that the node itself brought them, as Node.spec.podCIDRs.
-	Brought Origin = "brought"
-	// Returned means that the node had them before.
-	Returned Origin = "returned"
-	// Inherited means that from a node that is gone, by a node that joins.
-	Inherited Origin = "inherited"
-	// Adopted means that from a node that is gone, by a node that has subnets.
-	Adopted Origin = "adopted"
+	// FromClusterPool means that they were cut from the cluster pools.
+	FromClusterPool Origin = "cluster_pool"
+	// FromNodeSpec means that Node.spec.podCIDRs has them.
+	FromNodeSpec Origin = "node_spec"
+	// Restored means that the node had them before.
+	Restored Origin = "restored"
+	// ByNewNode means that a node that joined took them over from a node that is gone.
+	ByNewNode Origin = "new_node"
+	// ByExistingNode means that a node that had others took them over from a node that is gone.
+	ByExistingNode Origin = "existing_node"
 )
 
-// Origins are all there are.
-var Origins = []Origin{Carved, Brought, Returned, Inherited, Adopted}
+// Origins are all origins.
+var Origins = []Origin{FromClusterPool, FromNodeSpec, Restored, ByNewNode, ByExistingNode}
 
-// Heir is a node that may inherit the subnets of a node that is gone.
-type Heir struct {
+// CandidateNode is a node that may inherit the subnets of a node that is gone.
+type CandidateNode struct {
 	Name string
 	// Subnets is how many it has.
 	Subnets int
@@ -227,8 +229,8 @@ type Heir struct {
 
 // chosen reports whether a node has to inherit an orphan, whatever the policy: a person chose it, or it has been given
 // a part already.
-func (o Orphan) chosen(h Heir) bool {
-	return o.Heir == h.Name || o.Successor == h.Name || o.Node != "" && h.SuccessorOf == o.Node
+func (o OrphanedSubnets) chosen(h CandidateNode) bool {
+	return o.Candidate == h.Name || o.Successor == h.Name || o.Node != "" && h.SuccessorOf == o.Node
 }
 
 // mayInherit reports whether a node may inherit an orphan now. If not, at is when it may; zero: not before something
@@ -238,17 +240,17 @@ func (o Orphan) chosen(h Heir) bool {
 // node that has subnets must be ready, and may soon if an address may migrate. By policy Inherit it may after the grace
 // period if it joined while the orphan was reserved for its own node, or at most as long before: replacements often join
 // before what they replace is deleted.
-func (r Rules) mayInherit(o Orphan, h Heir, now time.Time) (ok bool, at time.Time) {
+func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok bool, at time.Time) {
 	hold := r.Hold
 	switch {
-	case len(o.Subnets) == 0 || o.Node == h.Name, o.Heir == "" && len(o.Kept) == 0, o.Heir != "" && o.Heir != h.Name:
+	case len(o.Subnets) == 0 || o.Node == h.Name, o.Candidate == "" && len(o.Reserved) == 0, o.Candidate != "" && o.Candidate != h.Name:
 		return false, time.Time{}
 	case o.chosen(h):
 		return true, time.Time{}
 	case o.Since.IsZero() || !suits(h.Constraints, o.Constraints):
 		return false, time.Time{}
 	case h.Subnets > 0 && h.Ready && r.migrates(o):
-		hold = min(r.Hold, migrateHold)
+		hold = min(r.Hold, migrateGracePeriod)
 	case r.Policy != Inherit || h.Subnets > 0 && (!h.Ready || h.Joined.Before(o.Since.Add(-r.Hold))):
 		return false, time.Time{}
 	}
@@ -260,7 +262,7 @@ func (r Rules) mayInherit(o Orphan, h Heir, now time.Time) (ok bool, at time.Tim
 
 // JoinerInherits returns the orphan that a node inherits instead of a new subnet. After those that it was chosen for
 // comes the orphan that has waited longest.
-func (r Rules) JoinerInherits(j Heir, orphans []Orphan, now time.Time) (found Orphan, ok bool) {
+func (r Rules) JoinerInherits(j CandidateNode, orphans []OrphanedSubnets, now time.Time) (found OrphanedSubnets, ok bool) {
 	for _, o := range orphans {
 		better := !ok || o.chosen(j) && !found.chosen(j) || o.chosen(j) == found.chosen(j) && o.Since.Before(found.Since)
 		if may, _ := r.mayInherit(o, j, now); may && better && (j.Subnets == 0 || o.chosen(j)) {
@@ -273,8 +275,8 @@ func (r Rules) JoinerInherits(j Heir, orphans []Orphan, now time.Time) (found Or
 // PickExistingNode returns the node that inherits an orphan in addition to its subnets: a node that was chosen for it,
 // then one of the same node pool, then the one with the fewest subnets, then by name. No heir: none may have it now. at
 // is when to ask again; zero: not before something changes.
-func (r Rules) PickExistingNode(o Orphan, heirs []Heir, now time.Time) (heir string, at time.Time) {
-	rank := func(h Heir) int {
+func (r Rules) PickExistingNode(o OrphanedSubnets, heirs []CandidateNode, now time.Time) (heir string, at time.Time) {
+	rank := func(h CandidateNode) int {
 		switch {
 		case o.chosen(h):
 			return 0
@@ -283,7 +285,7 @@ func (r Rules) PickExistingNode(o Orphan, heirs []Heir, now time.Time) (heir str
 		}
 		return 2
 	}
-	var found *Heir
+	var found *CandidateNode
 	for i, h := range heirs {
 		ok, due := r.mayInherit(o, h, now)
 		if ok && (found == nil || cmp.Or(rank(h)-rank(*found), cmp.Compare(h.Subnets, found.Subnets), cmp.Compare(h.Name, found.Name)) < 0) {
@@ -301,29 +303,29 @@ func (r Rules) PickExistingNode(o Orphan, heirs []Heir, now time.Time) (heir str
 
 // migrates reports whether an address of an orphan may follow its pod to another node. One that lives elsewhere has
 // done so.
-func (r Rules) migrates(o Orphan) bool {
-	return slices.ContainsFunc(o.Kept, func(k reservation.Address) bool {
+func (r Rules) migrates(o OrphanedSubnets) bool {
+	return slices.ContainsFunc(o.Reserved, func(k reservation.Address) bool {
 		return k.Node == o.Node && cmp.Or(k.Failover, r.Failover) == v1alpha1.Migrate
 	})
 }
 
 // ExpiredReservations returns the addresses of an orphan that policy Free gives up now, or when it will. An address that lives on
 // another node is not given up: only its home is gone.
-func (r Rules) ExpiredReservations(o Orphan, now time.Time) (kept []reservation.Address, at time.Time) {
+func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (kept []reservation.Address, at time.Time) {
 	if r.Policy != Free || o.Node == "" || o.Since.IsZero() {
 		return nil, time.Time{}
 	}
 	if !o.waited(r.Hold, now) {
 		return nil, o.Since.Add(r.Hold)
 	}
-	return slices.DeleteFunc(slices.Clone(o.Kept), func(k reservation.Address) bool { return k.Node != o.Node }), time.Time{}
+	return slices.DeleteFunc(slices.Clone(o.Reserved), func(k reservation.Address) bool { return k.Node != o.Node }), time.Time{}
 }
 
 // Releasable reports whether an orphan can be given up because no FixedIP reserves an address in it, or when it will
 // be: a node of the same name may come back to its subnets within the grace period.
-func (r Rules) Releasable(o Orphan, now time.Time) (ok bool, at time.Time) {
+func (r Rules) Releasable(o OrphanedSubnets, now time.Time) (ok bool, at time.Time) {
 	switch {
-	case len(o.Kept) > 0 || len(o.Subnets) == 0 || o.Heir != "":
+	case len(o.Reserved) > 0 || len(o.Subnets) == 0 || o.Candidate != "":
 		return false, time.Time{}
 	case o.Node == "":
 		return true, time.Time{}

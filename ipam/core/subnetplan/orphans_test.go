@@ -82,32 +82,32 @@ func TestOrphans(t *testing.T) {
 	for name, c := range map[string]struct {
 		subnets []subnetplan.Subnet
 		kept    []reservation.Address
-		want    []subnetplan.Orphan
+		want    []subnetplan.OrphanedSubnets
 	}{
 		"the node exists": {[]subnetplan.Subnet{of("10.0.0.0/28", "node-2", 0)}, []reservation.Address{kept("10.0.0.3", "node-1")}, nil},
 		"both families of a node, from the first observation on": {[]subnetplan.Subnet{v6, v4}, []reservation.Address{six, away, here},
-			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4, v6}, Kept: []reservation.Address{here, away, six}, Since: v6.OrphanedSince}}},
-		"without a reserved address": {[]subnetplan.Subnet{v4}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}}},
-		"its constraints":            {[]subnetplan.Subnet{zoned}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{zoned}, Since: v4.OrphanedSince, Constraints: constraints}}},
-		"a successor":                {[]subnetplan.Subnet{chosen}, nil, []subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{chosen}, Since: v4.OrphanedSince, Successor: "node-7"}}},
+			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4, v6}, Reserved: []reservation.Address{here, away, six}, Since: v6.OrphanedSince}}},
+		"without a reserved address": {[]subnetplan.Subnet{v4}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}}},
+		"its constraints":            {[]subnetplan.Subnet{zoned}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{zoned}, Since: v4.OrphanedSince, Constraints: constraints}}},
+		"a successor":                {[]subnetplan.Subnet{chosen}, nil, []subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{chosen}, Since: v4.OrphanedSince, Successor: "node-7"}}},
 		"half of it has an heir": {[]subnetplan.Subnet{part, pending}, nil,
-			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{pending}, Since: pending.OrphanedSince, Heir: "node-2"}}},
+			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{pending}, Since: pending.OrphanedSince, Candidate: "node-2"}}},
 		"an heir of long ago": {[]subnetplan.Subnet{done, pending}, nil,
-			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{pending}, Since: pending.OrphanedSince}}},
+			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{pending}, Since: pending.OrphanedSince}}},
 		"each node for itself": {[]subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0), v4}, nil,
-			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}, {Node: "node-3", Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0)}}}},
+			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Since: v4.OrphanedSince}, {Node: "node-3", Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "node-3", 0)}}}},
 		"without a node: the pod keeps its families together": {
 			[]subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("10.0.0.64/28", "", 0), of("fd00:0:0:1::/64", "", 0)},
 			[]reservation.Address{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0")), kept("10.0.0.65", "", forPod("a-1"))},
-			[]subnetplan.Orphan{
-				{Subnets: []subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("fd00:0:0:1::/64", "", 0)}, Kept: []reservation.Address{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0"))}},
-				{Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "", 0)}, Kept: []reservation.Address{kept("10.0.0.65", "", forPod("a-1"))}}}},
+			[]subnetplan.OrphanedSubnets{
+				{Subnets: []subnetplan.Subnet{of("10.0.0.32/28", "", 0), of("fd00:0:0:1::/64", "", 0)}, Reserved: []reservation.Address{kept("10.0.0.33", "", forPod("a-0")), kept("fd00:0:0:1::1", "", forPod("a-0"))}},
+				{Subnets: []subnetplan.Subnet{of("10.0.0.64/28", "", 0)}, Reserved: []reservation.Address{kept("10.0.0.65", "", forPod("a-1"))}}}},
 		"an address in no subnet": {[]subnetplan.Subnet{v4}, []reservation.Address{kept("192.168.0.1", "node-1"), here},
-			[]subnetplan.Orphan{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Kept: []reservation.Address{here}, Since: v4.OrphanedSince}, {Node: "node-1", Kept: []reservation.Address{kept("192.168.0.1", "node-1")}}}},
+			[]subnetplan.OrphanedSubnets{{Node: "node-1", Subnets: []subnetplan.Subnet{v4}, Reserved: []reservation.Address{here}, Since: v4.OrphanedSince}, {Node: "node-1", Reserved: []reservation.Address{kept("192.168.0.1", "node-1")}}}},
 		"subnets of different sizes": {[]subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, []reservation.Address{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1"), kept("10.0.1.9", "node-1")},
-			[]subnetplan.Orphan{
-				{Node: "node-1", Subnets: []subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, Kept: []reservation.Address{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1")}},
-				{Node: "node-1", Kept: []reservation.Address{kept("10.0.1.9", "node-1")}}}},
+			[]subnetplan.OrphanedSubnets{
+				{Node: "node-1", Subnets: []subnetplan.Subnet{of("10.0.0.0/24", "node-1", 0), of("10.0.1.0/30", "node-1", 0), of("10.0.1.4/30", "node-1", 0)}, Reserved: []reservation.Address{kept("10.0.0.200", "node-1"), kept("10.0.1.5", "node-1")}},
+				{Node: "node-1", Reserved: []reservation.Address{kept("10.0.1.9", "node-1")}}}},
 	} {
 		got := subnetplan.Orphans(c.subnets, c.kept, func(n string) bool { return n != "node-2" })
 		if diff := cmp.Diff(c.want, got, byValue); diff != "" {

@@ -63,7 +63,7 @@ func TestApply(t *testing.T) {
 		"another writer was there since": {decide: release, confirm: func(api *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) {
 			n, err := New(api).Get(context.Background(), "n")
 			if err == nil {
-				_, err = New(api).Edit(context.Background(), n, []pool.EntryChange{n.Set(first, pool.ForOwner("db/other-0"))}, false)
+				_, err = New(api).ChangeEntries(context.Background(), n, []pool.EntryChange{n.Set(first, pool.ForOwner("db/other-0"))}, false)
 			}
 			return written, err
 		}, want: map[netip.Addr]pool.Entry{first: pool.ForOwner("db/other-0"), second: {}}, err: ErrUndone, patches: 2},

@@ -283,7 +283,7 @@ func TestEdit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api := newAPI(t, c.now)
 			before := api.entries(t)
-			_, err := New(api).Edit(t.Context(), c.from, c.edits, false)
+			_, err := New(api).ChangeEntries(t.Context(), c.from, c.edits, false)
 			if !errors.Is(err, c.err) || (c.err == nil) != (err == nil) {
 				t.Fatalf("error %v, want %v", err, c.err)
 			}
@@ -426,7 +426,7 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 		{what: "the watch is one write behind", patches: 1, kept: true},
 		{what: "the watch is two writes behind", patches: 1, kept: true},
 		{what: "somebody else has written", watch: func() {
-			if _, err := New(api).Edit(t.Context(), now(), []pool.EntryChange{{Addr: addr("10.0.1.103"), To: ptr.To(pool.ForOwner("db/other-0"))}}, false); err != nil {
+			if _, err := New(api).ChangeEntries(t.Context(), now(), []pool.EntryChange{{Addr: addr("10.0.1.103"), To: ptr.To(pool.ForOwner("db/other-0"))}}, false); err != nil {
 				t.Fatal(err)
 			}
 		}, patches: 2, reads: 1, kept: true},

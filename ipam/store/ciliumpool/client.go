@@ -87,10 +87,10 @@ func isPatchTestFailure(err error) bool {
 	return apierrors.IsInvalid(err) && errors.As(err, &status) && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
 }
 
-// Edit applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write. With
+// ChangeEntries applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write. With
 // whole it returns ErrChanged if anything in the spec of the CiliumNode was written since n. After ErrChanged, ErrGone and
 // ErrRefused nothing was written; after any other error the write may have happened.
-func (p *Client) Edit(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, whole bool) (pool.NodePool, error) {
+func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, whole bool) (pool.NodePool, error) {
 	return p.patch(ctx, n, types.JSONPatchType, encode(n, nil, edits, whole, p.StripManagedFields && n.Tracked), false)
 }
 

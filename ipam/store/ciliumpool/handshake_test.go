@@ -101,7 +101,7 @@ func TestEditAgreed(t *testing.T) {
 		api := newAPI(t, now)
 		edit, _ := seen.Drop(addr("10.0.1.1"))
 		edit.ReadyForRelease = true
-		_, err := New(api).Edit(t.Context(), seen, []pool.EntryChange{edit}, false)
+		_, err := New(api).ChangeEntries(t.Context(), seen, []pool.EntryChange{edit}, false)
 		if !errors.Is(err, want) || (want == nil) != (err == nil) {
 			t.Errorf("%q: error %v, want %v", status, err, want)
 		}
@@ -141,7 +141,7 @@ func TestEditUnlisted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			edit := FromCiliumNode(c.seen).Set(addr("10.0.1.1"), mysql0)
 			edit.Unlisted = true
-			if _, err := New(newAPI(t, c.now)).Edit(t.Context(), FromCiliumNode(c.seen), []pool.EntryChange{edit}, false); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+			if _, err := New(newAPI(t, c.now)).ChangeEntries(t.Context(), FromCiliumNode(c.seen), []pool.EntryChange{edit}, false); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
 				t.Errorf("error %v, want %v", err, c.want)
 			}
 		})

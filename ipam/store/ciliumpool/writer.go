@@ -253,7 +253,7 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 	if len(edits) > 0 || slices.ContainsFunc(open, func(q *queued) bool { return q.StripManagedFields && n.Tracked }) {
 		whole := slices.ContainsFunc(open, func(q *queued) bool { return q.RequireUnchangedSpec })
 		w.RateLimit.Spend(node)
-		after, err := w.pools.Edit(ctx, n, edits, whole)
+		after, err := w.pools.ChangeEntries(ctx, n, edits, whole)
 		w.observe(len(open), err)
 		if err != nil {
 			return open, after, err

@@ -125,7 +125,7 @@ func (b *Binder) nodeChanged(before, after *corev1.Node) {
 		b.strictNodes.Add(1)
 	case was && !is:
 		b.strictNodes.Add(-1)
-		b.Cache.Notify(requeue.Event{Node: before.Name, Freed: requeue.AllRoom})
+		b.Cache.Notify(requeue.Event{Node: before.Name, Freed: requeue.AllFreeAddresses})
 	}
 	if before != nil && (after == nil || isDown(before) != isDown(after) || nodeutil.IsReady(before) != nodeutil.IsReady(after)) {
 		b.Cache.Notify(requeue.Event{Node: before.Name})
@@ -198,8 +198,8 @@ func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 	return err == nil && match
 }
 
-// HasRoom reports whether the node has the address that the pod waits for.
-func (b *Binder) HasRoom(pod *corev1.Pod, room requeue.Room, name string) bool {
+// HasFreeAddress reports whether the node has the address that the pod waits for.
+func (b *Binder) HasFreeAddress(pod *corev1.Pod, room requeue.FreeAddress, name string) bool {
 	if len(room.Carried) > 0 {
 		return b.Cache.Ledger.Carries(name, pool.OwnerKey(pod.Namespace, pod.Name), room.Carried) == nil
 	}

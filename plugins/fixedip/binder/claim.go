@@ -45,7 +45,7 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	} else if refusal := b.claimedElsewhere(p, node); refusal != nil {
 		return refusal
 	}
-	wake, claims := b.wakeOnRoom(p), []ledger.ClaimRequest{claim}
+	wake, claims := b.wakeOnFreeAddress(p), []ledger.ClaimRequest{claim}
 	switch c := &claims[0]; {
 	case p.searching:
 		claims = nil
@@ -62,7 +62,7 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 		wake = p.wakeOn()
 		c.Addrs = r.addrs
 	default:
-		c.Asked, c.Reassign = p.requested.Addresses, p.failover == v1alpha1.Reassign && r.node != node
+		c.Requested, c.Reassign = p.requested.Addresses, p.failover == v1alpha1.Reassign && r.node != node
 	}
 	err := errors.New("none of the slots is free")
 	for _, c := range claims {

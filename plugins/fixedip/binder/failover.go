@@ -149,12 +149,12 @@ func (b *Binder) wakeOnNowhere(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn()
 	switch {
 	case p.failover == v1alpha1.Reassign:
-		wake = b.wakeOnRoom(p)
+		wake = b.wakeOnFreeAddress(p)
 		if !p.lacked.Load() && !p.requests() {
-			wake.Room = nil
+			wake.FreeAddress = nil
 		}
 	case p.lacked.Load():
-		wake.Room = &requeue.Room{Carried: p.reservation.addrs}
+		wake.FreeAddress = &requeue.FreeAddress{Carried: p.reservation.addrs}
 	}
 	return wake
 }
@@ -169,9 +169,9 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	case p.Unreserved:
 		return b.explainUnreserved(p, pod), false
 	case p.searching:
-		return &Refusal{Reason: b.explainSlots(p, refused), WakeOn: b.wakeOnRoom(p)}, false
+		return &Refusal{Reason: b.explainSlots(p, refused), WakeOn: b.wakeOnFreeAddress(p)}, false
 	case p.reservation.node == "" && p.lacked.Load():
-		return &Refusal{WakeOn: b.wakeOnRoom(p)}, false
+		return &Refusal{WakeOn: b.wakeOnFreeAddress(p)}, false
 	case p.reservation.node == "":
 		return nil, false
 	}

@@ -51,7 +51,7 @@ type Plan struct {
 	searching bool
 	slots     []freeSlot
 	// requested are the addresses that the pod asks for. They count only without a reservation.
-	requested request.Asked
+	requested request.Requested
 	// lacked is set by Fits if a node has no room.
 	lacked atomic.Bool
 }
@@ -202,18 +202,18 @@ func (p *Plan) requests() bool { return len(p.requested.Families()) > 0 }
 
 // requestOf returns the addresses that a pod asks for; zero: none. The workload has to be known: it may have the
 // annotation, and says where ordinals start. Errors are for people.
-func (b *Binder) requestOf(pod *corev1.Pod, id identity.Identity) (request.Asked, error) {
+func (b *Binder) requestOf(pod *corev1.Pod, id identity.Identity) (request.Requested, error) {
 	workload, err := b.workloadOf(id)
 	if err != nil {
-		return request.Asked{}, err
+		return request.Requested{}, err
 	}
-	requested, _, err := request.Of(pod, *workload, id.Slot || id.Itself())
+	requested, _, err := request.Of(pod, *workload, id.Slot || id.IsBarePod())
 	return requested, err
 }
 
 // workloadOf returns the workload of an identity, and no other workload of its name. Errors are for people.
 func (b *Binder) workloadOf(id identity.Identity) (*identity.Workload, error) {
-	if id.Itself() {
+	if id.IsBarePod() {
 		return &identity.Workload{GroupKind: id.Owner.GroupKind(), Namespace: id.Namespace, Name: id.Owner.Name, UID: id.Owner.UID}, nil
 	}
 	workload, err := b.Cache.Workloads.Get(id.Owner.GroupKind(), id.Namespace, id.Owner.Name)
@@ -246,7 +246,7 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		}
 		if a, single := requested.Single(f); single {
 			if blocker := b.Cache.Ledger.Blocker(p.id.Key(), a); blocker != nil {
-				return nil, refuse(b.wakeOnRoom(p), "asks for %s (%s): %s", a, requested.Source, blocker.Message())
+				return nil, refuse(b.wakeOnFreeAddress(p), "asks for %s (%s): %s", a, requested.Source, blocker.Message())
 			}
 		}
 	}
@@ -254,9 +254,9 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	existing := slices.DeleteFunc(slices.Clone(reach), func(name string) bool { return b.node(name) == nil })
 	switch {
 	case len(reach) == 0 && len(requested.Families()) > 1:
-		return nil, refuse(b.wakeOnRoom(p), "asks for %s, but no node has addresses of each family among them in its subnets; ask for addresses of one node", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p), "asks for %s, but no node has addresses of each family among them in its subnets; ask for addresses of one node", requested)
 	case len(reach) == 0:
-		return nil, refuse(b.wakeOnRoom(p), "asks for %s, which is in no node's subnet; ask for addresses that are", requested)
+		return nil, refuse(b.wakeOnFreeAddress(p), "asks for %s, which is in no node's subnet; ask for addresses that are", requested)
 	case len(existing) == 0:
 		// MayUse wakes it.
 		return nil, refuse(wake, "asks for %s, which is in the subnets of node %s, which does not exist; it waits for that node to come back", requested, reach[0])
@@ -285,9 +285,9 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 	return nil
 }
 
-// wakeOnRoom returns what helps a pod without a reservation: an address, of those that it asks for, becomes free. A pod
+// wakeOnFreeAddress returns what helps a pod without a reservation: an address, of those that it asks for, becomes free. A pod
 // of a workload with slots is also helped by a free slot, and by that alone if it searches for one.
-func (b *Binder) wakeOnRoom(p *Plan) requeue.WakeOn {
+func (b *Binder) wakeOnFreeAddress(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn()
 	if p.id.Slot {
 		wake = wake.And(metrics.Slot, p.id.Resource())
@@ -295,7 +295,7 @@ func (b *Binder) wakeOnRoom(p *Plan) requeue.WakeOn {
 	if wake.Searching = p.searching; p.searching {
 		return wake.And(metrics.Workload, p.id.Resource())
 	}
-	wake.Room = &requeue.Room{Requested: p.requested.Addresses, Strict: p.Unreserved}
+	wake.FreeAddress = &requeue.FreeAddress{Requested: p.requested.Addresses, Strict: p.Unreserved}
 	if !p.requests() {
 		return wake
 	}

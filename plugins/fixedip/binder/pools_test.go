@@ -289,7 +289,7 @@ func (a *actor) expire(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.binder.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 			nobody := func(netip.Addr) bool { return false }
-			rested := nodepool.State{Now: time.Now(), Held: nobody, Elsewhere: nobody}
+			rested := nodepool.State{Now: time.Now(), Held: nobody, OnOtherNode: nobody}
 			edits, _ := rested.ExpireCooldowns(n)
 			return edits, nil
 		})

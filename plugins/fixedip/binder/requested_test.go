@@ -29,12 +29,12 @@ func TestRequestedAddressIsWaitedFor(t *testing.T) {
 		requested request.Addresses
 		want      requeue.WakeOn
 	}{
-		"nothing":          {want: requeue.WakeOn{Keys: owner, Room: &requeue.Room{}}},
-		"one address":      {request.Exactly(single), requeue.WakeOn{Keys: owner, Room: &requeue.Room{Requested: request.Exactly(single)}}.AndHome(single).And(metrics.Workload, id.Resource())},
-		"one of addresses": {set, requeue.WakeOn{Keys: owner, Room: &requeue.Room{Requested: set}}.And(metrics.Workload, id.Resource())},
+		"nothing":          {want: requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{}}},
+		"one address":      {request.Exactly(single), requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{Requested: request.Exactly(single)}}.AndHome(single).And(metrics.Workload, id.Resource())},
+		"one of addresses": {set, requeue.WakeOn{Keys: owner, FreeAddress: &requeue.FreeAddress{Requested: set}}.And(metrics.Workload, id.Resource())},
 	} {
-		p := &Plan{id: id, requested: request.Asked{Addresses: tc.requested}}
-		if got := b.wakeOnRoom(p); !reflect.DeepEqual(got, tc.want) {
+		p := &Plan{id: id, requested: request.Requested{Addresses: tc.requested}}
+		if got := b.wakeOnFreeAddress(p); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: waits for %+v, want %+v", name, got, tc.want)
 		}
 	}

@@ -150,7 +150,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 	}
 	p.searching, p.slots = true, available(free)
 	if len(p.slots) == 0 {
-		return nil, refuse(b.wakeOnRoom(p), "its %s has %s, and it takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
+		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has %s, and it takes over one of them: %s", p.id.Owner.Kind, counted(len(free)), describe(free))
 	}
 	var nodes []string
 	for _, f := range p.slots {
@@ -159,7 +159,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		}
 	}
 	if len(nodes) == 0 {
-		return nil, refuse(b.wakeOnRoom(p), "its %s has the free address %s, which belongs to node %s, which does not exist; it waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)
+		return nil, refuse(b.wakeOnFreeAddress(p), "its %s has the free address %s, which belongs to node %s, which does not exist; it waits for that node to come back", p.id.Owner.Kind, address.Join(p.slots[0].addrs), p.slots[0].node)
 	}
 	p.Nodes = sets.New(nodes...)
 	return p, nil

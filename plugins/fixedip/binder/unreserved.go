@@ -152,7 +152,7 @@ func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 	}
 	_, wake := b.blockedBy(p, pod)
 	if p.lacked.Load() {
-		wake.Room = b.wakeOnRoom(p).Room
+		wake.FreeAddress = b.wakeOnFreeAddress(p).FreeAddress
 	}
 	return &Refusal{WakeOn: wake}
 }

@@ -137,7 +137,7 @@ func (c *Cache) Ready() bool {
 	return true
 }
 
-var _ metrics.World = &Cache{}
+var _ metrics.Sources = &Cache{}
 
 // Synced reports for each watch what Ready reports for all.
 func (c *Cache) Synced() map[string]bool {

@@ -47,8 +47,8 @@ const (
 	Owner Cause = "owner"
 	// Node means that the home node of the pod's address, or its pool, changed.
 	Node Cause = "node"
-	// Room means that an address became free.
-	Room Cause = "room"
+	// FreeAddress means that an address became free.
+	FreeAddress Cause = "free_address"
 	// Slot means that a slot of the pod's workload became free.
 	Slot Cause = "slot"
 	// Workload means that the pod's workload became known, or its annotations changed.
@@ -90,8 +90,8 @@ var register sync.Once
 
 // Register adds the metrics to those that the scheduler serves. Gauges are read from w. All profiles
 // share one w; a later call replaces it.
-func Register(w World) {
-	world.Store(&w)
+func Register(w Sources) {
+	sources.Store(&w)
 	register.Do(func() {
 		legacyregistry.MustRegister(claims, claimDuration, moves, batchSize, conflicts, cycles, wakeups)
 		registerGauges()
@@ -126,8 +126,8 @@ func PoolWrite(requests int, conflict bool) {
 	batchSize.Observe(float64(requests))
 }
 
-// World is the state that the gauges are read from whenever metrics are served.
-type World interface {
+// Sources is the state that the gauges are read from whenever metrics are served.
+type Sources interface {
 	// Size returns the size of the ledger.
 	Size() ledger.Size
 	// Synced reports for each informer whether it has seen every object that existed at the start.
@@ -135,21 +135,21 @@ type World interface {
 	Synced() map[string]bool
 }
 
-// world is the World of the last call of Register.
-var world atomic.Pointer[World]
+// sources are those of the last call of Register.
+var sources atomic.Pointer[Sources]
 
 // registerGauges adds the gauges to the metrics that the scheduler serves.
 func registerGauges() {
-	gauge := func(name, help string, labels map[string]string, value func(World) int) {
+	gauge := func(name, help string, labels map[string]string, value func(Sources) int) {
 		legacyregistry.RawMustRegister(k8smetrics.NewGaugeFunc(&k8smetrics.GaugeOpts{
 			Namespace: namespace, Name: name, Help: help, ConstLabels: labels, StabilityLevel: k8smetrics.ALPHA,
-		}, func() float64 { return float64(value(*world.Load())) }))
+		}, func() float64 { return float64(value(*sources.Load())) }))
 	}
-	gauge("cache_nodes", "Nodes whose pool the scheduler knows.", nil, func(w World) int { return w.Size().Nodes })
-	gauge("cache_entries", "Pool entries, of all nodes, that name a pod as their owner.", nil, func(w World) int { return w.Size().Entries })
-	gauge("claims_in_flight", "Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, func(w World) int { return w.Size().Claims })
+	gauge("cache_nodes", "Nodes whose pool the scheduler knows.", nil, func(w Sources) int { return w.Size().Nodes })
+	gauge("cache_entries", "Pool entries, of all nodes, that name a pod as their owner.", nil, func(w Sources) int { return w.Size().Entries })
+	gauge("claims_in_flight", "Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, func(w Sources) int { return w.Size().Claims })
 	for _, resource := range []string{"ciliumnodes", "fixedips"} {
-		gauge("informer_synced", "1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready before.", map[string]string{"resource": resource}, func(w World) int {
+		gauge("informer_synced", "1 if the informer has seen every object of the resource that existed at the start, else 0. The scheduler is not ready before.", map[string]string{"resource": resource}, func(w Sources) int {
 			if w.Synced()[resource] {
 				return 1
 			}

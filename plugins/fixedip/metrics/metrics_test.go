@@ -34,7 +34,7 @@ func TestMetrics(t *testing.T) {
 		ClaimEnded(r, 125*time.Millisecond)
 	}
 	ClaimEnded(Written, 250*time.Millisecond)
-	for _, c := range []Cause{Owner, Node, Room, Annotation, Missed} {
+	for _, c := range []Cause{Owner, Node, FreeAddress, Annotation, Missed} {
 		Woken(c)
 	}
 	Cycle(true)
@@ -93,7 +93,7 @@ fixedip_requeues_total{reason="annotation"} 1
 fixedip_requeues_total{reason="missed"} 1
 fixedip_requeues_total{reason="node"} 1
 fixedip_requeues_total{reason="owner"} 1
-fixedip_requeues_total{reason="room"} 1
+fixedip_requeues_total{reason="free_address"} 1
 `
 	err := testutil.GatherAndCompare(legacyregistry.DefaultGatherer, strings.NewReader(want),
 		"fixedip_claim_batch_size", "fixedip_claims_in_flight", "fixedip_claims_total", "fixedip_cache_entries", "fixedip_cache_nodes",

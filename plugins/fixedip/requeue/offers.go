@@ -19,8 +19,8 @@ import (
 type Domain interface {
 	// CanRun reports whether the node's labels let the pod run there, and the node is not cordoned.
 	CanRun(pod *corev1.Pod, node string) bool
-	// HasRoom reports whether the node has what the pod waits for.
-	HasRoom(pod *corev1.Pod, room Room, node string) bool
+	// HasFreeAddress reports whether the node has what the pod waits for.
+	HasFreeAddress(pod *corev1.Pod, room FreeAddress, node string) bool
 	// FreeSlots returns the free slots of a workload.
 	FreeSlots(workload string) (FreeSlots, error)
 }
@@ -55,18 +55,18 @@ type task struct {
 	moment uint64
 }
 
-// enqueueRoom adds the work that an event makes for pods in a window that wait for room. Called under mu.
-func (q *Queue) enqueueRoom(e Event, in window) {
+// enqueueFreeAddress adds the work that an event makes for pods in a window that wait for room. Called under mu.
+func (q *Queue) enqueueFreeAddress(e Event, in window) {
 	add := func(by Key, count int) {
 		if e.Node != "" && count > 0 && len(q.byKey[by]) > 0 {
 			q.work.Add(task{offer{by, e.Node, in}, count, q.moment})
 		}
 	}
-	add(anyRoom, e.Freed)
-	add(carriedRoom, AllRoom)
+	add(anyFreeAddress, e.Freed)
+	add(carriedFreeAddress, AllFreeAddresses)
 	// A requested address may become free while another one is taken, so that the node has no more than before. If
 	// several become free, the claim of the first pod is the event that wakes the next.
-	add(requestedRoom, max(1, e.Freed))
+	add(requestedFreeAddress, max(1, e.Freed))
 }
 
 // process makes one look at the cluster; false if the queue has stopped.
@@ -79,19 +79,19 @@ func (q *Queue) process() bool {
 	if t.by.Cause == metrics.Slot {
 		q.offerSlots(t)
 	} else {
-		q.offerRoom(t)
+		q.offerFreeAddress(t)
 	}
 	return true
 }
 
-// offerRoom wakes one pod for each address that became free on a node, in the order of their arrival.
-func (q *Queue) offerRoom(t task) {
+// offerFreeAddress wakes one pod for each address that became free on a node, in the order of their arrival.
+func (q *Queue) offerFreeAddress(t task) {
 	for _, w := range q.candidates(t.by, t.window) {
 		if t.count == 0 {
 			return
 		}
-		if q.domain.CanRun(w.pod, t.node) && q.domain.HasRoom(w.pod, *w.on.Room, t.node) &&
-			q.give(w, offer{t.by, t.node, window{w.arrival, t.window.until}}, metrics.Room) {
+		if q.domain.CanRun(w.pod, t.node) && q.domain.HasFreeAddress(w.pod, *w.on.FreeAddress, t.node) &&
+			q.give(w, offer{t.by, t.node, window{w.arrival, t.window.until}}, metrics.FreeAddress) {
 			t.count--
 		}
 	}

@@ -141,8 +141,8 @@ func (q *Queue) missed(w *waitingPod, now *corev1.Pod, decided uint64) bool {
 		if slices.ContainsFunc(w.on.Keys, e.about) {
 			return true
 		}
-		if w.on.Room != nil {
-			q.enqueueRoom(e, window{w.arrival - 1, w.arrival})
+		if w.on.FreeAddress != nil {
+			q.enqueueFreeAddress(e, window{w.arrival - 1, w.arrival})
 		}
 	}
 	return false
@@ -180,7 +180,7 @@ func (q *Queue) Notify(e Event) {
 			}
 		}
 	}
-	q.enqueueRoom(e, all)
+	q.enqueueFreeAddress(e, all)
 }
 
 // wake activates a pod that waits, now or when its last wake-up was wakeInterval ago. Called under mu.

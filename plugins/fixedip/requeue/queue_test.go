@@ -53,8 +53,8 @@ func (c *cluster) CanRun(pod *corev1.Pod, node string) bool {
 	return !c.unfit[pod.Name+"/"+node]
 }
 
-func (c *cluster) HasRoom(_ *corev1.Pod, _ Room, node string) bool {
-	c.evaluations["HasRoom"]++
+func (c *cluster) HasFreeAddress(_ *corev1.Pod, _ FreeAddress, node string) bool {
+	c.evaluations["HasFreeAddress"]++
 	return !c.full[node]
 }
 
@@ -114,10 +114,10 @@ func TestEachCauseWakes(t *testing.T) {
 		"addrs":    WakeOn{}.AndHome(addr),
 		"workload": On(metrics.Workload, "db/StatefulSet/web"),
 		"slots":    {Keys: Keys(metrics.Slot, "db/Deployment/web"), Searching: true},
-		"room":     {Room: &Room{}},
-		"carried":  {Room: &Room{Carried: []netip.Addr{addr}}},
+		"room":     {FreeAddress: &FreeAddress{}},
+		"carried":  {FreeAddress: &FreeAddress{Carried: []netip.Addr{addr}}},
 		// An address that it asks for is free on node-2 only.
-		"requested": {Room: &Room{Requested: request.Exactly(addr)}},
+		"requested": {FreeAddress: &FreeAddress{Requested: request.Exactly(addr)}},
 	}
 	for name, tc := range map[string]struct {
 		event Event
@@ -172,7 +172,7 @@ func TestNoEventIsMissed(t *testing.T) {
 			for _, e := range tc.events {
 				c.Notify(e)
 			}
-			c.Add(c.pod("mysql-0"), WakeOn{Room: &Room{}}, decided)
+			c.Add(c.pod("mysql-0"), WakeOn{FreeAddress: &FreeAddress{}}, decided)
 			c.expect(t, "after Add", tc.want...)
 			if len(c.waiting) != 1-len(tc.want) {
 				t.Errorf("%d pods wait", len(c.waiting))
@@ -258,7 +258,7 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 		c := newCluster()
 		pods := map[string]*corev1.Pod{}
 		for _, name := range []string{"a", "b", "c", "d"} {
-			pods[name] = c.waits(name, WakeOn{Room: &Room{}})
+			pods[name] = c.waits(name, WakeOn{FreeAddress: &FreeAddress{}})
 		}
 		c.unfit["a/node-1"] = true
 		for _, name := range []string{"a", "b", "c", "d"} {
@@ -267,11 +267,11 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 		c.wakes(t, "an address of another node group", Event{Node: "other-group", Freed: 1})
 		c.wakes(t, "an address", Event{Node: "node-1", Freed: 1}, "db/b")
 		// The pod b does not fit for another reason: it waits for something else, or for the same again.
-		c.Add(pods["b"], WakeOn{Room: &Room{}}, c.Now())
+		c.Add(pods["b"], WakeOn{FreeAddress: &FreeAddress{}}, c.Now())
 		c.expect(t, "the first pod could not use it", "db/c")
 		c.PassOn("c")
 		c.expect(t, "the second pod could not use it", "db/d")
-		c.Add(pods["d"], WakeOn{Room: &Room{}}, c.Now())
+		c.Add(pods["d"], WakeOn{FreeAddress: &FreeAddress{}}, c.Now())
 		c.expect(t, "each pod was tried")
 		c.Remove("c")
 		c.Notify(Event{Node: "node-1", Freed: 1})
@@ -289,11 +289,11 @@ func TestFreedAddressWakesOnePod(t *testing.T) {
 // and by nothing else that happens on the node. One change wakes one pod, since the claim of the first wakes the next.
 func TestRequestedAddressWakes(t *testing.T) {
 	c := newCluster()
-	asks := WakeOn{Room: &Room{Requested: request.Exactly(netip.MustParseAddr("10.0.1.9"))}}
+	asks := WakeOn{FreeAddress: &FreeAddress{Requested: request.Exactly(netip.MustParseAddr("10.0.1.9"))}}
 	c.full["node-1"] = true
 	c.waits("a", asks)
 	c.waits("b", asks)
-	c.waits("other", WakeOn{Room: &Room{}})
+	c.waits("other", WakeOn{FreeAddress: &FreeAddress{}})
 	c.wakes(t, "another address changes", Event{Node: "node-1"})
 	c.full["node-1"] = false
 	c.wakes(t, "the address becomes free, and another one is taken", Event{Node: "node-1"}, "db/a")
@@ -309,7 +309,7 @@ func TestFreeSlotWakesOnePod(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		c.waits(name, WakeOn{Keys: Keys(metrics.Slot, "w"), Searching: true})
 	}
-	c.waits("d", WakeOn{Keys: Keys(metrics.Slot, "w"), Room: &Room{}})
+	c.waits("d", WakeOn{Keys: Keys(metrics.Slot, "w"), FreeAddress: &FreeAddress{}})
 	event := Event{Keys: Keys(metrics.Slot, "w")}
 	c.slots = FreeSlots{Count: 3, Searching: 3}
 	c.wakes(t, "none can be taken over", event)
@@ -348,7 +348,7 @@ func TestWakeInterval(t *testing.T) {
 // deleted later.
 func TestDeletedPodsDoNotRemain(t *testing.T) {
 	c := newCluster()
-	deleted := c.waits("deleted", WakeOn{Room: &Room{}})
+	deleted := c.waits("deleted", WakeOn{FreeAddress: &FreeAddress{}})
 	during := c.pod("during")
 	for _, pod := range []*corev1.Pod{deleted, during} {
 		if err := c.store.Delete(pod); err != nil {

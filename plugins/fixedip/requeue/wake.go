@@ -37,8 +37,8 @@ func Keys(cause metrics.Cause, names ...string) []Key {
 // pod.
 type WakeOn struct {
 	Keys []Key
-	// Room is an address that becomes free on some node; nil: none helps.
-	Room *Room
+	// FreeAddress is an address that becomes free on some node; nil: none helps.
+	FreeAddress *FreeAddress
 	// Searching tells that the pod waits for a slot alone, of the workload among Keys.
 	Searching bool
 }
@@ -60,8 +60,8 @@ func (w WakeOn) AndHome(addrs ...netip.Addr) WakeOn {
 	return w
 }
 
-// Room describes the address that a pod waits for.
-type Room struct {
+// FreeAddress describes the address that a pod waits for.
+type FreeAddress struct {
 	// Requested are the addresses that the pod asks for; none: any helps.
 	Requested request.Addresses
 	// Carried are addresses that a node has to carry for the pod, which keeps them.
@@ -72,22 +72,22 @@ type Room struct {
 
 // The keys of pods that wait for room, by what makes room for them.
 var (
-	anyRoom       = Key{Cause: metrics.Room}
-	carriedRoom   = Key{Cause: metrics.Room, Name: "carried"}
-	requestedRoom = Key{Cause: metrics.Room, Name: "requested"}
+	anyFreeAddress       = Key{Cause: metrics.FreeAddress}
+	carriedFreeAddress   = Key{Cause: metrics.FreeAddress, Name: "carried"}
+	requestedFreeAddress = Key{Cause: metrics.FreeAddress, Name: "requested"}
 )
 
 // index returns the keys under which the queue finds a pod.
 func (w WakeOn) index() []Key {
-	switch r := w.Room; {
+	switch r := w.FreeAddress; {
 	case r == nil:
 		return w.Keys
 	case len(r.Carried) > 0:
-		return append(slices.Clip(w.Keys), carriedRoom)
+		return append(slices.Clip(w.Keys), carriedFreeAddress)
 	case len(r.Requested.Families()) > 0:
-		return append(slices.Clip(w.Keys), requestedRoom)
+		return append(slices.Clip(w.Keys), requestedFreeAddress)
 	}
-	return append(slices.Clip(w.Keys), anyRoom)
+	return append(slices.Clip(w.Keys), anyFreeAddress)
 }
 
 // Event is a change of the cluster. Each field that is set may help pods.
@@ -101,8 +101,8 @@ type Event struct {
 	Subnets []netip.Prefix
 }
 
-// AllRoom is the number of freed addresses of a node that wakes every pod that can use the node.
-const AllRoom = int(^uint(0) >> 1)
+// AllFreeAddresses is the number of freed addresses of a node that wakes every pod that can use the node.
+const AllFreeAddresses = int(^uint(0) >> 1)
 
 // about reports whether the event is about a key, other than one of room.
 func (e Event) about(k Key) bool {

@@ -142,7 +142,7 @@ func (a *attempt) edit(ctx context.Context, change func(pool.NodePool, netip.Add
 		for _, addr := range a.withheld {
 			edits = append(edits, change(n, addr))
 		}
-		if _, err = a.pools.Edit(ctx, n, edits, false); !errors.Is(err, ciliumpool.ErrChanged) {
+		if _, err = a.pools.ChangeEntries(ctx, n, edits, false); !errors.Is(err, ciliumpool.ErrChanged) {
 			return err
 		}
 	}
@@ -166,7 +166,7 @@ func (a *attempt) ask(ctx context.Context) error {
 		}
 		a.Writes++
 		a.asked = time.Now()
-		a.barrier = agentview.Barrier{Asked: asked, Probe: probe}
+		a.barrier = agentview.Barrier{AskedNode: asked, Probe: probe}
 		go a.await()
 		return nil
 	}
@@ -209,7 +209,7 @@ func (a *attempt) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	verdicts := map[netip.Addr]agentview.Verdict{}
+	verdicts := map[netip.Addr]agentview.AddressUse{}
 	for _, addr := range a.withheld {
 		v := a.evidence.Judge(addr, "", pods)
 		verdicts[addr] = v

@@ -104,7 +104,7 @@ func (h *holders) lost(a netip.Addr) {
 	delete(h.by, a)
 }
 
-func (h *holders) judged(a netip.Addr, v agentview.Verdict) {
+func (h *holders) judged(a netip.Addr, v agentview.AddressUse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if v.State != agentview.Clear {
@@ -211,7 +211,7 @@ func edit(t *testing.T, pools *ciliumpool.Client, a netip.Addr, to pool.Entry) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err = pools.Edit(t.Context(), n, []pool.EntryChange{n.Set(a, to)}, false); err == nil {
+		if _, err = pools.ChangeEntries(t.Context(), n, []pool.EntryChange{n.Set(a, to)}, false); err == nil {
 			return
 		} else if !errors.Is(err, ciliumpool.ErrChanged) {
 			t.Fatal(err)
@@ -230,7 +230,7 @@ func ask(t *testing.T, pools *ciliumpool.Client) agentview.Evidence {
 		}
 		probe := agentview.NewProbe(n)
 		if asked, err := pools.Ask(t.Context(), n, probe); err == nil {
-			b = agentview.Barrier{Asked: asked, Probe: probe}
+			b = agentview.Barrier{AskedNode: asked, Probe: probe}
 		} else if !errors.Is(err, ciliumpool.ErrChanged) {
 			t.Fatal(err)
 		}

@@ -151,7 +151,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 		s.Guessed = !reclaim.NamesWorkload(entry, workload)
 	}
 	g.reports(owner, &s)
-	if s.Homes, err = g.homes(ctx, s.Record); err != nil {
+	if s.Homes, err = g.addressHomes(ctx, s.Record); err != nil {
 		return s, false, err
 	}
 	if s.Workload.Kind == identity.PodKind {
@@ -171,7 +171,7 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 		s.Workload.Failover = &failover
 	}
 	// The annotations of a pod that opted out say nothing of the next pod of its name.
-	s.Asked = s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
+	s.RequestsIPs = s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 	return s, true, nil
 }
 
@@ -208,9 +208,9 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 				return nil, err
 			}
 		}
-		s.Asked = found != nil && s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
+		s.RequestsIPs = found != nil && s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 		g.reports(pool.OwnerKey(key.Namespace, s.Holder), s)
-		if s.Homes, err = g.homes(ctx, s.Record); err != nil {
+		if s.Homes, err = g.addressHomes(ctx, s.Record); err != nil {
 			return nil, err
 		}
 	}
@@ -240,7 +240,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 		return
 	}
 	s.Workload.Exists, s.Workload.UID = true, s.Pod.UID
-	s.Asked = identity.RequestsIPs(s.Pod.Annotations, nil)
+	s.RequestsIPs = identity.RequestsIPs(s.Pod.Annotations, nil)
 	policy, err := identity.Reclaim(identity.NamedReclaim(), s.Pod.Annotations)
 	if err != nil {
 		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; its address keeps its reclaim policy", err)
@@ -260,9 +260,9 @@ func Object(w *identity.Workload) runtime.Object {
 	}
 }
 
-// homes returns what the caches show at the homes of the addresses of a FixedIP. A write tests what was seen of the
+// addressHomes returns what the caches show at the homes of the addresses of a FixedIP. A write tests what was seen of the
 // pool.
-func (g *Gatherer) homes(ctx context.Context, record *v1alpha1.FixedIP) ([]reclaim.AddressHome, error) {
+func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) ([]reclaim.AddressHome, error) {
 	if record == nil || record.DeletionTimestamp != nil {
 		return nil, nil
 	}
@@ -296,7 +296,7 @@ func (g *Gatherer) homes(ctx context.Context, record *v1alpha1.FixedIP) ([]recla
 			}
 		}
 		var err error
-		if h.Rival, err = g.rival(ctx, record, kept.Addr); err != nil {
+		if h.ConflictingFixedIP, err = g.conflictingFixedIP(ctx, record, kept.Addr); err != nil {
 			return nil, err
 		}
 		homes = append(homes, h)
@@ -304,8 +304,8 @@ func (g *Gatherer) homes(ctx context.Context, record *v1alpha1.FixedIP) ([]recla
 	return homes, nil
 }
 
-// rival returns another FixedIP that names the address and precedes the given one; empty: there is none.
-func (g *Gatherer) rival(ctx context.Context, record *v1alpha1.FixedIP, a netip.Addr) (string, error) {
+// conflictingFixedIP returns another FixedIP that names the address and precedes the given one; empty: there is none.
+func (g *Gatherer) conflictingFixedIP(ctx context.Context, record *v1alpha1.FixedIP, a netip.Addr) (string, error) {
 	records, err := index.FixedIPsWithIP(ctx, g.Cached, a)
 	if err != nil {
 		return "", err

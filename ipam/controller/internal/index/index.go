@@ -49,7 +49,7 @@ var indexes = []struct {
 		return blocks(podutil.IPs(pod))
 	}},
 	{&corev1.Pod{}, podNode, func(obj client.Object) []string {
-		if node := identity.Place(obj.(*corev1.Pod)); node != "" {
+		if node := identity.PodNode(obj.(*corev1.Pod)); node != "" {
 			return []string{node}
 		}
 		return nil

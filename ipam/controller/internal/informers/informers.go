@@ -134,7 +134,7 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 		if podutil.IsUnschedulable(pod) {
 			trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 		}
-		if pod.Spec.NodeName == "" && identity.Place(pod) != "" {
+		if pod.Spec.NodeName == "" && identity.PodNode(pod) != "" {
 			trimmed.Spec.Affinity = pod.Spec.Affinity
 		}
 		if adoption.Labels() {

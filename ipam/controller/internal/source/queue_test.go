@@ -23,7 +23,7 @@ func TestQueueReleasesWorkers(t *testing.T) {
 		for worker := range 20 {
 			busy.Go(func() {
 				for i := 0; ; i++ {
-					q.Add(Request(fmt.Sprintf("db/node-%d-%d", worker, i))[0])
+					q.Add(ForOwner(fmt.Sprintf("db/node-%d-%d", worker, i))[0])
 					r, _, shutdown := q.GetWithPriority()
 					if shutdown {
 						return
@@ -51,7 +51,7 @@ func TestQueueReleasesWorkers(t *testing.T) {
 func TestQueueOrder(t *testing.T) {
 	q := newQueue("test", workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()).(priorityqueue.PriorityQueue[reconcile.Request])
 	defer q.ShutDownWithDrain()
-	low, high := Request("db/low")[0], Request("db/high")[0]
+	low, high := ForOwner("db/low")[0], ForOwner("db/high")[0]
 	prior := 1
 	q.Add(low)
 	q.AddWithOpts(priorityqueue.AddOpts{Priority: &prior}, high)

@@ -48,7 +48,7 @@ func TestResync(t *testing.T) {
 				// mu guards seen, how often each was queued, and waiting, the longest that the queue ever was.
 				var mu sync.Mutex
 				seen, waiting := map[string]int{}, 0
-				f := &Feed{}
+				f := &Requests{}
 				s := Resync{Clock: clock.RealClock{}, Period: time.Minute, Ready: ready.Load, All: func() []string {
 					var all []string
 					for i := range many {
@@ -63,7 +63,7 @@ func TestResync(t *testing.T) {
 				}
 				ready.Store(true)
 				time.Sleep(time.Second)
-				f.Add(Request("db/new-0")...)
+				f.Add(ForOwner("db/new-0")...)
 				go func() {
 					for {
 						r, down := queue.Get()

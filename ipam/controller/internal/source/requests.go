@@ -1,7 +1,7 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source feeds the queues of controllers: from what the ledger has learned (Feed), from a periodic resync of
+// Package source feeds the queues of controllers: from what the ledger has learned (Requests), from a periodic resync of
 // every identity (Resync), and from watches through the predicates that leave out what these two report. It also makes
 // the queues.
 //
@@ -30,16 +30,16 @@ import (
 	"fixedip.io/fixedip/ipam/store/fixedips"
 )
 
-// Feed passes requests from the event handlers that fill the ledger to the queue of one controller. The ledger has
-// each change before the controller hears of it. The zero Feed is ready to use.
-type Feed struct {
+// Requests passes requests from the event handlers that fill the ledger to the queue of one controller. The ledger has
+// each change before the controller hears of it. The zero Requests is ready to use.
+type Requests struct {
 	mu sync.Mutex
 	// queue is nil until the controller starts, which is when this replica leads.
 	queue Queue
 }
 
 // Add queues the requests. It drops them if the controller has not started.
-func (f *Feed) Add(requests ...ctrl.Request) {
+func (f *Requests) Add(requests ...ctrl.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.queue == nil {
@@ -51,18 +51,18 @@ func (f *Feed) Add(requests ...ctrl.Request) {
 }
 
 // Source opens the feed when the controller starts, once ready reports true (nil: at once), and then queues initial.
-func (f *Feed) Source(ready func() bool, initial func() []ctrl.Request) source.Source {
+func (f *Requests) Source(ready func() bool, initial func() []ctrl.Request) source.Source {
 	return f.opened(ready, func(context.Context, Queue) { f.Add(initial()...) })
 }
 
 // Resynced is Source with a resync as its initial requests. The resync begins once the feed is open, so that no
 // identity is missed in between.
-func (f *Feed) Resynced(r Resync) source.Source {
+func (f *Requests) Resynced(r Resync) source.Source {
 	return f.opened(r.Ready, func(ctx context.Context, queue Queue) { go r.run(ctx, queue) })
 }
 
 // opened opens the feed once ready reports true, and then calls start.
-func (f *Feed) opened(ready func() bool, start func(context.Context, Queue)) source.Source {
+func (f *Requests) opened(ready func() bool, start func(context.Context, Queue)) source.Source {
 	return source.Func(func(ctx context.Context, queue Queue) error {
 		if ready != nil && !toolscache.WaitForCacheSync(ctx.Done(), ready) {
 			return fmt.Errorf("stopped before the caches were filled: %w", context.Cause(ctx))
@@ -75,8 +75,8 @@ func (f *Feed) opened(ready func() bool, start func(context.Context, Queue)) sou
 	})
 }
 
-// Request returns the requests for the pods that own entries. Owners that are not pods are left out.
-func Request(owners ...string) []ctrl.Request {
+// ForOwner returns the requests for the pods that own entries. Owners that are not pods are left out.
+func ForOwner(owners ...string) []ctrl.Request {
 	var requests []ctrl.Request
 	for _, owner := range owners {
 		if namespace, name, ok := pool.SplitOwnerKey(owner); ok {
@@ -86,8 +86,8 @@ func Request(owners ...string) []ctrl.Request {
 	return requests
 }
 
-// Named returns the request with a name and no namespace, such as for a node.
-func Named(name string) ctrl.Request {
+// ForName returns the request with a name and no namespace, such as for a node.
+func ForName(name string) ctrl.Request {
 	return ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
@@ -148,7 +148,7 @@ func (r Resync) run(ctx context.Context, queue Queue) {
 				r.wait(ctx, resyncPause)
 			}
 			// Behind everything that events have queued.
-			AddWithPriority(queue, handler.LowPriority, Request(batch...)...)
+			AddWithPriority(queue, handler.LowPriority, ForOwner(batch...)...)
 			if !first {
 				r.wait(ctx, end.Sub(r.Clock.Now())/time.Duration(len(batches)-i))
 			}
