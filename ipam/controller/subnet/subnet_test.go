@@ -97,7 +97,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
 		runningPod("mysql-1", "node-1", "10.0.0.13", set),
 		s.record("mysql-2", "node-1", "10.0.0.12"),
-		// Their pods were deleted by force. That of mysql-5 may run on on node-4, which has lost its CiliumNode too; node-5 is
+		// Their pods were deleted by force. That of mysql-5 may still run on node-4, which has lost its CiliumNode too; node-5 is
 		// gone.
 		runningPod("mysql-7", "node-4", "", set), migrating,
 		node("node-4"), s.record("mysql-5", "node-4", "10.0.0.6"), s.record("mysql-6", "node-5", "10.0.0.4"),

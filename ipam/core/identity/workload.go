@@ -81,15 +81,15 @@ func Resource(namespace string, gk schema.GroupKind, name string) string {
 	return pool.WorkloadKey(namespace, Label(gk), name)
 }
 
-// IdentityMode is the identity mode of a kind of workload.
-type IdentityMode string
+// Mode is the identity mode of a kind of workload.
+type Mode string
 
 const (
 	// PodName means that pods return with the same name, as those of a StatefulSet do.
-	PodName IdentityMode = "PodName"
+	PodName Mode = "PodName"
 	// Slot means that pod names are not stable, as those of a Deployment. The workload has a set of addresses, and a
 	// new pod takes over a slot whose pod has stopped.
-	Slot IdentityMode = "Slot"
+	Slot Mode = "Slot"
 )
 
 // EnablePolicy defines which pods of a kind have a fixed address.
@@ -107,7 +107,7 @@ type Kind struct {
 	// APIGroup of the kind; empty for the core group. The version is chosen by the API server.
 	APIGroup string       `json:"apiGroup,omitempty"`
 	Kind     string       `json:"kind"`
-	Identity IdentityMode `json:"identity"`
+	Identity Mode         `json:"identity"`
 	Enabled  EnablePolicy `json:"enabled,omitempty"`
 }
 
@@ -124,7 +124,7 @@ var (
 
 // forms contains the kinds of Kubernetes whose identity mode is known. Key: the kind. Value: its mode; empty if its
 // pods cannot have fixed addresses.
-var forms = map[schema.GroupKind]IdentityMode{
+var forms = map[schema.GroupKind]Mode{
 	StatefulSets:                        PodName,
 	ReplicaSets:                         Slot,
 	{Group: "apps", Kind: "Deployment"}: Slot,
@@ -200,7 +200,7 @@ func ParseKind(text string) (Kind, error) {
 	}
 	gk := schema.ParseGroupKind(name)
 	form, enabled, _ := strings.Cut(rest, ":")
-	return Kind{APIGroup: gk.Group, Kind: gk.Kind, Identity: IdentityMode(form), Enabled: EnablePolicy(enabled)}, nil
+	return Kind{APIGroup: gk.Group, Kind: gk.Kind, Identity: Mode(form), Enabled: EnablePolicy(enabled)}, nil
 }
 
 var kindPattern = regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
@@ -244,7 +244,7 @@ func (k Kind) validate(path *field.Path) field.ErrorList {
 	case k.Identity == "":
 		errs = append(errs, field.Required(path.Child("identity"), "must be PodName if pods return with the same name, otherwise Slot"))
 	case k.Identity != PodName && k.Identity != Slot:
-		errs = append(errs, field.NotSupported(path.Child("identity"), k.Identity, []IdentityMode{PodName, Slot}))
+		errs = append(errs, field.NotSupported(path.Child("identity"), k.Identity, []Mode{PodName, Slot}))
 	case ok && known != k.Identity:
 		errs = append(errs, field.Invalid(path.Child("identity"), k.Identity, fmt.Sprintf("must be %s for a %s", known, k.Kind)))
 	}

@@ -248,11 +248,11 @@ func Probe(nonce uint64) netip.Addr {
 // IsProbe reports whether an address is a probe.
 func IsProbe(a netip.Addr) bool { return probes.Contains(a) }
 
-// State is what an entry means for the room on its node, as metrics and commands show it.
+// State is what an entry means for the free addresses of its node, as metrics and commands show it.
 type State string
 
+// The states. Free and used are dynamic entries, by the last report of the agent.
 const (
-	// StateFree and StateUsed are dynamic entries, by the last report of the agent.
 	StateFree     State = "free"
 	StateUsed     State = "used"
 	StateFixed    State = "fixed"
