@@ -114,7 +114,7 @@ func (c *Controller) claimLacking(ctx context.Context, n pool.NodePool, node *co
 
 // resume returns the claims of a node that are to be published. One that was never assigned is the remains of a
 // controller that stopped, or another controller is about to publish it: it is taken over if the node lacks its family,
-// and is deleted otherwise. Its maker can't publish it then, since the CiliumNode has got another subnet.
+// and is deleted otherwise. The controller that made it can't publish it then, since the CiliumNode has got another subnet.
 func (c *Controller) resume(ctx context.Context, n pool.NodePool, h subnetplan.Holder, list []subnetplan.Subnet) (found []subnetplan.Subnet, err error) {
 	var begun []subnetplan.Subnet
 	for _, s := range list {

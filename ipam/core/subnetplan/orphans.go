@@ -37,7 +37,7 @@ type OrphanedSubnets struct {
 	Constraints *v1alpha1.NodeConstraints
 }
 
-// waited reports whether an orphan has been without a node for so long.
+// waited reports whether the subnets have been without a node for the time given.
 func (o OrphanedSubnets) waited(hold time.Duration, now time.Time) bool {
 	return !o.Since.IsZero() && !now.Before(o.Since.Add(hold))
 }
