@@ -46,7 +46,7 @@ func TestBadFlags(t *testing.T) {
 		"negative cooldown":         {[]string{pool, "--address-cooldown=-1s"}, `--address-cooldown: Invalid value: "-1s": must not be negative`},
 		"no time to sweep":          {[]string{pool, "--resync-period=0s"}, `--resync-period: Invalid value: "0s": must be at least 1s`},
 		"no duration":               {[]string{pool, "--address-cooldown=soon"}, `invalid argument "soon" for "--address-cooldown" flag: time: invalid duration "soon"`},
-		"lease shorter than renew":  {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration 5s must be longer than --leader-election-renew-deadline 10s, which must be longer than --leader-election-retry-period 2s`},
+		"lease shorter than renew":  {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration: Invalid value: "5s": must be longer than leader-election-renew-deadline 10s, which must be longer than leader-election-retry-period 2s`},
 		"no such selector":          {[]string{pool, `--label-selector={"matchLables":{}}`}, `--label-selector: Invalid value: "{\"matchLables\":{}}": not a LabelSelector in JSON: unknown field "matchLables"`},
 		"an empty prefix":           {[]string{pool, "--excludeDbbranchPrefixs=test-,,staging-"}, `--exclude-dbbranch-prefixes: Invalid value: "": every label begins with the empty prefix`},
 		"bad alias value":           {[]string{pool, "--ipRateNum=ten"}, `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
