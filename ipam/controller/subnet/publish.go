@@ -125,8 +125,9 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 }
 
 // elsewhere returns the nodes on which reserved addresses of a node's subnets live: they have moved. The API server is asked
-// about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist may
-// have been deleted by force and run on: while the node of its FixedIP exists, the address is there. One that may migrate
+// about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist and
+// that its FixedIP still has as the user may have been deleted by force and run on: while its node exists, the address is
+// there. One that may migrate
 // was bound to its node after the address had moved there.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
@@ -145,13 +146,13 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 		if pod, err = index.Get[corev1.Pod](ctx, c.API, key); err != nil {
 			return nil, err
 		}
-		if _, asked := alive[k.Node]; !asked && pod == nil {
+		if _, asked := alive[k.Node]; !asked && pod == nil && k.InUse {
 			if alive[k.Node], err = c.exists(ctx, k.Node); err != nil {
 				return nil, err
 			}
 		}
 		switch {
-		case pod == nil && k.Node != node && alive[k.Node]:
+		case pod == nil && k.InUse && k.Node != node && alive[k.Node]:
 			found[k.Addr] = k.Node
 		case pod != nil && pod.Spec.NodeName != node && (podutil.HoldsIPs(pod) && podutil.RunsWith(pod, k.Addr) || podutil.AwaitsIP(pod) && k.Failover == v1alpha1.Migrate):
 			found[k.Addr] = pod.Spec.NodeName

@@ -92,15 +92,18 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	// mysql-7 has moved to node-4, and has not reported its address.
 	migrating := s.record("mysql-7", "node-1", "10.0.0.3")
 	migrating.Spec.Failover = v1alpha1.Migrate
+	// mysql-5 was deleted by force.
+	forced := s.record("mysql-5", "node-4", "10.0.0.6")
+	forced.Status.PodUID = "mysql-5"
 	s.create(
 		runningPod("web", "node-1", "10.0.0.5", nil),
 		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
 		runningPod("mysql-1", "node-1", "10.0.0.13", set),
 		s.record("mysql-2", "node-1", "10.0.0.12"),
-		// Their pods were deleted by force. That of mysql-5 may still run on node-4, which has lost its CiliumNode too; node-5 is
-		// gone.
+		// That of mysql-5 may still run on node-4, which has lost its CiliumNode too. node-5 is gone, and nothing says that mysql-8
+		// has run.
 		runningPod("mysql-7", "node-4", "", set), migrating,
-		node("node-4"), s.record("mysql-5", "node-4", "10.0.0.6"), s.record("mysql-6", "node-5", "10.0.0.4"),
+		node("node-4"), forced, s.record("mysql-6", "node-5", "10.0.0.4"), s.record("mysql-8", "node-4", "10.0.0.2"),
 		runningPod("taker", "node-1", "10.0.0.11", nil), s.record("mysql-3", "node-1", "10.0.0.11"),
 		runningPod("host", "node-1", "10.0.0.10", nil), runningPod("done", "node-1", "10.0.0.9", nil), runningPod("elsewhere", "node-2", "10.0.0.8", nil),
 	)
@@ -138,6 +141,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.9.9"):  mysql("mysql-4"),
 		netip.MustParseAddr("10.0.0.6"):  pool.MovedEntry("node-4", "db/mysql-5"),
 		netip.MustParseAddr("10.0.0.4"):  mysql("mysql-6"),
+		netip.MustParseAddr("10.0.0.2"):  mysql("mysql-8"),
 		netip.MustParseAddr("10.0.0.3"):  pool.MovedEntry("node-4", "db/mysql-7"),
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {

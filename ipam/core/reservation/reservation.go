@@ -25,6 +25,8 @@ type Address struct {
 	Record types.NamespacedName
 	// Failover is the FixedIP's own policy for a pod that its node can't take; empty: none.
 	Failover v1alpha1.Failover
+	// InUse means that, as the status of the FixedIP says, a pod uses the address.
+	InUse bool
 }
 
 // EntryOf returns the pool entry that gives its addresses to the pod of a FixedIP. The entry of a pod without a
@@ -47,6 +49,7 @@ func Of(records ...*v1alpha1.FixedIP) []Address {
 				Entry:    EntryOf(r),
 				Record:   types.NamespacedName{Namespace: r.Namespace, Name: r.Name},
 				Failover: r.Spec.Failover,
+				InUse:    r.Status.PodUID != "",
 			})
 		}
 	}
