@@ -23,6 +23,7 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/core/agentview"
@@ -49,15 +50,11 @@ func (p patches) Patch(_ context.Context, obj client.Object, patch client.Patch,
 	if err != nil {
 		return err
 	}
-	ops, err := jsonpatch.DecodePatch(data)
-	if err != nil {
-		return err
-	}
 	before, err := json.Marshal(p.node)
 	if err != nil {
 		return err
 	}
-	after, err := ops.Apply(before)
+	after, err := apply(before, patch.Type(), data)
 	if err != nil {
 		return apierrors.NewInvalid(schema.GroupKind{Group: "cilium.io", Kind: "CiliumNode"}, obj.GetName(), nil)
 	}
@@ -65,9 +62,23 @@ func (p patches) Patch(_ context.Context, obj client.Object, patch client.Patch,
 	if err := json.Unmarshal(after, &next); err != nil {
 		return err
 	}
+	if next.ResourceVersion != p.node.ResourceVersion {
+		return apierrors.NewConflict(schema.GroupResource{Group: "cilium.io", Resource: "ciliumnodes"}, obj.GetName(), errors.New("the object has been modified"))
+	}
 	p.write(func(n *ciliumv2.CiliumNode) { n.Spec, n.Status = next.Spec, next.Status })
 	p.node.DeepCopyInto(obj.(*ciliumv2.CiliumNode))
 	return nil
+}
+
+func apply(object []byte, form types.PatchType, data []byte) ([]byte, error) {
+	if form == types.MergePatchType {
+		return jsonpatch.MergePatch(object, data)
+	}
+	ops, err := jsonpatch.DecodePatch(data)
+	if err != nil {
+		return nil, err
+	}
+	return ops.Apply(object)
 }
 
 type statusPatches struct {
