@@ -39,8 +39,12 @@ func (p patches) Status() client.SubResourceWriter { return statusPatches{patche
 func (p patches) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.node.DeepCopyInto(obj.(*ciliumv2.CiliumNode))
-	return nil
+	// An empty map is none once it is stored, and a patch of a path in it fails.
+	data, err := json.Marshal(p.node)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, obj)
 }
 
 func (p patches) Patch(_ context.Context, obj client.Object, patch client.Patch, _ ...client.PatchOption) error {
