@@ -127,8 +127,7 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 // elsewhere returns the nodes on which reserved addresses of a node's subnets live: they have moved. The API server is asked
 // about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist and
 // that its FixedIP still has as the user may have been deleted by force and run on: while its node exists, the address is
-// there. One that may migrate
-// was bound to its node after the address had moved there.
+// there.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	// alive says of nodes that FixedIPs name whether they exist. Key: the node.
@@ -154,7 +153,7 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 		switch {
 		case pod == nil && k.InUse && k.Node != node && alive[k.Node]:
 			found[k.Addr] = k.Node
-		case pod != nil && pod.Spec.NodeName != node && (podutil.HoldsIPs(pod) && podutil.RunsWith(pod, k.Addr) || podutil.AwaitsIP(pod) && k.Failover == v1alpha1.Migrate):
+		case pod != nil && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && podutil.RunsWith(pod, k.Addr):
 			found[k.Addr] = pod.Spec.NodeName
 		}
 	}
