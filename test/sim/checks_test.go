@@ -44,7 +44,7 @@ type checks struct {
 	byUser map[types.UID]bool
 	// lastUse is when a pod last let go of an address.
 	lastUse map[running]time.Time
-	// claimedTooEarly are the owners who got an entry when somebody else had the address: it is to be taken back.
+	// claimedTooEarly are the owners that got an entry while another pod had the address. The entry has to be released.
 	claimedTooEarly map[running]bool
 	// lastWrite is when the product last wrote.
 	lastWrite time.Time
@@ -96,7 +96,7 @@ func (c *checks) check(k *kind, e event, by string) {
 	}
 }
 
-// mark reports whether an owner in a pool is a mark of the product's, which offers the address to nobody.
+// mark reports whether an owner in a pool is a mark of the product's, which offers the address to no pod.
 func mark(owner string) bool { return strings.HasPrefix(owner, "fixedip.io/") }
 
 // isPod reports whether an owner in a pool is a pod.
@@ -255,7 +255,7 @@ func (c *checks) checkBind(e event, by string) {
 			}
 		}
 	}
-	// A scheduler whose watch is behind takes what had for what stands. Whoever gave that back looks after it.
+	// A scheduler whose watch is behind counts on an entry that was there before. The controller that released it repairs that.
 	if !c.had[[2]string{pod.Spec.NodeName, keyOf(pod)}] {
 		c.violate("claimed: pod %s is bound to %s by %s, whose pool never had anything for it", keyOf(pod), pod.Spec.NodeName, by)
 	}

@@ -242,7 +242,7 @@ func (m *machine) agentDown() {
 	m.ipam, m.ready, m.dirty = nil, false, false
 }
 
-// action is something that somebody can do now.
+// action is something that can happen now.
 type action struct {
 	name string
 	do   func()

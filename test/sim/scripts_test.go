@@ -68,7 +68,7 @@ func (w *world) allRun() bool {
 
 func podName(s *appsv1.StatefulSet, i int32) string { return fmt.Sprintf("%s-%d", s.Name, i) }
 
-// spell is what follows a script: for some steps nobody does anything and nothing goes wrong, so that what the script
+// spell is what follows a script: for some steps there are no user actions and no faults, so that what the script
 // has begun takes its course. Chance alone would need a thousand runs for what is one then.
 type spell struct {
 	// left are the steps that it still lasts.

@@ -259,7 +259,7 @@ func (w *world) pin() {
 	r := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	r.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: name[:1]}
 	r.Spec.PodName = name
-	if a := w.someAddress(); a != "" && !w.spokenFor(a) {
+	if a := w.someAddress(); a != "" && !w.isReserved(a) {
 		r.Spec.IPs = []string{a}
 	}
 	if _, exists := one[*v1alpha1.FixedIP](w.server, fixedIPs, namespace+"/"+name); exists {
@@ -274,8 +274,8 @@ func (w *world) pin() {
 	w.server.mustCreate(fixedIPs, r, "user")
 }
 
-// spokenFor reports whether anybody has an address, or somebody's record names it.
-func (w *world) spokenFor(a string) bool {
+// isReserved reports whether a pod has an address, or a FixedIP names it.
+func (w *world) isReserved(a string) bool {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		if slices.Contains(r.Spec.IPs, a) {
 			return true
@@ -318,7 +318,7 @@ func (w *world) writeEntry(node string) {
 	for range 1 + w.choose(14) {
 		a = a.Next()
 	}
-	if w.spokenFor(a.String()) {
+	if w.isReserved(a.String()) {
 		return
 	}
 	change(w.server, ciliumNodes, node, "user", func(cn *ciliumv2.CiliumNode) {

@@ -21,8 +21,8 @@ import (
 )
 
 // Finding C7. A selected pod of another scheduler becomes the owner of the entry of the IP that it runs with; the FixedIP
-// follows, as for every claim. The pool decides between two pods that would have one IP, and no cache does. An IP that a FixedIP reserves for another pod is not adopted: the pod is told once, and nothing is tried again every
-// second. There is no other adoption: a pod of our scheduler with a dynamic entry is evicted (TestPodBoundOnAReleasedEntry).
+// follows, as for every claim. If two pods could adopt the same IP, the pool decides, not a cache. An IP that a FixedIP
+// reserves for another pod is not adopted: the pod gets one event, and there is no retry every second. There is no other adoption: a pod of our scheduler with a dynamic entry is evicted (TestPodBoundOnAReleasedEntry).
 func TestAdoption(t *testing.T) {
 	const has, owner = "10.0.1.1", "db/web-0"
 	theirs := func(p *corev1.Pod) { p.Spec.SchedulerName, p.Labels = "theirs", map[string]string{"app": "web"} }

@@ -164,9 +164,9 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 		"10.0.9.2": pool.CooldownEntry("", now.Add(-4*time.Second)),
 		"10.0.9.3": pool.CooldownEntry("", now.Add(-5*time.Second)),
 	})
-	nobody := func(netip.Addr) bool { return false }
+	none := func(netip.Addr) bool { return false }
 	for _, coolDown := range []time.Duration{0, time.Second} {
-		edits, next := expireCooldowns(n, now, coolDown, time.Time{}, nobody)
+		edits, next := expireCooldowns(n, now, coolDown, time.Time{}, none)
 		if want := []string{"10.0.1.1", "10.0.9.3"}; !equal(edited(edits), want) {
 			t.Errorf("with a cool-down of %s %v are removed, want %v", coolDown, edited(edits), want)
 		}
@@ -174,7 +174,7 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 			t.Errorf("with a cool-down of %s the next is removed at %v, want %v", coolDown, next, want)
 		}
 	}
-	if edits, _ := expireCooldowns(n, now, time.Minute, time.Time{}, nobody); len(edits) > 0 {
+	if edits, _ := expireCooldowns(n, now, time.Minute, time.Time{}, none); len(edits) > 0 {
 		t.Errorf("with a longer cool-down %v are removed, want none", edited(edits))
 	}
 }

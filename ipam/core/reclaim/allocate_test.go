@@ -82,7 +82,7 @@ func TestProjection(t *testing.T) {
 		situation reclaim.State
 		want      reclaim.Action
 	}{
-		"nobody has it":                                     {reclaim.State{Record: without, Homes: place(), Workload: standing}, project},
+		"no pod has it":                                     {reclaim.State{Record: without, Homes: place(), Workload: standing}, project},
 		"the pod waits":                                     {reclaim.State{Record: without, Homes: place(), Pod: podOn(""), Workload: standing}, project},
 		"the pod runs, its entry went":                      {reclaim.State{Record: record(), Homes: place(), Pod: running("10.0.1.6"), Workload: standing}, project},
 		"the pod runs elsewhere":                            {reclaim.State{Record: record(), Homes: place(), Pod: podOn("node-2", "10.0.2.9"), Workload: standing}, project},

@@ -288,9 +288,9 @@ func (s *pools) note(line string) {
 func (a *actor) expire(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.binder.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
-			nobody := func(netip.Addr) bool { return false }
-			rested := nodepool.State{Now: time.Now(), Held: nobody, OnOtherNode: nobody}
-			edits, _ := rested.ExpireCooldowns(n)
+			none := func(netip.Addr) bool { return false }
+			state := nodepool.State{Now: time.Now(), Held: none, OnOtherNode: none}
+			edits, _ := state.ExpireCooldowns(n)
 			return edits, nil
 		})
 		if err != nil {

@@ -39,7 +39,7 @@ var mutations = []mutation{
 	{"let moved entries expire", "ipam/core/nodepool/state.go",
 		"if e.Kind != pool.Cooldown {", "if e.Kind != pool.Cooldown && e.Kind != pool.Moved {"},
 	{"trust used: what the agent does not list is free at once", "ipam/core/nodepool/state.go",
-		"due := at.Add(rest)", "nobody := func(netip.Addr) bool { return false }\n\t\tdue, s := at.Add(0*rest), &State{Now: s.Now, CoolDown: s.CoolDown, Elsewhere: nobody, Held: nobody}"},
+		"due := at.Add(rest)", "none := func(netip.Addr) bool { return false }\n\t\tdue, s := at.Add(0*rest), &State{Now: s.Now, CoolDown: s.CoolDown, OnOtherNode: none, Held: none}"},
 	{"trust used: take out what is asked for without the agent's consent", "ipam/core/nodepool/watermark.go",
 		"if state != pool.ReadyForRelease || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {\n\t\t\tedit.ReadyForRelease = true", "if state == pool.OtherState || address.Of(a) != f || back[a] {\n\t\t\tcontinue\n\t\t}\n\t\tedit, exists := n.Drop(a)\n\t\tif exists {"},
 	{"wait for the answer of an agent for ever", "ipam/core/nodepool/watermark.go",
