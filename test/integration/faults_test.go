@@ -29,6 +29,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
 // runsAtOnce is the number of parallel runs, which mostly wait.
@@ -206,7 +207,8 @@ func (r *faultRun) quiet(ctx context.Context, pods []string) error {
 			}
 			now = append(now, fmt.Sprintf("%s %d %s", row.Pod, len(r.incarnations[row.Pod]), where))
 		}
-		return !busy && slices.Equal(now, pods) && time.Since(r.gate.of(r.name).last) > 3*time.Second, nil
+		// That a pod is gone is reported after a while.
+		return !busy && slices.Equal(now, pods) && time.Since(r.gate.of(r.name).last) > reclaim.Gap+3*time.Second, nil
 	})
 }
 
