@@ -21,6 +21,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -127,7 +128,7 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 // elsewhere returns the nodes on which reserved addresses of a node's subnets live: they have moved. The API server is asked
 // about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist and
 // that its FixedIP still has as the user may have been deleted by force and run on: while its node exists, the address is
-// there.
+// there. So is that of a pod that could take it to its node, and has not reported it yet.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	// alive says of nodes that FixedIPs name whether they exist. Key: the node.
@@ -153,7 +154,7 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 		switch {
 		case pod == nil && k.InUse && k.Node != node && alive[k.Node]:
 			found[k.Addr] = k.Node
-		case pod != nil && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && podutil.RunsWith(pod, k.Addr):
+		case pod != nil && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && (podutil.RunsWith(pod, k.Addr) || !podutil.HasIPs(pod) && k.MovableFor == pod.UID):
 			found[k.Addr] = pod.Spec.NodeName
 		}
 	}
@@ -207,7 +208,7 @@ func (c *Controller) reservedLive(ctx context.Context, in []netip.Prefix) (kept 
 }
 
 // running returns the pods of a node that have addresses, as the API server has them. A pod that is being deleted has
-// its addresses until it is gone.
+// its addresses until it is gone. One that could take its addresses to the node has them before it reports them.
 func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Running, error) {
 	pods, err := index.LivePodsOnNode(ctx, c.API, node)
 	if err != nil {
@@ -216,19 +217,26 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 	var running []subnetplan.Running
 	for i := range pods {
 		pod := &pods[i]
-		addrs := podutil.IPs(pod)
-		if !podutil.HoldsIPs(pod) || len(addrs) == 0 {
+		addrs, reader := podutil.IPs(pod), client.Reader(c.Cached)
+		if !podutil.HoldsIPs(pod) {
 			continue
+		}
+		if len(addrs) == 0 {
+			// The cache may not have yet that the pod could move.
+			reader = c.API
 		}
 		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: addrs, Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name)}
 		// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.
 		if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
 			entry := id.Entry()
-			record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKeyFromObject(pod))
+			record, err := index.Get[v1alpha1.FixedIP](ctx, reader, client.ObjectKeyFromObject(pod))
 			if err != nil {
 				return nil, err
 			}
 			r.Fixed, r.Recorded = &entry, record != nil
+			if len(addrs) == 0 && record != nil && record.Status.MovableFor == pod.UID {
+				r.Addrs = address.ParseAll(record.Spec.IPs)
+			}
 		}
 		running = append(running, r)
 	}

@@ -36,7 +36,7 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	if v.Slot && v.Pod == nil && have.VacatedBy == v.Record.Spec.PodName {
 		want.VacatedBy = have.VacatedBy
 	}
-	if v.Pod != nil && v.node == "" && have.MovableFor == v.Pod.UID {
+	if v.Pod != nil && have.MovableFor == v.Pod.UID {
 		want.MovableFor = have.MovableFor
 	}
 	if equality.Semantic.DeepEqual(have, want) {

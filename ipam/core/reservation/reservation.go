@@ -27,6 +27,8 @@ type Address struct {
 	Failover v1alpha1.Failover
 	// InUse means that, as the status of the FixedIP says, a pod uses the address.
 	InUse bool
+	// MovableFor is the pod that may have taken the address to another node: see v1alpha1.FixedIPStatus.
+	MovableFor types.UID
 }
 
 // EntryOf returns the pool entry that gives its addresses to the pod of a FixedIP. The entry of a pod without a
@@ -44,12 +46,13 @@ func Of(records ...*v1alpha1.FixedIP) []Address {
 	for _, r := range records {
 		for _, a := range address.ParseAll(r.Spec.IPs) {
 			reserved = append(reserved, Address{
-				Addr:     a,
-				Node:     r.Spec.NodeName,
-				Entry:    EntryOf(r),
-				Record:   types.NamespacedName{Namespace: r.Namespace, Name: r.Name},
-				Failover: r.Spec.Failover,
-				InUse:    r.Status.PodUID != "",
+				Addr:       a,
+				Node:       r.Spec.NodeName,
+				Entry:      EntryOf(r),
+				Record:     types.NamespacedName{Namespace: r.Namespace, Name: r.Name},
+				Failover:   r.Spec.Failover,
+				InUse:      r.Status.PodUID != "",
+				MovableFor: r.Status.MovableFor,
 			})
 		}
 	}
