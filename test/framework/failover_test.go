@@ -317,7 +317,7 @@ func TestFailover(t *testing.T) {
 					s.deleteNode("b")
 					s.removes("web-0")
 				}},
-				{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node b, which does not exist; it goes back to node a, in whose subnet it is, which is cordoned; uncordon it", func(s *scene) { s.cordon("a", false) })},
+				{rest: map[string]string{"web-0": unschedulable}, before: told("its address 10.1.0.6 belongs to node b, which does not exist; it returns to node a, whose subnet it is in, and that node is cordoned; uncordon it", func(s *scene) { s.cordon("a", false) })},
 				{at: preBind, then: backAtHome},
 				{at: bind, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},

@@ -218,7 +218,7 @@ func (f *fakes) bind(ctx context.Context, pod *corev1.Pod) error {
 				return nil, nil
 			}
 		}
-		for a := range address.Down(n.Subnets[0]) {
+		for _, a := range slices.Backward(slices.Collect(address.Up(n.Subnets[0]))) {
 			if _, exists := n.Entries[a]; !exists {
 				chosen = a
 				break

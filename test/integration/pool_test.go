@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -80,7 +81,7 @@ func claim(node, pod string, addrs ...string) ciliumpool.WriteRequest {
 func (e *env) racingPatches(t *testing.T) {
 	n := e.ciliumNode(t, "race", "10.1.0.0/24")
 	pools := ciliumpool.New(e.api)
-	for a := range address.Down(n.Subnets[0]) {
+	for _, a := range slices.Backward(slices.Collect(address.Up(n.Subnets[0]))) {
 		if a.As4()[3] < 200 {
 			break
 		}

@@ -175,18 +175,8 @@ func Size(p netip.Prefix) int64 {
 	}
 }
 
-// Down iterates over the usable addresses from the top of the subnet: the order in which fixed addresses are taken. Stop
-// early, because IPv6 subnets are huge.
-func Down(p netip.Prefix) iter.Seq[netip.Addr] {
-	first, last := Ends(p)
-	return func(yield func(netip.Addr) bool) {
-		for a := last; yield(a) && a != first; a = a.Prev() {
-		}
-	}
-}
-
 // Up iterates over the usable addresses from the bottom of the subnet: the order in which dynamic entries are added, so
-// that they rarely meet fixed ones.
+// that they rarely meet fixed ones, which are taken from the top. Stop early, because IPv6 subnets are huge.
 func Up(p netip.Prefix) iter.Seq[netip.Addr] {
 	first, last := Ends(p)
 	return func(yield func(netip.Addr) bool) {

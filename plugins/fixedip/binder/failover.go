@@ -207,7 +207,7 @@ func (b *Binder) stuckReason(p *Plan, stuck string, refused func(string) []strin
 		return stuck + "; no other node can take it now"
 	}
 	reason, remedy := hindrance(home, refused(home.Name))
-	return fmt.Sprintf("does not exist; it goes back to node %s, in whose subnet it is, which %s%s", p.home, reason, remedy)
+	return fmt.Sprintf("does not exist; it returns to node %s, whose subnet it is in, and that node %s%s", p.home, reason, remedy)
 }
 
 // hindrance says why a node cannot take a pod, and what helps if that is plain.
