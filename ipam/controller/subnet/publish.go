@@ -154,7 +154,7 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 		switch {
 		case pod == nil && k.InUse && k.Node != node && alive[k.Node]:
 			found[k.Addr] = k.Node
-		case pod != nil && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && (podutil.RunsWith(pod, k.Addr) || !podutil.HasIPs(pod) && k.MovableFor == pod.UID):
+		case pod != nil && pod.Spec.NodeName != "" && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && (podutil.RunsWith(pod, k.Addr) || !podutil.HasIPs(pod) && k.MovableFor == pod.UID):
 			found[k.Addr] = pod.Spec.NodeName
 		}
 	}

@@ -93,11 +93,11 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	forced := s.record("mysql-5", "node-4", "10.0.0.6")
 	forced.Status.PodUID = "mysql-5"
 	// mysql-7 has moved from node-1 to node-4 and mysql-9 from another node, which is gone, to node-1. They have not reported
-	// their addresses, and the CiliumNodes of both nodes were deleted. mysql-10 was never allowed to move.
-	leaving, coming := runningPod("mysql-7", "node-4", "", set), runningPod("mysql-9", "node-1", "", set)
-	s.create(leaving, coming)
-	left, came := s.record("mysql-7", "node-1", "10.0.0.3"), s.record("mysql-9", "node-6", "10.0.8.8")
-	left.Status.MovableFor, came.Status.MovableFor = leaving.UID, coming.UID
+	// their addresses, and the CiliumNodes of both nodes were deleted. mysql-10 was never allowed to move, and mysql-11 is not bound.
+	leaving, coming, unbound := runningPod("mysql-7", "node-4", "", set), runningPod("mysql-9", "node-1", "", set), runningPod("mysql-11", "", "", set)
+	s.create(leaving, coming, unbound)
+	left, came, waits := s.record("mysql-7", "node-1", "10.0.0.3"), s.record("mysql-9", "node-6", "10.0.8.8"), s.record("mysql-11", "node-1", "10.0.0.8")
+	left.Status.MovableFor, came.Status.MovableFor, waits.Status.MovableFor = leaving.UID, coming.UID, unbound.UID
 	s.create(
 		runningPod("web", "node-1", "10.0.0.5", nil),
 		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
@@ -106,7 +106,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		// That of mysql-5 may still run on node-4, which has lost its CiliumNode too. node-5 is gone, and nothing says that mysql-8
 		// has run.
 		node("node-4"), forced, s.record("mysql-6", "node-5", "10.0.0.4"), s.record("mysql-8", "node-4", "10.0.0.2"),
-		left, came,
+		left, came, waits,
 		runningPod("mysql-10", "node-1", "", set), s.record("mysql-10", "node-6", "10.0.8.9"),
 		runningPod("taker", "node-1", "10.0.0.11", nil), s.record("mysql-3", "node-1", "10.0.0.11"),
 		runningPod("host", "node-1", "10.0.0.10", nil), runningPod("done", "node-1", "10.0.0.9", nil), runningPod("elsewhere", "node-2", "10.0.0.8", nil),
@@ -147,6 +147,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.0.4"):  mysql("mysql-6"),
 		netip.MustParseAddr("10.0.0.2"):  mysql("mysql-8"),
 		netip.MustParseAddr("10.0.0.3"):  pool.MovedEntry("node-4", "db/mysql-7"),
+		netip.MustParseAddr("10.0.0.8"):  mysql("mysql-11"),
 		netip.MustParseAddr("10.0.8.8"):  mysql("mysql-9"),
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
