@@ -207,7 +207,8 @@ func TestTheActionAfterFenceIsNotMissed(t *testing.T) {
 }
 
 // A pod that runs with another address does not keep the entries of its name from being released, whether or not the
-// action says which: a scheduler may have claimed for a pod that was gone by then.
+// action says which: a scheduler may have claimed for a pod that was gone by then. An entry that the state does not have is
+// not released: a move to the node has been completed meanwhile.
 func TestReleaseBesideTheRunningPod(t *testing.T) {
 	elsewhere := controllertest.Pod(0)
 	elsewhere.Spec.NodeName = "another"
@@ -215,14 +216,16 @@ func TestReleaseBesideTheRunningPod(t *testing.T) {
 	other.Status.PodIPs = []corev1.PodIP{{IP: "10.0.1.1"}}
 	its.Status.PodIPs = []corev1.PodIP{{IP: controllertest.IP(0)}}
 	for name, c := range map[string]struct {
-		pod  *corev1.Pod
-		goes bool
+		pod      *corev1.Pod
+		arriving bool
+		goes     bool
 	}{
-		"no pod":                       {nil, true},
-		"it is on another node":        {elsewhere, true},
-		"it runs with another address": {other, true},
-		"it runs with the address":     {its, false},
-		"it has none yet":              {controllertest.Pod(0), false},
+		"no pod":                       {nil, false, true},
+		"it is on another node":        {elsewhere, false, true},
+		"it runs with another address": {other, false, true},
+		"it runs with the address":     {its, false, false},
+		"it has none yet":              {controllertest.Pod(0), false, false},
+		"the address has just arrived": {other, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var api []client.Object
@@ -230,7 +233,13 @@ func TestReleaseBesideTheRunningPod(t *testing.T) {
 				api = controllertest.Objects(c.pod)
 			}
 			s := newStage(t, api, nil)
-			err := s.fixedips.releaseEntries(t.Context(), types.NamespacedName{Namespace: "db", Name: "web-0"}, reclaim.State{Pod: c.pod}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "n"})
+			state := reclaim.State{Pod: c.pod}
+			if has := s.Ledger.Held("db/web-0"); c.arriving {
+				state.Arriving = has
+			} else {
+				state.Held = has
+			}
+			err := s.fixedips.releaseEntries(t.Context(), types.NamespacedName{Namespace: "db", Name: "web-0"}, state, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "n"})
 			if goes := err == nil && strings.HasPrefix(s.Owners(), controllertest.Cooldown+" "); goes != c.goes || !goes && !errors.Is(err, gather.ErrSuperseded) {
 				t.Errorf("%v; the owners are %s", err, s.Owners())
 			}

@@ -28,6 +28,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
@@ -236,8 +237,12 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 	released, err := c.Writer.Apply(ctx, ciliumpool.Change{
 		WriteRequest: ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 			edits := n.Release(owner, a.Addrs, at)
-			if release.MayUse(s.Pod, a.Node, edits) {
+			switch {
+			case release.MayUse(s.Pod, a.Node, edits):
 				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, gather.ErrSuperseded)
+			case slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.From.Kind == pool.Owned && !held(s, a.Node, e.Addr) }):
+				// A move that the state shows as prepared has been completed: the address is in no other pool.
+				return nil, fmt.Errorf("pod %s has got an entry on node %s: %w", key, a.Node, gather.ErrSuperseded)
 			}
 			return edits, nil
 		}},
@@ -260,6 +265,11 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 	klog.FromContext(ctx).Info("Address released", "node", a.Node, "entries", len(released))
 	metrics.Released(causeOf(s), len(released))
 	return nil
+}
+
+// held reports whether an identity has an entry for an address on a node.
+func held(s reclaim.State, node string, a netip.Addr) bool {
+	return slices.ContainsFunc(s.Held, func(h ledger.NodeAddresses) bool { return h.Node == node && slices.Contains(h.Addrs, a) })
 }
 
 // causeOf returns why addresses are released.
