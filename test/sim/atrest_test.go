@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,12 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/test/sim/agent"
 )
+
+// isUnreserved reports whether an entry is a pod's only as long as the pod exists.
+func isUnreserved(raw ipamtypes.AllocationIP) bool {
+	e, _ := ciliumpool.DecodeEntry(raw)
+	return e.IsUnreserved()
+}
 
 // atRest looks at the whole once nothing goes on any more: all have what they should, and nothing is left
 // of what is gone (invariants 3, 4 and 5).
@@ -56,12 +63,13 @@ func (c *checks) atRest() {
 				r := records[e.Owner]
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
 				// One that nobody would make again, or that opts out, or to which a person has promised another address
-				// meanwhile, runs on with what it has: see podAtRest.
+				// meanwhile, runs on with what it has: see podAtRest. An unreserved entry goes with its pod, which may have got
+				// another address from an agent that did not know yet.
 				runs := exists && runsWithAny(pod, []string{ip}) &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
 				if r == nil && !exists && !unknown && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
 					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
-				} else if r != nil && namesFamily(r, ip) && !slices.Contains(r.Spec.IPs, ip) && !runs {
+				} else if r != nil && namesFamily(r, ip) && !slices.Contains(r.Spec.IPs, ip) && !runs && !(exists && isUnreserved(e)) {
 					c.violate("no leak: %s on %s is still kept for %s, whose FixedIP has %v", ip, cn.Name, e.Owner, r.Spec.IPs)
 				}
 			}
