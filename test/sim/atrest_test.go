@@ -131,7 +131,7 @@ func namesFamily(r *v1alpha1.FixedIP, ip string) bool {
 // hasPodWithoutAddress reports whether a pod of the node never gets an address, since the node is full. It might have any
 // that was dynamic when it came, so that nothing is known of an adopted one whose own pod has ended.
 func (c *checks) hasPodWithoutAddress(node string) bool {
-	return c.full(node) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool {
+	return c.w.full(node) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool {
 		return pod.Spec.NodeName == node && !ended(pod) && len(pod.Status.PodIPs) == 0
 	})
 }
@@ -182,12 +182,12 @@ func (c *checks) hasOther(ip, key string) bool {
 
 // full reports whether the pool of a node has as many dynamic entries as it may, half of its subnet, or as many entries
 // as there are addresses. Who places ordinary pods does not know of that.
-func (c *checks) full(node string) bool {
-	cn, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, node)
+func (w *world) full(node string) bool {
+	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, node)
 	if !ok {
 		return false
 	}
-	return slices.ContainsFunc(c.w.setup.families(), func(v6 bool) bool {
+	return slices.ContainsFunc(w.setup.families(), func(v6 bool) bool {
 		dynamic, entries := 0, 0
 		for ip, e := range cn.Spec.IPAM.Pool {
 			if agent.IsIPv6(ip) == v6 {
@@ -216,7 +216,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		}
 		return
 	}
-	if pod.Status.PodIP == "" && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.full(pod.Spec.NodeName) {
+	if pod.Status.PodIP == "" && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.w.full(pod.Spec.NodeName) {
 		return
 	}
 	if len(pod.Status.PodIPs) != len(c.w.setup.families()) {

@@ -221,7 +221,21 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 		return w.mayWaitForSlot(owner)
 	}
 	r, ok := one[*v1alpha1.FixedIP](w.server, fixedIPs, keyOf(pod))
-	return ok && (w.byUser[r.UID] || w.stranded(r))
+	return ok && (w.byUser[r.UID] || w.stranded(r)) || !ok && w.writtenOnFull(keyOf(pod))
+}
+
+// writtenOnFull reports whether a person has written an entry of one family for a pod on a node that has no address left
+// in the other.
+func (w *world) writtenOnFull(key string) bool {
+	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
+		has := 0
+		for _, e := range cn.Spec.IPAM.Pool {
+			if e.Owner == key {
+				has++
+			}
+		}
+		return has == 1 && len(w.setup.families()) == 2 && w.full(cn.Name)
+	})
 }
 
 // stranded reports whether an address lives on a node that is gone, where it was brought before its workload said that

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/pager"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -208,7 +209,8 @@ func (c *Controller) reservedLive(ctx context.Context, in []netip.Prefix) (kept 
 }
 
 // running returns the pods of a node that have addresses, as the API server has them. A pod that is being deleted has
-// its addresses until it is gone. One that could take its addresses to the node has them before it reports them.
+// its addresses until it is gone. One that could take its addresses to the node has them before it reports them. What is
+// fixed for a pod is what the FixedIP of its name says, also after its workload has left it behind.
 func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Running, error) {
 	pods, err := index.LivePodsOnNode(ctx, c.API, node)
 	if err != nil {
@@ -217,26 +219,27 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 	var running []subnetplan.Running
 	for i := range pods {
 		pod := &pods[i]
-		addrs, reader := podutil.IPs(pod), client.Reader(c.Cached)
 		if !podutil.HoldsIPs(pod) {
 			continue
 		}
-		if len(addrs) == 0 {
+		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: podutil.IPs(pod), Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name)}
+		reader := client.Reader(c.Cached)
+		if len(r.Addrs) == 0 {
 			// The cache may not have yet that the pod could move.
 			reader = c.API
 		}
-		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: addrs, Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name)}
-		// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.
-		if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
-			entry := id.Entry()
-			record, err := index.Get[v1alpha1.FixedIP](ctx, reader, client.ObjectKeyFromObject(pod))
-			if err != nil {
-				return nil, err
-			}
-			r.Fixed, r.Recorded = &entry, record != nil
-			if len(addrs) == 0 && record != nil && record.Status.MovableFor == pod.UID {
+		record, err := index.Get[v1alpha1.FixedIP](ctx, reader, client.ObjectKeyFromObject(pod))
+		if err != nil {
+			return nil, err
+		}
+		if record != nil {
+			r.Fixed, r.Recorded = ptr.To(reservation.EntryOf(record)), true
+			if len(r.Addrs) == 0 && record.Status.MovableFor == pod.UID {
 				r.Addrs = address.ParseAll(record.Spec.IPs)
 			}
+		} else if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
+			// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.
+			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)
 	}

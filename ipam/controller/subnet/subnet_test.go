@@ -93,9 +93,10 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	forced := s.record("mysql-5", "node-4", "10.0.0.6")
 	forced.Status.PodUID = "mysql-5"
 	// mysql-7 has moved from node-1 to node-4 and mysql-9 from another node, which is gone, to node-1. They have not reported
-	// their addresses, and the CiliumNodes of both nodes were deleted. mysql-10 was never allowed to move, and mysql-11 is not bound.
+	// their addresses, and the CiliumNodes of both nodes were deleted. mysql-10 was never allowed to move, and mysql-11 is not bound. mysql-12 has
+	// moved too, and its StatefulSet has left it behind.
 	leaving, coming, unbound := runningPod("mysql-7", "node-4", "", set), runningPod("mysql-9", "node-1", "", set), runningPod("mysql-11", "", "", set)
-	s.create(leaving, coming, unbound)
+	s.create(leaving, coming, unbound, runningPod("mysql-12", "node-1", "10.0.8.7", nil), s.record("mysql-12", "node-1", "10.0.8.7"))
 	left, came, waits := s.record("mysql-7", "node-1", "10.0.0.3"), s.record("mysql-9", "node-6", "10.0.8.8"), s.record("mysql-11", "node-1", "10.0.0.8")
 	left.Status.MovableFor, came.Status.MovableFor, waits.Status.MovableFor = leaving.UID, coming.UID, unbound.UID
 	s.create(
@@ -148,6 +149,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.0.2"):  mysql("mysql-8"),
 		netip.MustParseAddr("10.0.0.3"):  pool.MovedEntry("node-4", "db/mysql-7"),
 		netip.MustParseAddr("10.0.0.8"):  mysql("mysql-11"),
+		netip.MustParseAddr("10.0.8.7"):  mysql("mysql-12"),
 		netip.MustParseAddr("10.0.8.8"):  mysql("mysql-9"),
 	}
 	if diff := cmp.Diff(want, s.pools()["node-1"].Entries, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
