@@ -116,7 +116,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	if err := conflicts.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of conflicts: %w", err)
 	}
-	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Adoption: cfg.Adoption, Ready: records.Ready}
+	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Agents: p.agents, Adoption: cfg.Adoption, Ready: records.Ready}
 	if cfg.Verify.Endpoints {
 		conform.Endpoints = &ciliumendpoint.Keeper{
 			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingRequests: &to.verified,

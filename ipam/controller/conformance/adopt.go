@@ -132,9 +132,6 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 // adopting one IP, and a FixedIP in a cache would not. It returns errNotKept if the pod can't keep the IPs. dynamic is
 // whether they may be dynamic entries (see conformance.WhyNotKept).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
-	if err := stillHas(ctx, c.Live, pod, ips); err != nil {
-		return err
-	}
 	node := pod.Spec.NodeName
 	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
 		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other))
@@ -151,7 +148,14 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 		})
 	}
 	if n, ok := c.Ledger.Node(node); dynamic && ok && unreported(n) {
+		if !n.HasUsed {
+			// A running agent reports to a CiliumNode that was made again only when it has a reason.
+			c.Agents.Ask(node, fmt.Sprint("what do your pods have, ", n.UID, pod.UID), func() {})
+		}
 		return errNotReported
+	}
+	if err := stillHas(ctx, c.Live, pod, ips); err != nil {
+		return err
 	}
 	_, err := c.Writer.Apply(ctx, ciliumpool.Change{
 		WriteRequest: ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {

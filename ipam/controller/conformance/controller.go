@@ -31,6 +31,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/podutil"
@@ -67,12 +68,18 @@ func DefaultConfig() Config {
 	}
 }
 
+// Agents asks Cilium agents: see barrier.Service.
+type Agents interface {
+	Ask(node, question string, notify func()) (evidence agentview.Evidence, answered time.Time)
+}
+
 // Controller runs the controllers verify and adopt. A request names a pod; for verify it is the pod of an identity, or
 // the holder of a slot.
 type Controller struct {
 	*gather.Gatherer
 	Config   Config
 	Writer   *ciliumpool.Writer
+	Agents   Agents
 	Adoption identity.Adoption
 	// Endpoints is nil if CiliumEndpoints are not kept.
 	Endpoints *ciliumendpoint.Keeper

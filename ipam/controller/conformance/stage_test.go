@@ -24,6 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -51,6 +52,14 @@ type stage struct {
 type noWorkloads struct{ gather.Workloads }
 
 func (noWorkloads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
+
+// askedAgents are agents that never answer.
+type askedAgents struct{ nodes []string }
+
+func (a *askedAgents) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
+	a.nodes = append(a.nodes, node)
+	return agentview.Evidence{}, time.Time{}
+}
 
 // newStage has the given objects at the API server and in the caches.
 func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool.Entry, used map[string]string) *stage {

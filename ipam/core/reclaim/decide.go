@@ -98,13 +98,13 @@ var unrecorded = []rule{
 		}
 		return v.releaseAll()
 	})},
+	{"stale move", (*evaluation).staleMove},
 	{"reserved by hand", when(func(v *evaluation) bool { return !v.Workload.Exists && v.Guessed }, nothing)},
 	{"gone", when(func(v *evaluation) bool { return !v.Workload.Exists && v.Pod == nil }, (*evaluation).releaseAll)},
 	{"workload unknown", when(func(v *evaluation) bool { return !v.Workload.Exists }, nothing)},
 	{"scaled down", when(func(v *evaluation) bool {
 		return v.Pod == nil && v.Workload.Excludes && !v.Guessed && v.reclaimPolicy().WhenScaled == v1alpha1.Delete
 	}, (*evaluation).releaseAll)},
-	{"stale move", (*evaluation).staleMove},
 	{"bound elsewhere", when(func(v *evaluation) bool { return v.Slot && v.node != "" && !v.isHeld }, (*evaluation).releaseAll)},
 	{"vacant claim", when(func(v *evaluation) bool { return v.Slot && v.Pod == nil && len(v.Held) > 0 }, func(v *evaluation) Action {
 		// Only a FixedIP can say that another pod may take the slot over.

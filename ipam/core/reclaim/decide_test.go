@@ -181,6 +181,10 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn(""), Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
 		"an entry that a person wrote beyond the replicas stays": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Guessed: true, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))}, reclaim.Action{}},
+		"the target of a move whose pod and claim are gone is released": {
+			reclaim.State{Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"the target of a move that was prepared beside what a person wrote is released": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Guessed: true, Workload: gone}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"a claim whose workload is gone keeps its pod's address": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Pod: podOn("node-1"), Workload: gone}, reclaim.Action{}},
 		"a pod that is bound elsewhere than its claim is not recorded": {

@@ -23,11 +23,11 @@
 //
 //	Unrecorded: the claim has no FixedIP
 //	  opted out          the workload opted out: release all, once no pod can have the address
+//	  stale move         the pod of a move that was only prepared is gone: release the move target
 //	  reserved by hand   a user wrote the entry for a workload that does not exist yet: wait
 //	  gone               neither the workload nor a pod exists: release all
 //	  workload unknown   a pod without its workload: wait for the pod
 //	  scaled down        the workload has no such replica, and its policy says Delete: release all
-//	  stale move         the pod of a move that was only prepared is gone: release the move target
 //	  bound elsewhere    a slot's pod was bound to another node: release the claim
 //	  vacant claim       a slot's pod is gone: create the FixedIP, so that the slot can be taken over
 //	  recordable         the pod runs, or asked for the claim: create the FixedIP of the claim, also if

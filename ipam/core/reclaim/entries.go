@@ -185,13 +185,15 @@ func (v *evaluation) withoutOwnMoves() State {
 }
 
 // staleMove releases the target of a move whose pod is gone: a move that was only prepared binds no one, and the next
-// pod may go elsewhere or never come.
+// pod may go elsewhere or never come. A claim without a FixedIP may have been lost with its node, and only the target be
+// left.
 func (v *evaluation) staleMove() (a Action, ok bool) {
 	if v.Pod != nil {
 		return Action{}, false
 	}
 	for _, h := range v.Arriving {
-		if prepared := slices.DeleteFunc(slices.Clone(h.Addrs), func(a netip.Addr) bool { return !holds(v.Held, a) }); len(prepared) > 0 {
+		left := v.Record == nil && len(v.Held)+len(v.Away) == 0
+		if prepared := slices.DeleteFunc(slices.Clone(h.Addrs), func(a netip.Addr) bool { return !left && !holds(v.Held, a) }); len(prepared) > 0 {
 			return Action{Type: ReleaseEntries, Node: h.Node, Addrs: prepared}, true
 		}
 	}
