@@ -28,6 +28,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/conflict"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/fixedip"
+	"fixedip.io/fixedip/ipam/controller/internal/allocate"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/informers"
@@ -62,8 +63,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		return err
 	}
 	to, batches := &requests{}, &release.Batches{Clock: p.Clock}
+	give := &allocate.Allocator{Writer: p.writer, Live: p.Live, Clock: p.Clock}
 	records := &fixedip.Controller{
-		Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Agents: p.agents, IdentityRequests: &to.identities, SlotRequests: &to.slots,
+		Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Allocator: give, IdentityRequests: &to.identities, SlotRequests: &to.slots,
 		ResyncPeriod: cfg.ResyncPeriod,
 	}
 	conflicts := &conflict.Reconciler{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock}
@@ -116,7 +118,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	if err := conflicts.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of conflicts: %w", err)
 	}
-	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Agents: p.agents, Adoption: cfg.Adoption, Ready: records.Ready}
+	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Allocator: give, Adoption: cfg.Adoption, Ready: records.Ready}
 	if cfg.Verify.Endpoints {
 		conform.Endpoints = &ciliumendpoint.Keeper{
 			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingRequests: &to.verified,
@@ -134,7 +136,7 @@ type dependencies struct {
 	gather.Gatherer
 	pools  *ciliumpool.Client
 	writer *ciliumpool.Writer
-	// agents asks Cilium agents what they know.
+	// agents is the same as Gatherer.Agents.
 	agents *barrier.Service
 	// workloads is the same as Gatherer.Workloads.
 	workloads *workloads.Store
@@ -181,12 +183,13 @@ func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*depend
 	if cfg.DryRun {
 		recorder = dryrun.Recorder{Log: mgr.GetLogger()}
 	}
+	agents := barrier.New(writer, recorder, real)
 	return &dependencies{
 		Gatherer: gather.Gatherer{
-			Ledger: l, Cached: mgr.GetClient(), Live: live, Workloads: owners, Kinds: kinds, Events: recorder, Clock: real,
+			Ledger: l, Cached: mgr.GetClient(), Live: live, Workloads: owners, Agents: agents, Kinds: kinds, Events: recorder, Clock: real,
 			Failover: cfg.Failover, Deadline: cfg.FinalizerDeadline,
 		},
-		pools: pools, writer: writer, agents: barrier.New(writer, recorder, real), workloads: owners, watched: watched,
+		pools: pools, writer: writer, agents: agents, workloads: owners, watched: watched,
 	}, nil
 }
 

@@ -17,8 +17,10 @@ const (
 	noBarrier
 	// trustIncomplete: the answer of an agent that has not restored its endpoints counts.
 	trustIncomplete
-	// ignoreReady: a pod is placed for an address whose entry the agent may not know yet.
-	ignoreReady
+	// ownUnasked: a withdrawn address becomes a pod's own before the agent has confirmed that the pod has it.
+	ownUnasked
+	// ownOffered: an address that the pool offers to all pods becomes a pod's own at once.
+	ownOffered
 )
 
 // violates returns which invariant of the design does not hold in a state, in words; empty: all hold.
@@ -37,12 +39,11 @@ func violates(sc scope, s state) string {
 			user[b.addr] = b
 			p := s.pods[name]
 			exists := p.exists && s.serial[name] == int8(serial)
-			// Invariant 2: an address belongs to no other pod than the one that runs with it. Until the agent has
-			// acknowledged an adoption, that is not known. A pod that was deleted by force may run on unseen: then its agent has to
+			// Invariant 2: an address belongs to no other pod than the one that runs with it. A pod that was deleted by force may run on unseen: then its agent has to
 			// refuse the address to others, which it does while it has the endpoint.
 			if e := s.nodes[homes[b.addr]].entries[b.addr]; e != 0 && (exists || !b.endpoint) {
 				for other := range int8(nameCount) {
-					if e.entry().OwnedBy(owners[other]) && other != int8(name) && !e.entry().Unacknowledged() {
+					if e.entry().OwnedBy(owners[other]) && other != int8(name) {
 						return fmt.Sprintf("address %d belongs to name %d, and name %d runs with it", b.addr, other, name)
 					}
 				}

@@ -105,22 +105,28 @@ func beginTasks(sc scope, s state, name, addr int8, emit emitter) {
 		begin(release, func(t *state) { t.records[name].deleting = rec.exists })
 	}
 	cooling := entry != 0 && entry.entry().CoolsDownFrom(owners[name])
-	if cooling && p.exists && p.node == node && (p.addr == none || p.addr == addr) && s.nodes[node].entries.owned(name) == none {
+	// What was withdrawn names no pod.
+	withdrawn := entry != 0 && entry.entry().CoolsDownFrom("")
+	waits := p.exists && p.node == node && s.nodes[node].entries.owned(name) == none
+	if cooling && waits && p.addr == none {
 		begin(restore, nil)
 	}
-	if cooling && s.nodes[node].mark == unmarked {
+	if (cooling || withdrawn) && waits && p.addr == addr && !p.deleting && s.nodes[node].mark == unmarked {
+		begin(own, nil)
+	}
+	if (cooling || withdrawn && name == 0) && s.nodes[node].mark == unmarked {
 		begin(expire, nil)
 	}
 	if s.serial[name] < sc.foreign[name] && p.exists && !p.deleting && p.addr == addr && !rec.exists && s.recordOf(addr) == none {
 		begin(adopt, nil)
 	}
-	if owned && entry.entry().Unacknowledged() && s.nodes[node].mark == unmarked {
-		begin(acknowledge, nil)
-	}
 	if sc.slots && rec.exists && !rec.takeable && owned && rec.addr == addr && !p.exists && s.nodes[node].mark == unmarked {
 		begin(judgeSlot, nil)
 	}
 }
+
+// ownWritten is the phase of an own whose entry is written and not confirmed; a barrier has the others.
+const ownWritten = 3
 
 // continueTask emits the next step of the task under way.
 func continueTask(sc scope, s state, emit func(stepKind, state)) {
@@ -143,8 +149,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			emit(taskWrites, t)
 		case 1:
 			// A pod of the name may have been bound to the node before the write, counting on the entry.
-			// It does not count on the entry of an adoption that the agent has not acknowledged.
-			if p.exists && p.node == k.node && k.before.entry().Since == 0 {
+			if p.exists && p.node == k.node {
 				undo(o, k)
 				t.records[k.name].deleting = false
 				finish(taskUndoes)
@@ -175,7 +180,11 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			n := poolOf(k.node, o.entries, o.used)
 			user, used := n.Used[a]
 			if o.entries[k.addr] == k.before && k.before != 0 && k.before.entry().Kind == pool.Dynamic && used && user == owners[k.name] {
-				o.apply([]pool.EntryChange{n.Own(a, ownedEntry(k.name), releaseTime(0))})
+				withdrawn := pool.CooldownEntry("", releaseTime(0))
+				if sc.mutation == ownOffered {
+					withdrawn = ownedEntry(k.name)
+				}
+				o.apply([]pool.EntryChange{n.Set(a, withdrawn)})
 				t.task.phase = 1
 				emit(taskWrites, t)
 				return
@@ -190,12 +199,25 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 			}
 			finish(taskConcludes)
 		}
-	case acknowledge:
-		barrier(sc, s, emit, func(bool) {
-			if s.clear(sc, k.node, k.addr, owners[k.name]) {
-				o.apply(poolOf(k.node, o.entries, o.used).Acknowledge(owners[k.name], []netip.Addr{addrs[k.addr]}))
+	case own:
+		if k.phase == ownWritten {
+			if !p.exists || p.deleting || p.node != k.node || p.addr != k.addr {
+				undo(o, k)
+				finish(taskUndoes)
+				return
 			}
+			finish(taskConcludes)
+			return
+		}
+		barrier(sc, s, emit, func(bool) {
+			seen := o.answered[k.addr] == k.before && s.clear(sc, k.node, k.addr, owners[k.name]) || sc.mutation == ownUnasked
 			o.mark, o.answered = unmarked, entries{}
+			if seen && o.entries[k.addr] == k.before && p.exists && !p.deleting && p.node == k.node && p.addr == k.addr {
+				o.apply([]pool.EntryChange{poolOf(k.node, o.entries, o.used).Set(addrs[k.addr], ownedEntry(k.name))})
+				t.task.phase = ownWritten
+				emit(taskWrites, t)
+				return
+			}
 			finish(taskConcludes)
 		})
 	case judgeSlot:
@@ -211,7 +233,7 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 func barrier(sc scope, s state, emit func(stepKind, state), judge func(clear bool)) {
 	k := s.task
 	o := s.nodes[k.node]
-	if k.kind == expire && sc.mutation == noBarrier {
+	if k.kind == expire && sc.mutation == noBarrier || k.kind == own && sc.mutation == ownUnasked {
 		judge(o.used[k.addr] == none)
 		return
 	}
@@ -265,7 +287,7 @@ func (s *state) runsUnseen(node, addr int8) bool {
 
 // undo writes back what a release has replaced, if it still stands as it was written.
 func undo(o *object, k task) {
-	if e := o.entries[k.addr]; e != 0 && (e.entry().CoolsDownFrom(owners[k.name]) || k.kind == adopt && e.entry().OwnedBy(owners[k.name])) {
+	if e := o.entries[k.addr]; e != 0 && (e.entry().CoolsDownFrom(owners[k.name]) || k.kind == adopt && e.entry().CoolsDownFrom("") || k.kind == own && e.entry().OwnedBy(owners[k.name])) {
 		o.entries[k.addr] = k.before
 	}
 }

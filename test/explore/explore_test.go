@@ -16,7 +16,7 @@ import (
 func limit(t *testing.T) int {
 	text, ok := os.LookupEnv("FIXEDIP_STATES")
 	if !ok {
-		return 420_000
+		return 500_000
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -51,7 +51,7 @@ var scopes = map[string]scope{
 		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 1}, nodeOwned: []int8{1, 2}, dynamic: []int8{0}, foreign: [nameCount]int8{1, 0}, crashes: 1, removals: 1,
 	},
 	"6 two pods of another scheduler compete": {
-		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 1}, nodeOwned: []int8{1, 2}, dynamic: []int8{0}, foreign: [nameCount]int8{1, 1}, crashes: 0, removals: 0,
+		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 1}, nodeOwned: []int8{1, 2}, dynamic: []int8{0}, foreign: [nameCount]int8{1, 1}, reboots: 1,
 	},
 	"7 another scheduler places every pod": {
 		completes: true, wholeClaims: true, replicas: 1, pods: [nameCount]int8{2, 1}, nodeOwned: []int8{1, 2}, dynamic: []int8{0}, foreign: [nameCount]int8{2, 1},
@@ -83,7 +83,8 @@ func TestMutations(t *testing.T) {
 		releaseUnseen:   "3 an address changes hands",
 		noBarrier:       "3 an address changes hands",
 		trustIncomplete: "3 an address changes hands",
-		ignoreReady:     "6 two pods of another scheduler compete",
+		ownUnasked:      "6 two pods of another scheduler compete",
+		ownOffered:      "6 two pods of another scheduler compete",
 	} {
 		t.Run(fmt.Sprint(m), func(t *testing.T) {
 			sc := scopes[in]

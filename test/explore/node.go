@@ -67,6 +67,25 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 		}
 		emit(step{kind: agentRestarts, node: n}, t)
 	}
+	if s.reboots > 0 {
+		t := s
+		t.reboots--
+		t.agents[n] = agent{seen: o.entries, mark: o.mark, allocated: unused, restoring: true}
+		for name := range t.boxes {
+			for serial := range t.boxes[name] {
+				b := &t.boxes[name][serial]
+				switch newest := s.serial[name] == int8(serial) && s.pods[name].exists; {
+				case b.node != n:
+				case newest:
+					// The kubelet starts it again. Its status says what it had before.
+					*b = sandbox{state: absent, node: n, addr: none}
+				default:
+					*b = sandbox{state: stopped, node: none, addr: none}
+				}
+			}
+		}
+		emit(step{kind: nodeReboots, node: n}, t)
+	}
 }
 
 // kubeletSteps are those of one pod on its node. The kubelet may not have seen yet that the pod was deleted.
@@ -99,7 +118,7 @@ func kubeletSteps(s state, name, serial int8, emit emitter) {
 			}
 		}
 	case running:
-		if newest && s.pods[name].addr == none {
+		if newest && s.pods[name].addr != b.addr {
 			t := s
 			t.pods[name].addr = b.addr
 			about.kind, about.addr = kubeletReports, b.addr

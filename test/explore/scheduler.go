@@ -114,7 +114,7 @@ func (r scheduler) placements(sc scope, name int8) []scheduler {
 	case len(with) == 1:
 		r.node, r.standing = with[0], true
 		r.addr = r.pools[r.node].owned(name)
-		if rec.exists && rec.addr != r.addr || r.pools[r.node][r.addr].entry().Unacknowledged() && sc.mutation != ignoreReady {
+		if rec.exists && rec.addr != r.addr {
 			return nil
 		}
 		return []scheduler{r}

@@ -13,9 +13,9 @@ import (
 type scope struct {
 	// completes: the limit of make test is enough to visit all states.
 	completes bool
-	// crashes is how many processes may be killed, and removals how many pods may be deleted by force.
-	// stale is how often a scheduler decides from caches that are older than its decision.
-	crashes, removals, stale uint8
+	// crashes is how many processes may be killed, reboots how many nodes may be rebooted, and removals how many pods may be
+	// deleted by force. stale is how often a scheduler decides from caches that are older than its decision.
+	crashes, reboots, removals, stale uint8
 	// pods is how many pods of each name there are, one after the other.
 	pods [nameCount]int8
 	// replicas is how many schedulers there are: 1 or 2.
@@ -52,6 +52,7 @@ const (
 	agentReports
 	agentRestores
 	agentRestarts
+	nodeReboots
 	cniAdd
 	kubeletReports
 	kubeletStops
@@ -78,7 +79,7 @@ const (
 )
 
 var stepNames = [...]string{
-	"begins", "agent sees", "agent answers", "agent reports", "agent restores", "agent restarts", "CNI ADD", "kubelet reports", "kubelet stops",
+	"begins", "agent sees", "agent answers", "agent reports", "agent restores", "agent restarts", "node reboots", "CNI ADD", "kubelet reports", "kubelet stops",
 	"pod deleted", "pod deleted by force", "workload deleted", "workload created", "another scheduler binds",
 	"scheduler lags", "scheduler decides", "scheduler claims", "scheduler is killed", "scheduler catches up", "scheduler binds",
 	"FixedIP created", "FixedIP deleted", "FixedIP follows its slot", "controller begins", "controller writes", "controller marks", "controller concludes", "controller undoes", "controller is killed",
@@ -100,7 +101,7 @@ func (s step) String() string {
 	case s.kind >= schedulerLags && s.kind <= schedulerBinds:
 		fmt.Fprintf(&b, " (scheduler %d)", s.scheduler)
 	case s.kind >= taskBegins:
-		fmt.Fprintf(&b, " (%s)", [...]string{"", "release", "restore", "expire", "adopt", "acknowledge", "judge slot"}[s.task])
+		fmt.Fprintf(&b, " (%s)", [...]string{"", "release", "restore", "expire", "withdraw", "own", "judge slot"}[s.task])
 	}
 	fmt.Fprintf(&b, " name %d pod %d node %d address %d", s.name, s.serial, s.node, s.addr)
 	return b.String()

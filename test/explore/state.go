@@ -176,7 +176,7 @@ const (
 	restore
 	expire
 	adopt
-	acknowledge
+	own
 	judgeSlot
 )
 
@@ -197,8 +197,8 @@ type state struct {
 	wanted [nameCount]bool
 	// remade: the workload was deleted and made again.
 	remade [nameCount]bool
-	// crashes, removals and stale are how many are left of each; see scope.
-	crashes, removals, stale uint8
+	// crashes, reboots, removals and stale are how many are left of each; see scope.
+	crashes, reboots, removals, stale uint8
 }
 
 var (
@@ -210,7 +210,7 @@ var (
 
 // initial returns the world in which nothing has happened yet.
 func initial(sc scope) state {
-	s := state{task: noTaskNow, crashes: sc.crashes, removals: sc.removals, stale: sc.stale}
+	s := state{task: noTaskNow, crashes: sc.crashes, reboots: sc.reboots, removals: sc.removals, stale: sc.stale}
 	for n := range s.nodes {
 		s.nodes[n] = object{used: unused, complete: true}
 		s.agents[n] = agent{allocated: unused}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"testing"
 
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -63,30 +62,6 @@ const supplanted = "the pool of node a has IP 10.1.0.5 for its name, which its F
 
 // occupied is why web-0 waits while another pod has its address.
 const occupied = "IP 10.1.0.6 on node a is still in use by NS/filler, to which an agent assigned it before it had seen the reservation; the pod is placed when that pod is gone"
-
-// unacknowledged is why web-0 waits while the agent may not know that its address is its own.
-const unacknowledged = "the agent may be behind: the controller waits for the Cilium agent on node a to confirm that no other pod has IP 10.1.0.6; the pod is placed then"
-
-// becomesItsOwn gives a dynamic address to web-0, and deletes the pod at once.
-func becomesItsOwn(s *scene) {
-	s.frees("a", "10.1.0.6")
-	s.offers("a", "10.1.0.6")
-	s.seesAt("web-0", "a", false)
-	s.owns("2026-11-25T09:00:00Z")
-	s.seesAt("web-0", "a", true)
-	s.removes("web-0")
-}
-
-// owns gives the address to web-0 as the controller does when it adopts it; an empty time: the agent has acknowledged it.
-func (s *scene) owns(since string) {
-	s.t.Helper()
-	resource := s.ns + "/StatefulSet/web"
-	if since != "" {
-		resource += ";since=" + since
-	}
-	s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-0", resource))
-	s.want.entry("a", "10.1.0.6", s.ns+"/web-0", resource)
-}
 
 // has sets the address of a running pod, and waits until the watch of the scheduler, if that runs, shows it.
 func (s *scene) has(pod, addr string) {
@@ -276,17 +251,6 @@ func TestPlacement(t *testing.T) {
 				step{at: preFilter},
 				step{at: bind, then: bound("web-0", "a")},
 				step{rest: map[string]string{"web-0": "on a"}},
-			),
-		},
-		"a pod waits until the agent has acknowledged an address that was dynamic": {
-			world: twoNodes,
-			steps: placed(
-				step{before: becomesItsOwn},
-				step{at: preFilter, answer: "UnschedulableAndUnresolvable: " + unacknowledged + "*"},
-				step{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: " + unacknowledged + "*"}, before: func(s *scene) { s.owns("") }},
-				step{at: preFilter},
-				step{at: bind, then: bound("web-0", "a")},
-				step{rest: map[string]string{"web-0": "on a"}, before: calls(3, preFilter)},
 			),
 		},
 		"Reassign: a pod whose pool has another address than its FixedIP does not wait": {

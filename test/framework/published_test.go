@@ -4,10 +4,8 @@
 package framework
 
 import (
-	"fmt"
 	"testing"
 
-	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -16,15 +14,6 @@ import (
 
 // The controller asks agents and publishes the answers. The rows play the controller: a pod waits until the answer that
 // it needs is published, is then woken at once and once, and misses no answer that is published during its cycle.
-
-// adoptedAt is when an address became web-0's that the agent has not acknowledged.
-const adoptedAt = "2026-11-25T09:00:00Z"
-
-// adopted is twoNodes with an entry of web-0 that the agent has not acknowledged.
-func adopted(s *scene) {
-	twoNodes(s)
-	s.owns(adoptedAt)
-}
 
 // wakeups returns how often the plugin has put a pod back into the scheduling queue. The scheduler itself does so too.
 func wakeups(t *testing.T) (sum int) {
@@ -54,53 +43,6 @@ func woken(want int) func(*scene) {
 			s.t.Errorf("the plugin woke pods %d times, want %d", got, want)
 		}
 	}
-}
-
-// ownsByHand is owns for an entry that a user wrote.
-func (s *scene) ownsByHand(since string) {
-	s.t.Helper()
-	resource := ""
-	if since != "" {
-		resource = ";since=" + since
-	}
-	s.patch(&ciliumv2.CiliumNode{}, "a", fmt.Sprintf(`{"spec":{"ipam":{"pool":{"10.1.0.6":{"owner":%q,"resource":%q}}}}}`, s.ns+"/web-0", resource))
-	s.want.entry("a", "10.1.0.6", s.ns+"/web-0", resource)
-}
-
-func TestAcknowledged(t *testing.T) {
-	onA := []step{
-		{at: bind, then: bound("web-0", "a")},
-		{rest: map[string]string{"web-0": "on a"}},
-	}
-	play(t, map[string]row{
-		"an acknowledgement during the cycle is not missed": {
-			world: adopted,
-			steps: append([]step{
-				{at: preFilter, before: func(s *scene) { s.owns("") }, answer: "*"},
-			}, onA...),
-		},
-		"an entry that only the API server shows is not trusted before it is acknowledged": {
-			world: twoNodes,
-			steps: placed(append([]step{
-				{before: func(s *scene) { s.removes("web-0") }},
-				{at: preBind, before: func(s *scene) { s.line.hold(); s.owns(adoptedAt) }, answer: "Unschedulable: " + unacknowledged},
-				{at: unreserve, before: func(s *scene) { s.line.release() }},
-				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: " + unacknowledged + "*"}, before: func(s *scene) { s.owns("") }},
-			}, onA...)...),
-		},
-		"a pod without a fixed address waits for the entry of its name": {
-			world: func(s *scene) {
-				s.node("a", "10.1.0.0/29")
-				s.ownsByHand(adoptedAt)
-				s.barePod()
-			},
-			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: 1 node(s) couldn't take a pod of this name: " + unacknowledged + "*"},
-					before: func(s *scene) { s.ownsByHand("") }},
-				{at: preFilter, answer: "Skip"},
-			}, onA...),
-		},
-	})
 }
 
 func TestVacated(t *testing.T) {

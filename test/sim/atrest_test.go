@@ -39,7 +39,7 @@ func (c *checks) atRest() {
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		records[r.Namespace+"/"+r.Spec.PodName] = r
 		// One that a person releases goes when its pod does.
-		if _, pod := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); r.DeletionTimestamp != nil && !pod && !c.awaitsReports(r) {
+		if _, pod := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); r.DeletionTimestamp != nil && !pod {
 			c.violate("no leak: FixedIP %s is being deleted for ever", r.Name)
 		}
 	}
@@ -56,10 +56,6 @@ func (c *checks) atRest() {
 			case mark(e.Owner) && e.Owner != "fixedip.io/moved":
 				c.violate("no leak: %s on %s is still marked %s %s", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
-				unknown := strings.Contains(e.Resource, ";since=") && c.hasPodWithoutAddress(cn.Name)
-				if strings.Contains(e.Resource, ";since=") && (c.inUse(ip) || !unknown) {
-					c.violate("no leak: the agent of %s was not asked whether it knows that %s is for %s", cn.Name, ip, e.Owner)
-				}
 				r := records[e.Owner]
 				pod, exists := one[*corev1.Pod](w.server, pods, e.Owner)
 				// One that nobody would make again, or that opts out, or to which a person has promised another address
@@ -67,7 +63,7 @@ func (c *checks) atRest() {
 				// another address from an agent that did not know yet.
 				runs := exists && runsWithAny(pod, []string{ip}) &&
 					(metav1.GetControllerOfNoCopy(pod) == nil || pod.Annotations[identity.AnnotationEnabled] != "" || r != nil && c.byUser[r.UID])
-				if r == nil && !exists && !unknown && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
+				if r == nil && !exists && !c.mayClaim(e.Owner) && !c.mayBeSlot(e.Resource) {
 					c.violate("no leak: %s on %s is still kept for %s (%s), of which there is nothing", ip, cn.Name, e.Owner, e.Resource)
 				} else if r != nil && namesFamily(r, ip) && !slices.Contains(r.Spec.IPs, ip) && !runs && !(exists && isUnreserved(e)) {
 					c.violate("no leak: %s on %s is still kept for %s, whose FixedIP has %v", ip, cn.Name, e.Owner, r.Spec.IPs)
@@ -126,24 +122,6 @@ func (c *checks) inUse(ip string) bool {
 // namesFamily reports whether a FixedIP has an address of the family of another one.
 func namesFamily(r *v1alpha1.FixedIP, ip string) bool {
 	return slices.ContainsFunc(r.Spec.IPs, func(has string) bool { return agent.IsIPv6(has) == agent.IsIPv6(ip) })
-}
-
-// hasPodWithoutAddress reports whether a pod of the node never gets an address, since the node is full. It might have any
-// that was dynamic when it came, so that nothing is known of an adopted one whose own pod has ended.
-func (c *checks) hasPodWithoutAddress(node string) bool {
-	return c.w.full(node) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool {
-		return pod.Spec.NodeName == node && !ended(pod) && len(pod.Status.PodIPs) == 0
-	})
-}
-
-// awaitsReports reports whether a FixedIP that is being deleted has to wait for a pod of a full node: nothing is known of an
-// adopted address until that pod has one (ADR 0012).
-func (c *checks) awaitsReports(r *v1alpha1.FixedIP) bool {
-	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](c.w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
-		return c.hasPodWithoutAddress(cn.Name) && slices.ContainsFunc(r.Spec.IPs, func(ip string) bool {
-			return strings.Contains(cn.Spec.IPAM.Pool[ip].Resource, ";since=")
-		})
-	})
 }
 
 // toldOf reports whether the status of a pod has an address. One that waits for an address on a full node that was rebooted
@@ -216,7 +194,9 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		}
 		return
 	}
-	if pod.Status.PodIP == "" && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.w.full(pod.Spec.NodeName) {
+	// After a reboot the status has an address that the pod does not get again.
+	started := slices.ContainsFunc(c.w.machines, func(m *machine) bool { return slices.Contains(m.uses(pod.Status.PodIP), key) })
+	if !started && (!fixed || adopted || c.boundTooLate[pod.UID]) && c.w.full(pod.Spec.NodeName) {
 		return
 	}
 	if len(pod.Status.PodIPs) != len(c.w.setup.families()) {

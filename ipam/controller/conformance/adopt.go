@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/allocate"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -29,7 +30,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/core/request"
 	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -61,7 +61,7 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	} else {
 		result, err = c.fixRunning(ctx, &pod)
 	}
-	if errors.Is(err, errNotReported) {
+	if errors.Is(err, errNotReported) || errors.Is(err, gather.ErrAsked) || errors.As(err, new(*gather.NotProvedError)) {
 		return ctrl.Result{RequeueAfter: reportRetry}, nil
 	}
 	if superseded(err) {
@@ -128,11 +128,12 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 }
 
 // own makes the entries of the IPs that a pod runs with the pod's own. The FixedIP controller then creates the FixedIP, as
-// for every claim, and waits for the agent: an entry in the pool, which is written with preconditions, keeps two pods from
-// adopting one IP, and a FixedIP in a cache would not. It returns errNotKept if the pod can't keep the IPs. dynamic is
-// whether they may be dynamic entries (see conformance.WhyNotKept).
-func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
-	node := pod.Spec.NodeName
+// for every claim: an entry in the pool, which is written with preconditions, keeps two pods from adopting one IP, and a
+// FixedIP in a cache would not. It returns errNotKept if the pod can't keep the IPs, and errNotReported or gather.ErrAsked
+// as long as the agent has to say first that the pod has them. dynamic is whether they may be dynamic entries, which are
+// withdrawn first (see conformance.WhyNotKept).
+func (c *Controller) own(ctx context.Context, runs *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
+	node := runs.Spec.NodeName
 	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
 		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other))
 	}
@@ -141,49 +142,45 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 			return errNotKept(fmt.Sprintf("%s is reserved for another pod by a FixedIP", a))
 		}
 	}
-	unreported := func(n pool.NodePool) bool {
-		return slices.ContainsFunc(ips, func(a netip.Addr) bool {
-			e, exists := n.Entries[a]
-			return exists && e.Kind == pool.Dynamic && !n.InUse(a)
-		})
-	}
-	if n, ok := c.Ledger.Node(node); dynamic && ok && unreported(n) {
-		if !n.HasUsed {
-			// A running agent reports to a CiliumNode that was made again only when it has a reason.
-			c.Agents.Ask(node, fmt.Sprint("what do your pods have, ", n.UID, pod.UID), func() {})
+	n, _ := c.Ledger.Node(node)
+	var offered, cooling []netip.Addr
+	for _, a := range ips {
+		switch e, exists := n.Entries[a]; {
+		case dynamic && exists && e.Kind == pool.Dynamic:
+			offered = append(offered, a)
+		case e.CoolsDownFrom(""), e.CoolsDownFrom(id.Key()):
+			cooling = append(cooling, a)
 		}
-		return errNotReported
 	}
-	if err := stillHas(ctx, c.Live, pod, ips); err != nil {
-		return err
+	r := allocate.Request{Node: node, Addrs: ips, Entry: id.Entry(), Pod: runs, Check: func(n pool.NodePool) error {
+		if other := n.OtherAddressOf(id.Key(), ips); other != nil {
+			// The cache does not show that entry yet. Once it does, the FixedIP controller makes a FixedIP of it.
+			return fmt.Errorf("%w: %w", gather.ErrSuperseded, other)
+		}
+		if why := conformance.WhyNotKept(n, id, ips, dynamic); why != nil {
+			return errNotKept(why.Error())
+		}
+		return nil
+	}}
+	if len(offered) > 0 {
+		if slices.ContainsFunc(offered, func(a netip.Addr) bool { return n.Used[a] != id.Key() }) {
+			if !n.HasUsed {
+				// A running agent reports to a CiliumNode that was made again only when it has a reason.
+				c.Agents.Ask(node, fmt.Sprint("what do your pods have, ", n.UID, runs.UID), func() {})
+			}
+			return errNotReported
+		}
+		r.Addrs = offered
+		return cmp.Or(c.Allocator.Withdraw(ctx, r), gather.ErrAsked)
 	}
-	_, err := c.Writer.Apply(ctx, ciliumpool.Change{
-		WriteRequest: ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
-			if dynamic && unreported(n) {
-				return nil, errNotReported
-			}
-			if other := n.OtherAddressOf(id.Key(), ips); other != nil {
-				// The cache does not show that entry yet. Once it does, the FixedIP controller makes a FixedIP of it.
-				return nil, fmt.Errorf("%w: %w", gather.ErrSuperseded, other)
-			}
-			if why := conformance.WhyNotKept(n, id, ips, dynamic); why != nil {
-				return nil, errNotKept(why.Error())
-			}
-			return reclaim.AllocateEntries(n, ips, id.Entry(), func(netip.Addr) bool { return true }, c.Clock.Now())
-		}},
-		// If the pod has ended during the write, its agent may have given an IP that was offered to all pods to another.
-		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
-			err := stillHas(ctx, c.Live, pod, ips)
-			if !errors.Is(err, gather.ErrSuperseded) {
-				return nil, err
-			}
-			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil }), nil
-		},
-	})
-	switch {
-	case errors.Is(err, ciliumpool.ErrUndone), errors.Is(err, ciliumpool.ErrGone), errors.Is(err, pool.ErrTaken):
-		return fmt.Errorf("make %s the pod's own: %w: %w", address.Join(ips), gather.ErrSuperseded, err)
-	case err != nil:
+	if len(cooling) > 0 {
+		evidence, err := c.Prove(ctx, node, cooling, id.Key(), func() {}, runs.UID)
+		if err != nil {
+			return err
+		}
+		r.Seen = evidence.Entries
+	}
+	if err := c.Allocator.Allocate(ctx, r); err != nil {
 		return err
 	}
 	klog.FromContext(ctx).Info("Running pod made the owner of its IPs", "ips", ips, "node", node)
@@ -201,20 +198,6 @@ func (c *Controller) reportMissing(pod *corev1.Pod, has []netip.Addr, node strin
 	}
 	c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "Runs with %s on node %s, and %s is reserved for it %s",
 		address.Join(has), pod.Spec.NodeName, address.Join(reserved), where)
-}
-
-// stillHas reads a pod from the API server. It returns gather.ErrSuperseded if the pod does not have the IPs, or may not have
-// them for long.
-func stillHas(ctx context.Context, live client.Reader, pod *corev1.Pod, ips []netip.Addr) error {
-	now, err := index.Get[corev1.Pod](ctx, live, client.ObjectKeyFromObject(pod))
-	if err != nil {
-		return err
-	}
-	has := conformance.AdoptableIPs(now, false)
-	if now == nil || now.UID != pod.UID || slices.ContainsFunc(ips, func(a netip.Addr) bool { return !slices.Contains(has, a) }) {
-		return fmt.Errorf("pod %s is gone, is being deleted, or is another one: %w", klog.KObj(pod), gather.ErrSuperseded)
-	}
-	return nil
 }
 
 // A bind writes nothing if the entry exists already. If the watch of the scheduler is behind, or the controller dies

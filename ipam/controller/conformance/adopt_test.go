@@ -69,8 +69,7 @@ func TestAdoption(t *testing.T) {
 				used = nil
 			}
 			s := newStage(t, api, cached, c.entries, used)
-			asked := &askedAgents{}
-			s.d.Agents = asked
+			s.agents.silent = c.silent
 			if n, _ := s.d.Ledger.Node("n"); c.silent {
 				n.HasUsed = false
 				s.d.Ledger.SetNode(n)
@@ -89,14 +88,21 @@ func TestAdoption(t *testing.T) {
 			if c.owns {
 				want[has] = owner
 			}
-			if _, err := s.d.adopt(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)}); err != nil {
-				t.Fatal(err)
+			for range 2 {
+				result, err := s.d.adopt(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(c.pod)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if result.RequeueAfter != reportRetry || c.unreported {
+					break
+				}
+				s.d.Ledger.SetNode(s.node())
 			}
 			if diff := cmp.Diff(want, s.owners()); diff != "" {
 				t.Errorf("entries (-want +got): %s", diff)
 			}
-			if (asked.nodes != nil) != c.silent {
-				t.Errorf("asked the agents of %v", asked.nodes)
+			if asked := len(s.agents.asked) > 0; asked != (c.silent || c.owns && c.entries != nil) {
+				t.Errorf("asked the agents of %v", s.agents.asked)
 			}
 			record := s.fixedIP()
 			if (record != nil) != (c.record != nil) || record != nil && !cmp.Equal(record.Spec, c.record.Spec) {

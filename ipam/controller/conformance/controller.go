@@ -27,11 +27,11 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
+	"fixedip.io/fixedip/ipam/controller/internal/allocate"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
-	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/podutil"
@@ -68,19 +68,14 @@ func DefaultConfig() Config {
 	}
 }
 
-// Agents asks Cilium agents: see barrier.Service.
-type Agents interface {
-	Ask(node, question string, notify func()) (evidence agentview.Evidence, answered time.Time)
-}
-
 // Controller runs the controllers verify and adopt. A request names a pod; for verify it is the pod of an identity, or
 // the holder of a slot.
 type Controller struct {
 	*gather.Gatherer
-	Config   Config
-	Writer   *ciliumpool.Writer
-	Agents   Agents
-	Adoption identity.Adoption
+	Config    Config
+	Writer    *ciliumpool.Writer
+	Allocator *allocate.Allocator
+	Adoption  identity.Adoption
 	// Endpoints is nil if CiliumEndpoints are not kept.
 	Endpoints *ciliumendpoint.Keeper
 	// Ready must report true before the first resync.

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/allocate"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/agentview"
@@ -44,6 +45,7 @@ type stage struct {
 	// evicted are the names of the evicted pods. refuse is the answer to an eviction; nil: it is accepted.
 	evicted []string
 	refuse  error
+	agents  *stageAgents
 	// onPatch is called after a CiliumNode was patched.
 	onPatch func()
 }
@@ -53,13 +55,24 @@ type noWorkloads struct{ gather.Workloads }
 
 func (noWorkloads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
 
-// askedAgents are agents that never answer.
-type askedAgents struct{ nodes []string }
-
-func (a *askedAgents) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
-	a.nodes = append(a.nodes, node)
-	return agentview.Evidence{}, time.Time{}
+// stageAgents are agents that have seen what is at the API server, and report as it is there.
+type stageAgents struct {
+	s *stage
+	// silent: they do not answer. asked are the nodes whose agents were asked.
+	silent bool
+	asked  []string
 }
+
+func (a *stageAgents) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
+	a.asked = append(a.asked, node)
+	if a.silent {
+		return agentview.Evidence{}, time.Time{}
+	}
+	n := a.s.node()
+	return agentview.Evidence{Node: n.Name, UID: n.UID, Entries: n.Entries, Used: n.Used}, a.s.clock.Now()
+}
+
+func (*stageAgents) Forget(string, string) {}
 
 // newStage has the given objects at the API server and in the caches.
 func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool.Entry, used map[string]string) *stage {
@@ -92,7 +105,8 @@ func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool
 		return b
 	}
 	s.cached = build(cached).Build()
-	s.api = build(append(api, node)).WithInterceptorFuncs(interceptor.Funcs{
+	// The API server selects pods by node itself.
+	s.api = build(append(api, node)).WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).WithInterceptorFuncs(interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			err := c.Patch(ctx, obj, patch, opts...)
 			if s.onPatch != nil {
@@ -118,7 +132,20 @@ func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool
 		},
 		Config: config, Writer: ciliumpool.NewWriter(t.Context(), ciliumpool.New(s.api), l.Node), Adoption: identity.Adoption{Schedulers: []string{"ours"}},
 	}
+	s.agents = &stageAgents{s: s}
+	s.d.Agents = s.agents
+	s.d.Allocator = &allocate.Allocator{Writer: s.d.Writer, Live: s.api, Clock: s.clock}
 	return s
+}
+
+// node returns node n as the API server has it.
+func (s *stage) node() pool.NodePool {
+	s.t.Helper()
+	var cn ciliumv2.CiliumNode
+	if err := s.api.Get(s.t.Context(), client.ObjectKey{Name: "n"}, &cn); err != nil {
+		s.t.Fatal(err)
+	}
+	return ciliumpool.FromCiliumNode(&cn)
 }
 
 // owners returns the owners of the entries of node n. Key: the IP.

@@ -14,11 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
+	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// Finding C12. A dynamic entry becomes the pod's own only while the pod runs with the IP. If the pod is gone before the
+// Finding C12. A dynamic entry is withdrawn for a pod only while the pod runs with the IP. If the pod is gone before the
 // write, nothing is written; if it goes during the write, the entry is dynamic again.
 func TestAdoptionOfAPodThatGoes(t *testing.T) {
 	const has = "10.0.1.1"
@@ -29,7 +30,7 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 		patches        int
 		owner          string
 	}{
-		"it runs on":  {patches: 1, owner: "db/web-0"},
+		"it runs on":  {patches: 1, owner: controllertest.Cooldown},
 		"it had gone": {before: remove},
 		"it goes":     {during: remove, patches: 2},
 		"another follows": {during: func(s *stage, pod *corev1.Pod) error {
@@ -74,8 +75,8 @@ func TestAdoptionOfAPodThatGoes(t *testing.T) {
 			happen(c.before)
 			record := controllertest.Record(0, false)
 			record.Spec.IPs = []string{has}
-			err := s.fixedips.allocate(t.Context(), reclaim.State{Record: record, Pod: pod}, reclaim.Action{Node: "n", Addrs: []netip.Addr{netip.MustParseAddr(has)}})
-			if adopted := c.owner != ""; errors.Is(err, gather.ErrSuperseded) == adopted || adopted && err != nil {
+			err := s.fixedips.allocate(t.Context(), reclaim.State{Record: record, Pod: pod}, reclaim.Action{Type: reclaim.Withdraw, Node: "n", Addrs: []netip.Addr{netip.MustParseAddr(has)}}, agentview.Evidence{})
+			if withdrawn := c.owner != ""; errors.Is(err, gather.ErrSuperseded) == withdrawn || withdrawn && err != nil {
 				t.Errorf("allocate: %v", err)
 			}
 			if err := s.API.Get(t.Context(), client.ObjectKey{Name: "n"}, &node); err != nil {

@@ -25,12 +25,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/allocate"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/release"
-	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
@@ -54,12 +54,6 @@ const (
 	whileUnproved = 5 * time.Second
 )
 
-// Agents asks Cilium agents: see barrier.Service.
-type Agents interface {
-	Ask(node, question string, notify func()) (evidence agentview.Evidence, answered time.Time)
-	Forget(node, question string)
-}
-
 // Controller reconciles FixedIPs.
 type Controller struct {
 	*gather.Gatherer
@@ -71,8 +65,7 @@ type Controller struct {
 	Ready     func() bool
 	// ResyncPeriod is how often an identity is looked at without an event.
 	ResyncPeriod time.Duration
-	// Agents answers what has to be proved.
-	Agents Agents
+	Allocator    *allocate.Allocator
 	// IdentityRequests and SlotRequests have what the ledger reports: identities, and workloads with slots.
 	IdentityRequests, SlotRequests *source.Requests
 
@@ -124,7 +117,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, nil
 		}
 	}
-	if slices.ContainsFunc(actions, func(a reclaim.Action) bool { return a.Type.Destroys() || a.Type == reclaim.Allocate }) {
+	if slices.ContainsFunc(actions, func(a reclaim.Action) bool { return a.Type.Destroys() || a.Type.Allocates() }) {
 		if states, actions, err = c.decide(ctx, c.FromAPIServer(), req); err != nil {
 			return whenKnown(ctx, err)
 		}
@@ -194,18 +187,23 @@ func (c *Controller) identity(ctx context.Context, from gather.Reader, req ctrl.
 // such time is known.
 func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State, a reclaim.Action) (after time.Duration, err error) {
 	log := klog.FromContext(ctx).WithValues("action", a.Type, "rule", a.Rule, "pod", s.Holder)
-	switch err := c.perform(ctx, req, s, a); {
+	err = c.perform(ctx, req, s, a)
+	if errors.Is(err, gather.ErrAsked) {
+		// The answer queues the request.
+		err = nil
+	}
+	switch {
 	case errors.Is(err, gather.ErrSuperseded), apierrors.IsConflict(err):
 		log.V(3).Info("Action superseded", "err", err)
 		return source.AfterConflict, nil
 	case errors.Is(err, errBusy):
 		return whileFinishing, nil
-	case errors.Is(err, errUnproved):
+	case errors.As(err, new(*gather.NotProvedError)):
 		log.V(2).Info("Action waits", "err", err)
 		return c.lookAgain(err), nil
 	case err != nil:
 		return c.ResyncPeriod, fmt.Errorf("%s of %s, held by pod %s: %w", a.Type, req, s.Holder, err)
-	case a.Type == reclaim.FenceTarget:
+	case a.Type == reclaim.FenceTarget, a.Type == reclaim.Withdraw:
 		// The cooldown entry names no pod, so that no watch requests the identity, and it is removed when it is due.
 		return source.AfterConflict, nil
 	case a.At.IsZero():

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/allocate"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -67,11 +68,11 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 	s := &stage{Stage: controllertest.New(t, index.Each, api, cached), t: t}
 	s.fixedips = &Controller{
 		Gatherer: &gather.Gatherer{
-			Ledger: s.Ledger, Cached: s.Cached, Live: s.API, Workloads: s, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
+			Ledger: s.Ledger, Cached: s.Cached, Live: s.API, Workloads: s, Agents: &s.agents, Kinds: identity.NewKinds(), Events: s.Recorder, Clock: s.Clock,
 			Deadline: 10 * time.Minute,
 		},
-		Batches: &release.Batches{Clock: s.Clock}, Writer: s.Writer,
-		ResyncPeriod: source.ResyncPeriod, Agents: &s.agents, IdentityRequests: &source.Requests{}, SlotRequests: &source.Requests{},
+		Batches: &release.Batches{Clock: s.Clock}, Writer: s.Writer, Allocator: &allocate.Allocator{Writer: s.Writer, Live: s.API, Clock: s.Clock},
+		ResyncPeriod: source.ResyncPeriod, IdentityRequests: &source.Requests{}, SlotRequests: &source.Requests{},
 	}
 	return s
 }
@@ -84,7 +85,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 	fixed := controllertest.Record(0, false)
 	mine := pool.OwnedEntry("db", "web-0", "StatefulSet", "web")
 	confirmed := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: mine}}
-	adopted := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: {Kind: pool.Owned, Owner: "db/web-0", Since: 1}}}
+	withdrawn := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: pool.CooldownEntry("", controllertest.Begin)}}
 	used := &agentview.Evidence{Node: "n", Entries: map[netip.Addr]pool.Entry{a: mine}, Used: map[netip.Addr]string{a: "db/web-0"}}
 	starting := controllertest.Pod(1)
 	starting.Spec.NodeName, starting.Status.PodIPs = "n", nil
@@ -96,17 +97,18 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 		evidence *agentview.Evidence
 		action   reclaim.Action
 		want     v1alpha1.FixedIPStatus
-		err      error
+		// unproved: the answer does not prove enough.
+		unproved bool
 	}{
-		"a slot is vacated":                             {record: slot, evidence: confirmed, action: vacate, want: vacate.Status},
-		"the agent has not answered":                    {record: slot, action: vacate, want: slot.Status},
-		"the agent lists the address":                   {record: slot, evidence: used, action: vacate, want: slot.Status, err: errUnproved},
-		"the pod is still there":                        {record: slot, pods: controllertest.Objects(controllertest.Pod(0)), evidence: confirmed, action: vacate, want: slot.Status, err: errUnproved},
-		"a pod that has not reported its address":       {record: slot, pods: controllertest.Objects(starting), evidence: adopted, action: vacate, want: slot.Status, err: errUnproved},
-		"a pod that cannot have the address":            {record: slot, pods: controllertest.Objects(starting), evidence: confirmed, action: vacate, want: vacate.Status},
-		"addresses may move":                            {record: fixed, evidence: confirmed, action: allow, want: allow.Status},
-		"addresses that are used may not":               {record: fixed, evidence: used, action: allow, want: fixed.Status, err: errUnproved},
-		"an owner is acknowledged that has the address": {record: fixed, evidence: used, action: reclaim.Action{Type: reclaim.Acknowledge, Node: "n", Addrs: []netip.Addr{a}}, want: fixed.Status},
+		"a slot is vacated":                            {record: slot, evidence: confirmed, action: vacate, want: vacate.Status},
+		"the agent has not answered":                   {record: slot, action: vacate, want: slot.Status},
+		"the agent lists the address":                  {record: slot, evidence: used, action: vacate, want: slot.Status, unproved: true},
+		"the pod is still there":                       {record: slot, pods: controllertest.Objects(controllertest.Pod(0)), evidence: confirmed, action: vacate, want: slot.Status, unproved: true},
+		"a pod that has not reported its address":      {record: slot, pods: controllertest.Objects(starting), evidence: withdrawn, action: vacate, want: slot.Status, unproved: true},
+		"a pod that cannot have the address":           {record: slot, pods: controllertest.Objects(starting), evidence: confirmed, action: vacate, want: vacate.Status},
+		"addresses may move":                           {record: fixed, evidence: confirmed, action: allow, want: allow.Status},
+		"addresses that are used may not":              {record: fixed, evidence: used, action: allow, want: fixed.Status, unproved: true},
+		"an address becomes the pod's own that has it": {record: fixed, evidence: used, action: reclaim.Action{Type: reclaim.Own, Node: "n", Addrs: []netip.Addr{a}}, want: fixed.Status},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t, append(controllertest.Objects(c.record), c.pods...), nil)
@@ -117,14 +119,15 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 			}
 			state := reclaim.State{Slot: c.record.Spec.Slot, Record: &record, Holder: "web-0", Now: controllertest.Begin}
 			again := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "db", Name: "web-0"}}
-			if err := s.fixedips.perform(t.Context(), again, state, c.action); !errors.Is(err, c.err) {
+			err := s.fixedips.perform(t.Context(), again, state, c.action)
+			if unproved := errors.As(err, new(*gather.NotProvedError)); unproved != c.unproved || errors.Is(err, gather.ErrAsked) != (c.evidence == nil) || err != nil && !unproved && c.evidence != nil {
 				t.Error(err)
 			}
 			if diff := cmp.Diff([]string{"n"}, s.agents.asked); diff != "" {
 				t.Errorf("asked (-want +got): %s", diff)
 			}
 			// An answer that lists the address proves nothing later either.
-			if forgotten := len(s.agents.forgotten) > 0; forgotten != (c.evidence == used && c.err != nil) {
+			if forgotten := len(s.agents.forgotten) > 0; forgotten != (c.evidence == used && c.unproved) {
 				t.Errorf("the answer is forgotten: %v", forgotten)
 			}
 			var now v1alpha1.FixedIP
@@ -142,7 +145,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 func TestLookAgain(t *testing.T) {
 	s := newStage(t, nil, nil)
 	for age, want := range map[time.Duration]time.Duration{0: whileUnproved, time.Second: whileUnproved, time.Minute: time.Minute} {
-		err := fmt.Errorf("wrapped: %w", &unproved{why: "pod db/web-1 has no address", answered: s.Clock.Now().Add(-age)})
+		err := fmt.Errorf("wrapped: %w", &gather.NotProvedError{Why: "pod db/web-1 has no address", Answered: s.Clock.Now().Add(-age)})
 		if got := s.fixedips.lookAgain(err); got != want {
 			t.Errorf("%v after the answer the pods are read again after %v, want %v", age, got, want)
 		}

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/allocate"
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/metrics"
@@ -29,7 +30,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
-	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/core/reservation"
@@ -48,8 +48,10 @@ func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.
 			return err
 		}
 	}
+	var evidence agentview.Evidence
 	if a.Type.NeedsEvidence() {
-		if asked, err := c.prove(ctx, again, key, s, a); asked || err != nil {
+		var err error
+		if evidence, err = c.prove(ctx, again, key, s, a); err != nil {
 			return err
 		}
 	}
@@ -60,12 +62,10 @@ func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.
 		return c.createRecord(ctx, key, a)
 	case reclaim.UpdateRecord:
 		return c.updateRecord(ctx, s, a)
-	case reclaim.Acknowledge:
-		return c.acknowledge(ctx, key, a)
 	case reclaim.UpdateStatus, reclaim.Vacate, reclaim.AllowMove:
 		return c.updateStatus(ctx, s, a)
-	case reclaim.Allocate:
-		return c.allocate(ctx, s, a)
+	case reclaim.Allocate, reclaim.Withdraw, reclaim.Own:
+		return c.allocate(ctx, s, a, evidence)
 	case reclaim.DeleteRecord:
 		return release.DeleteRecord(ctx, c.Live, c.Events, s)
 	case reclaim.ReplaceRecord:
@@ -177,56 +177,18 @@ func (c *Controller) reportBlocked(ctx context.Context, owner string, s reclaim.
 }
 
 // allocate writes the entries of recorded addresses into the pool of their home. An obstacle is found again by the
-// next decision, which reports it. The IP of a dynamic entry, or of one in cooldown, is written only while the pod provably
-// runs with it: before the write, and after it, or the write is undone.
-func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Action) error {
-	entry := reservation.EntryOf(s.Record)
-	own := func(addr netip.Addr) bool { return reclaim.RunsOn(s.Pod, a.Node, addr) }
-	if slices.ContainsFunc(a.Addrs, own) {
-		if runs, err := c.stillRuns(ctx, s.Pod, a); err != nil {
-			return err
-		} else if !runs {
-			return fmt.Errorf("pod %s does not run with %v any more: %w", klog.KObj(s.Pod), a.Addrs, gather.ErrSuperseded)
-		}
+// next decision, which reports it.
+func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Action, evidence agentview.Evidence) error {
+	r := allocate.Request{Node: a.Node, Addrs: a.Addrs, Entry: reservation.EntryOf(s.Record), Pod: s.Pod, Seen: evidence.Entries}
+	if a.Type == reclaim.Withdraw {
+		return c.Allocator.Withdraw(ctx, r)
 	}
-	_, err := c.Writer.Apply(ctx, ciliumpool.Change{
-		WriteRequest: ciliumpool.WriteRequest{Node: a.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
-			return reclaim.AllocateEntries(n, a.Addrs, entry, own, c.Clock.Now())
-		}},
-		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
-			adopted := slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil || !own(e.Addr) })
-			if len(adopted) == 0 {
-				return nil, nil
-			}
-			if runs, err := c.stillRuns(ctx, s.Pod, a); err != nil || runs {
-				return nil, err
-			}
-			return adopted, nil
-		},
-	})
-	switch {
-	case errors.Is(err, ciliumpool.ErrUndone):
-		return fmt.Errorf("pod %s does not run with %v any more: %w: %w", klog.KObj(s.Pod), a.Addrs, gather.ErrSuperseded, err)
-	case errors.Is(err, pool.ErrTaken), errors.Is(err, ciliumpool.ErrGone):
-		return fmt.Errorf("write the entries of %v on node %s: %w: %w", a.Addrs, a.Node, gather.ErrSuperseded, err)
-	case err != nil:
-		return fmt.Errorf("write the entries of %v on node %s: %w", a.Addrs, a.Node, err)
+	if err := c.Allocator.Allocate(ctx, r); err != nil {
+		return err
 	}
 	klog.FromContext(ctx).Info("Entries written", "ips", a.Addrs, "node", a.Node)
 	c.Events.Eventf(s.Record, nil, corev1.EventTypeNormal, "Allocated", "AllocateEntries", "IP %v has its entry in the pool of node %s", a.Addrs, a.Node)
 	return nil
-}
-
-// stillRuns reads whether the very pod runs on the node with those of the IPs that it ran with.
-func (c *Controller) stillRuns(ctx context.Context, pod *corev1.Pod, a reclaim.Action) (bool, error) {
-	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
-	if now == nil || err != nil {
-		return false, err
-	}
-	lost := func(addr netip.Addr) bool {
-		return reclaim.RunsOn(pod, a.Node, addr) && !reclaim.RunsOn(now, a.Node, addr)
-	}
-	return now.UID == pod.UID && !slices.ContainsFunc(a.Addrs, lost), nil
 }
 
 // releaseEntries puts addresses of an identity on one node into their cooldown, which the controller of node pools
@@ -307,102 +269,32 @@ func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a r
 	return nil
 }
 
-// errUnproved is the error of an action that needs evidence, if the agent has answered and the answer does not prove
-// enough. That may change without an event for the identity.
-var errUnproved = errors.New("not proved yet")
-
-// unproved is an errUnproved with its reason.
-type unproved struct {
-	why string
-	// answered is when the agent answered.
-	answered time.Time
-}
-
-func (u *unproved) Error() string { return u.why + ": " + errUnproved.Error() }
-func (u *unproved) Unwrap() error { return errUnproved }
-
 // lookAgain is how long to wait until the pods of the node are read again. It doubles each time: a pod that cannot start
 // has no address for hours.
 func (c *Controller) lookAgain(err error) time.Duration {
 	after := whileUnproved
-	if u := (*unproved)(nil); errors.As(err, &u) {
-		after = max(after, c.Clock.Since(u.answered))
+	if e := (*gather.NotProvedError)(nil); errors.As(err, &e) {
+		after = max(after, c.Clock.Since(e.Answered))
 	}
 	return after
 }
 
-// prove returns nil if the agent of the node has confirmed what the action needs. asked is true if it has not answered
-// yet; again is queued when it has.
-func (c *Controller) prove(ctx context.Context, again ctrl.Request, key client.ObjectKey, s reclaim.State, a reclaim.Action) (asked bool, err error) {
-	question, requests := c.question(key, s, a), c.IdentityRequests
+// prove returns no error if the agent of the node has confirmed what the action needs. The request is queued again when the
+// agent answers.
+func (c *Controller) prove(ctx context.Context, again ctrl.Request, key client.ObjectKey, s reclaim.State, a reclaim.Action) (agentview.Evidence, error) {
+	requests, owner := c.IdentityRequests, ""
 	if isWorkload(again) {
 		requests = c.SlotRequests
 	}
-	evidence, answered := c.Agents.Ask(a.Node, question, func() { requests.Add(again) })
-	if answered.IsZero() {
-		return true, nil
-	}
-	owner := ""
-	if a.Type == reclaim.Acknowledge {
+	if a.Type == reclaim.Own {
 		owner = pool.OwnerKey(key.Namespace, key.Name)
 	}
-	// Read after the answer, as Evidence.Judge requires.
-	pods, err := c.podsOn(ctx, a.Node)
-	if err != nil {
-		return false, err
-	}
-	for _, addr := range a.Addrs {
-		if v := evidence.Judge(addr, owner, pods); v.State != agentview.Clear {
-			if user, listed := evidence.Used[addr]; listed && user != owner {
-				// This answer will never prove it, whatever becomes of the pods. The agent is asked again when it does not
-				// list the address any more.
-				c.Agents.Forget(a.Node, question)
-			}
-			return false, &unproved{why: v.Why, answered: answered}
-		}
-	}
-	return false, nil
-}
-
-// question names what the agent is asked, with all that the answer depends on: see barrier.Service.
-func (c *Controller) question(key client.ObjectKey, s reclaim.State, a reclaim.Action) string {
-	n, _ := c.Ledger.Node(a.Node)
-	parts := []any{a.Type, key, n.UID}
-	for _, addr := range a.Addrs {
-		parts = append(parts, addr, n.Entries[addr])
-	}
+	about := []any{a.Type, key}
 	if s.Record != nil {
-		parts = append(parts, s.Record.UID)
+		about = append(about, s.Record.UID)
 	}
 	if s.Pod != nil {
-		parts = append(parts, s.Pod.UID)
+		about = append(about, s.Pod.UID)
 	}
-	return fmt.Sprint(parts...)
-}
-
-// podsOn reads the pods that are bound to a node.
-func (c *Controller) podsOn(ctx context.Context, node string) (pods []agentview.Pod, err error) {
-	list, err := index.LivePodsOnNode(ctx, c.Live, node)
-	for i := range list {
-		if p := &list[i]; !p.Spec.HostNetwork {
-			pods = append(pods, agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Addrs: podutil.IPs(p), Stopped: podutil.IsTerminal(p)})
-		}
-	}
-	return pods, err
-}
-
-// acknowledge notes in the entries that the agent knows their owner.
-func (c *Controller) acknowledge(ctx context.Context, key client.ObjectKey, a reclaim.Action) error {
-	owner := pool.OwnerKey(key.Namespace, key.Name)
-	err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: a.Node, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
-		return n.Acknowledge(owner, a.Addrs), nil
-	}})
-	switch {
-	case errors.Is(err, ciliumpool.ErrGone):
-		return nil
-	case err != nil:
-		return fmt.Errorf("note on node %s that its agent knows the owner of %v: %w", a.Node, a.Addrs, err)
-	}
-	klog.FromContext(ctx).V(2).Info("Owner acknowledged by the agent", "ips", a.Addrs, "node", a.Node)
-	return nil
+	return c.Prove(ctx, a.Node, a.Addrs, owner, func() { requests.Add(again) }, about...)
 }

@@ -129,15 +129,15 @@ type AddressUse struct {
 // it, Cilium facts 13 and 30), or if the entry names it: a pod that was bound a moment ago gets the address from the agent
 // without another write. A pod that has not reported an address may have any that the pool offered when it started, so
 // that nothing is known until it reports, unless the pool has another address for it. Two addresses are certainly not
-// its own: one that the agent lists for owner, and one whose entry is a pod's and acknowledged. No pod had that one when
-// it was claimed or acknowledged, and the agent has given it to no other since.
+// its own: one that the agent lists for owner, and one whose entry is a pod's. No other pod had that one when the
+// entry was made, and the agent has given it to no other since.
 func (e Evidence) Judge(a netip.Addr, owner string, pods []Pod) AddressUse {
 	if user, used := e.Used[a]; used && (user != owner || owner == "") {
 		return AddressUse{State: InUse, By: user, Why: fmt.Sprintf("the agent of node %s lists %s as used by %s", e.Node, a, cmp.Or(user, "an unknown owner"))}
 	}
 	_, listed := e.Used[a]
 	entry, exists := e.Entries[a]
-	exclusive := listed || entry.Kind == pool.Owned && !entry.Unacknowledged()
+	exclusive := listed || entry.Kind == pool.Owned
 	for _, p := range pods {
 		switch {
 		case p.Stopped || p.Owner == owner:

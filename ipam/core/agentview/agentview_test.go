@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"reflect"
 	"testing"
+	"time"
 
 	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -68,7 +69,7 @@ func TestJudge(t *testing.T) {
 	const owner = "default/web-0"
 	entry := func(e pool.Entry) map[netip.Addr]pool.Entry { return map[netip.Addr]pool.Entry{address: e} }
 	owned := entry(pool.ForOwner(owner))
-	adopted := entry(pool.Entry{Kind: pool.Owned, Owner: owner, Since: 1})
+	withdrawn := entry(pool.CooldownEntry("", time.Unix(1, 0)))
 	for name, row := range map[string]struct {
 		entries map[netip.Addr]pool.Entry
 		used    map[netip.Addr]string
@@ -102,11 +103,11 @@ func TestJudge(t *testing.T) {
 		},
 		// Without this row's rule, test/explore finds a pod whose address its pool does not have.
 		"a pod has not reported its address": {
-			entries: adopted, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
+			entries: withdrawn, owner: owner, pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.AddressUse{Why: "pod default/other on node node-1 has not reported its address, which may be 10.240.1.7"},
 		},
 		"a pod has not reported its address, and the pool has another one for it": {
-			entries: map[netip.Addr]pool.Entry{address: adopted[address], address.Next(): pool.ForOwner("default/other")}, owner: owner,
+			entries: map[netip.Addr]pool.Entry{address: withdrawn[address], address.Next(): pool.ForOwner("default/other")}, owner: owner,
 			pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.AddressUse{State: agentview.Clear},
 		},
@@ -115,7 +116,7 @@ func TestJudge(t *testing.T) {
 			want: agentview.AddressUse{State: agentview.Clear},
 		},
 		"a pod has not reported its address, and the agent lists this one for the asker": {
-			entries: adopted, owner: owner, used: map[netip.Addr]string{address: owner}, pods: []agentview.Pod{{Owner: "default/other"}},
+			entries: withdrawn, owner: owner, used: map[netip.Addr]string{address: owner}, pods: []agentview.Pod{{Owner: "default/other"}},
 			want: agentview.AddressUse{State: agentview.Clear},
 		},
 		"the pool offers it": {

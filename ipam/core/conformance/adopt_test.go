@@ -77,6 +77,7 @@ func TestWhyNotKept(t *testing.T) {
 		"no entry":                 {},
 		"of another pod":           {entries: map[string]pool.Entry{"10.0.1.7": pool.ForOwner("db/mysql-1")}, adopted: reserved, restored: reserved},
 		"in cooldown":              {entries: map[string]pool.Entry{"10.0.1.7": released}, adopted: cooldown, restored: cooldown},
+		"withdrawn":                {entries: map[string]pool.Entry{"10.0.1.7": pool.CooldownEntry("", time.Unix(1, 0))}, restored: cooldown},
 		"in cooldown, from itself": {entries: map[string]pool.Entry{"10.0.1.7": pool.CooldownEntry("db/mysql-0", time.Unix(1, 0))}},
 		"another pod uses it":      {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": "db/web-0"}, adopted: used, restored: used},
 		"the agent does not say":   {entries: map[string]pool.Entry{"10.0.1.7": {}}, used: map[string]string{"10.0.1.7": ""}, restored: dynamic},

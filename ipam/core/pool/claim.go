@@ -53,18 +53,6 @@ func (n NodePool) Release(owner string, addrs []netip.Addr, at time.Time) []Entr
 	return edits
 }
 
-// Acknowledge returns the edits that note that the agent knows the owner of the addresses.
-func (n NodePool) Acknowledge(owner string, addrs []netip.Addr) []EntryChange {
-	var edits []EntryChange
-	for _, a := range addrs {
-		if e := n.Entries[a]; e.OwnedBy(owner) && e.Unacknowledged() {
-			e.Since = 0
-			edits = append(edits, n.Set(a, e))
-		}
-	}
-	return edits
-}
-
 // TakeOver returns the edits that give the addresses of a terminated pod to another pod of the same workload: all of them
 // or, if that is not possible, none and the Blocker. Addresses that the former holder does not have are claimed. An
 // address that the agent still reports as in use is not taken over, since the agent would give it out a second time; the

@@ -66,9 +66,7 @@ type Entry struct {
 	Workload string
 	// Node is the node that has the address of a Moved entry. It is empty if the marker can't be read.
 	Node string
-	// Since is a Unix time in seconds. For a Cooldown entry it is when the address was released; 0 counts as long ago. For
-	// an Owned entry it is when a dynamic entry became the pod's, until the agent has acknowledged that: see
-	// Entry.Unacknowledged.
+	// Since is when the address of a Cooldown entry was released, in Unix seconds; 0 counts as long ago.
 	Since int64
 }
 
@@ -202,10 +200,6 @@ func SplitWorkloadKey(key string) (kind, name string, ok bool) {
 	}
 	return kind, name, true
 }
-
-// Unacknowledged reports whether the agent may not know yet whose the address is: the entry was dynamic before. The
-// controller removes Since when the agent has confirmed that it gives the address to no other pod.
-func (e Entry) Unacknowledged() bool { return e.Kind == Owned && e.Since != 0 }
 
 // SinceTime returns Since as a time; zero if it is 0.
 func (e Entry) SinceTime() time.Time {

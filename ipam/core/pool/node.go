@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"time"
 
 	"fixedip.io/fixedip/ipam/core/address"
 )
@@ -108,15 +107,6 @@ func (n NodePool) Set(a netip.Addr, to Entry) EntryChange {
 		edit.From = &now
 	}
 	return edit
-}
-
-// Own is Set for the entry of an address that its pod runs with already, and did not get by that entry. The entry says since
-// when the address is the pod's.
-func (n NodePool) Own(a netip.Addr, to Entry, at time.Time) EntryChange {
-	if !n.Entries[a].OwnedBy(to.Owner) {
-		to.Since = at.Unix()
-	}
-	return n.Set(a, to)
 }
 
 // Drop returns the edit that removes the entry that the node has now. ok is false if there is none.

@@ -6,6 +6,7 @@ package reclaim_test
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,6 +52,8 @@ func optedOut(p *corev1.Pod) *corev1.Pod {
 // A record whose addresses are in no pool gets its entries, unless somebody may have them.
 func TestProjection(t *testing.T) {
 	project := reclaim.Action{Type: reclaim.Allocate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}
+	withdraw := project
+	withdraw.Type = reclaim.Withdraw
 	waiting := func(reason, message string) reclaim.Action {
 		return reclaim.Action{
 			Type: reclaim.UpdateStatus,
@@ -66,6 +69,8 @@ func TestProjection(t *testing.T) {
 		n.Status.Phase, n.Status.PodUID = v1alpha1.PhaseInUse, "pod-1"
 		return n
 	}
+	unconfirmed := runs("NotAcknowledged", "The Cilium agent has not confirmed yet that it gives 10.0.1.6 to no other pod; the entries are written then")
+	unconfirmed.At = time.Time{}
 	stands := []metav1.Condition{{Type: "Allocated", Status: metav1.ConditionTrue, Reason: "Allocated", Message: "Every address has its entry in the pool of a node", LastTransitionTime: metav1.Time{Time: now}}}
 	without := kept(spec.Reclaim)
 	both := kept(spec.Reclaim)
@@ -89,7 +94,7 @@ func TestProjection(t *testing.T) {
 		"its time to live passes":                           {reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour)), Homes: place(), Workload: gone}, project},
 		"its workload is gone":                              {reclaim.State{Record: kept(policy("Delete", "Retain", 0)), Homes: place(), Workload: gone}, reclaim.Action{Type: reclaim.DeleteRecord}},
 		"it is being deleted":                               {reclaim.State{Record: record(deleting), Workload: standing}, reclaim.Action{Type: reclaim.FinishRecord}},
-		"its owner was cleared":                             {reclaim.State{Record: record(), Homes: place(entry(pool.Entry{}), reported), Pod: running("10.0.1.6"), Workload: standing}, project},
+		"its owner was cleared":                             {reclaim.State{Record: record(), Homes: place(entry(pool.Entry{}), reported), Pod: running("10.0.1.6"), Workload: standing}, withdraw},
 		"an entry for it is on its way":                     {reclaim.State{Record: without, Homes: place(entry(pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"))), Workload: standing}, project},
 		"both families on one node":                         {reclaim.State{Record: both, Homes: dual("node-1"), Workload: standing}, reclaim.Action{Type: reclaim.Allocate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6"), addr("fd00::6")}}},
 		"one family stands":                                 {reclaim.State{Record: both, Homes: dual("node-1"), Held: []ledger.NodeAddresses{held("node-1", "fd00::6")}, Workload: standing}, project},
@@ -117,8 +122,8 @@ func TestProjection(t *testing.T) {
 			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown")},
 		"it rests, and its pod waits": {reclaim.State{Record: without, Homes: place(entry(pool.CooldownEntry("", now))), Pod: podOn(""), Workload: standing},
 			waiting("CoolingDown", "IP 10.0.1.6 on node node-1 is cooling down after its release at 1970-01-01T00:16:40Z; it becomes available after the cooldown")},
-		"it rests, and its pod runs with it": {reclaim.State{Record: record(), Homes: place(entry(pool.CooldownEntry("", now))), Pod: running("10.0.1.6"), Workload: standing},
-			project},
+		"it rests, and its pod runs with it": {reclaim.State{Record: without, Homes: place(entry(pool.CooldownEntry("", now))), Pod: running("10.0.1.6"), Workload: standing},
+			unconfirmed},
 		"it rests, and its pod runs with it, by another name's word": {reclaim.State{Record: without, Homes: place(entry(pool.CooldownEntry("", now)), func(p *reclaim.AddressHome) { p.User = "db/other-0" }), Pod: running("10.0.1.6"), Workload: standing},
 			runs("InUseByPod", "IP 10.0.1.6 on node node-1 is still in use by pod db/other-0; it becomes available when that pod is gone and the agent no longer reports it")},
 		"it rests, and its pod that runs with it has another there": {reclaim.State{Record: without, Homes: place(entry(pool.CooldownEntry("", now))), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Pod: running("10.0.1.6"), Workload: standing},
@@ -175,6 +180,23 @@ func TestConditionsAreQuiet(t *testing.T) {
 	}
 }
 
+// What a pod runs with and the pool offers to all pods is withdrawn first. What rests then becomes the pod's own once the
+// agent has been asked, after all that can be written at once.
+func TestWithdrawn(t *testing.T) {
+	s := reclaim.State{Record: record(), Homes: place(entry(pool.CooldownEntry("", now))), Pod: running("10.0.1.6"), Workload: standing}
+	for _, want := range []reclaim.ActionType{reclaim.UpdateStatus, reclaim.Own} {
+		next := decide(at(s))
+		if next.Type != want {
+			t.Fatalf("%+v, want %s", next, want)
+		}
+		if next.Type == reclaim.UpdateStatus {
+			s.Record.Status = next.Status
+		} else if !slices.Equal(next.Addrs, []netip.Addr{addr("10.0.1.6")}) || next.Node != "node-1" {
+			t.Errorf("%+v", next)
+		}
+	}
+}
+
 // An entry is written where the address is free, and nowhere else.
 func TestProject(t *testing.T) {
 	mine := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
@@ -189,35 +211,40 @@ func TestProject(t *testing.T) {
 		taken bool
 		edits int
 	}{
-		"10.0.1.1": {own: true, edits: 1},
-		"10.0.1.2": {own: true, taken: true},
-		// The agent does not list it: the status of the pod may be from before a reboot.
-		"10.0.1.7":   {own: true, taken: true},
+		"10.0.1.1":   {own: true, taken: true},
+		"10.0.1.2":   {own: true, taken: true},
 		"10.0.1.3":   {taken: true},
 		"10.0.1.4":   {taken: true},
 		"10.0.1.5":   {},
 		"10.0.1.6":   {taken: true},
 		"10.0.9.200": {taken: true},
 	} {
-		edits, err := reclaim.AllocateEntries(n, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return c.own }, now)
+		edits, err := reclaim.AllocateEntries(n, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return c.own })
 		if len(edits) != c.edits || errors.Is(err, pool.ErrTaken) != c.taken {
 			t.Errorf("%s: %v, %v", a, edited(edits), err)
 		}
 	}
+	// The agent does not list 10.0.1.7 for the pod, whose status may be from before a reboot. 10.0.1.5 is not offered.
+	for a, want := range map[string]int{"10.0.1.1": 1, "10.0.1.2": 0, "10.0.1.7": 0, "10.0.1.5": 0, "10.0.1.9": 0} {
+		edits, err := reclaim.WithdrawEntries(n, []netip.Addr{addr(a)}, mine.Owner, now)
+		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) || want == 1 && *edits[0].To != pool.CooldownEntry("", now) {
+			t.Errorf("%s is withdrawn: %v, %v", a, edited(edits), err)
+		}
+	}
 	// The agent lists the second, and not for the pod.
 	for a, want := range map[string]int{"10.0.1.4": 1, "10.0.1.8": 0} {
-		edits, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return true }, now)
+		edits, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return true })
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) {
 			t.Errorf("%s, which rests, and that the pod runs with: %v, %v", a, edited(edits), err)
 		}
-		if _, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return false }, now); !errors.Is(err, pool.ErrTaken) {
+		if _, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return false }); !errors.Is(err, pool.ErrTaken) {
 			t.Errorf("%s, which rests, and that the pod does not have: %v", a, err)
 		}
 	}
-	if edits, err := reclaim.AllocateEntries(n, []netip.Addr{addr("10.0.1.4")}, mine, func(netip.Addr) bool { return true }, now); !errors.Is(err, pool.ErrTaken) {
+	if edits, err := reclaim.AllocateEntries(n, []netip.Addr{addr("10.0.1.4")}, mine, func(netip.Addr) bool { return true }); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("one that rests beside another of the pod: %v, %v", edited(edits), err)
 	}
-	if edits, err := reclaim.AllocateEntries(n, []netip.Addr{addr("10.0.1.1")}, mine, func(netip.Addr) bool { return false }, now); !errors.Is(err, pool.ErrTaken) {
+	if edits, err := reclaim.AllocateEntries(n, []netip.Addr{addr("10.0.1.1")}, mine, func(netip.Addr) bool { return false }); !errors.Is(err, pool.ErrTaken) {
 		t.Errorf("a dynamic entry that another pod may have: %v, %v", edited(edits), err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
 )
 
 // lookAgain is how often a blocker is looked at: most blockers go away without an event for the identity.
@@ -136,7 +137,10 @@ var active = []rule{
 	{"allocate", func(v *evaluation) (Action, bool) {
 		// What is reserved for a pod that may come back needs its entries as well.
 		node, addrs, blocker := allocation(v.State)
-		return Action{Type: Allocate, Node: node, Addrs: addrs}, blocker == nil && len(addrs) > 0
+		if offered := v.homesWith(pool.Dynamic, addrs); blocker == nil && len(offered) > 0 {
+			return Action{Type: Withdraw, Node: node, Addrs: offered}, true
+		}
+		return Action{Type: Allocate, Node: node, Addrs: addrs}, blocker == nil && len(addrs) > 0 && len(v.homesWith(pool.Cooldown, addrs)) == 0
 	}},
 	{"expiring", when(func(v *evaluation) bool { return v.expires }, func(v *evaluation) Action { return v.watchBlockers(v.expiry) })},
 	{"reassigned", when(func(v *evaluation) bool { return v.failover() == v1alpha1.Reassign && v.replaced() }, func(v *evaluation) Action {
@@ -344,17 +348,12 @@ func earliest(a, b time.Time) time.Time {
 // questions are the rules for what an agent has to be asked about. They apply in every state in which there is nothing
 // to write. An address that the agent reports as in use by a former pod is not asked about: the answer is known.
 var questions = []rule{
-	{"unacknowledged", func(v *evaluation) (Action, bool) {
-		for _, h := range v.Held {
-			addrs := slices.DeleteFunc(slices.Clone(h.Addrs), func(a netip.Addr) bool {
-				return !slices.Contains(v.Unacknowledged, a) ||
-					slices.ContainsFunc(v.Blockers, func(b ReleaseBlocker) bool { return b.Addr == a && b.User != "" })
-			})
-			if len(addrs) > 0 {
-				return Action{Type: Acknowledge, Node: h.Node, Addrs: addrs}, true
-			}
+	{"withdrawn", func(v *evaluation) (Action, bool) {
+		if !v.isActive() {
+			return Action{}, false
 		}
-		return Action{}, false
+		node, addrs, blocker := allocation(v.State)
+		return Action{Type: Own, Node: node, Addrs: addrs}, blocker == nil && len(v.homesWith(pool.Cooldown, addrs)) > 0
 	}},
 	{"vacant", when(func(v *evaluation) bool {
 		return v.Slot && v.isActive() && v.Pod == nil && v.reserved() && v.Record.Status.VacatedBy != v.Holder
@@ -370,6 +369,16 @@ var questions = []rule{
 		a.Status.MovableFor = v.Pod.UID
 		return a
 	})},
+}
+
+// homesWith returns those of some recorded addresses that have an entry of a kind at home.
+func (v *evaluation) homesWith(kind pool.Kind, addrs []netip.Addr) (found []netip.Addr) {
+	for _, h := range v.Homes {
+		if h.Entry != nil && h.Entry.Kind == kind && slices.Contains(addrs, h.Addr) {
+			found = append(found, h.Addr)
+		}
+	}
+	return found
 }
 
 // isActive reports whether there is a FixedIP that is not being deleted.

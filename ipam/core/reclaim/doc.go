@@ -38,7 +38,8 @@
 //	  expired            the reclaim policy and the TTL say so, and no blocker does: delete
 //	  unexpected         entries stand in place of the recorded addresses, and no pod relies on them: release these
 //	  stale move         the pod of a move that was only prepared is gone: release the move target
-//	  allocate           recorded addresses have no entry, and nothing is in the way: write the entries
+//	  allocate           recorded addresses have no entry, and nothing is in the way: write the entries, or
+//	                     withdraw first what the pool offers to all pods and the pod runs with
 //	  expiring           the addresses are about to be released: report when
 //	  reassigned         the pod runs elsewhere with other addresses (Reassign): replace the FixedIP
 //	  superseded         the pod is bound, and entries elsewhere are of other claims or moves: release these
@@ -58,7 +59,7 @@
 //	  overdue            remove the finalizer
 //
 //	Any state, if there is nothing to write: what the agent has to be asked
-//	  unacknowledged     whether it knows the owner of an address that was a dynamic one
+//	  withdrawn          whether no other pod has a recorded address in cooldown that the pod runs with
 //	  vacant             whether the former pod of a slot has stopped, so that another pod may take over
 //	  stranded           whether the addresses of a pod that its node cannot take are unused (Migrate)
 //

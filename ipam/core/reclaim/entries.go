@@ -4,6 +4,7 @@
 package reclaim
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -90,24 +91,36 @@ func RunsOn(pod *corev1.Pod, node string, a netip.Addr) bool {
 	return pod != nil && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning && boundTo(pod) == node && podutil.RunsWith(pod, a)
 }
 
-// AllocateEntries returns the edits that give a pod its recorded addresses in the pool of their home: all of them, or
-// none and an error that matches pool.ErrTaken. own reports whether the pod itself runs with an address. Its entry
-// may then be in its cooldown, or a dynamic one that the agent lists for the pod: the agent looks at the owner of an entry
-// alone, and would give the address to the pod also if another one has it (Cilium fact 2).
-func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool, at time.Time) ([]pool.EntryChange, error) {
-	var free []netip.Addr
+// WithdrawEntries returns the edits that put addresses that a pod runs with, and that the pool offers to all pods, into a
+// cooldown: all of them, or none and an error that matches pool.ErrTaken. The agent has to list them for the pod: its
+// status may be from before a reboot of the node.
+func WithdrawEntries(n pool.NodePool, addrs []netip.Addr, owner string, at time.Time) ([]pool.EntryChange, error) {
 	var edits []pool.EntryChange
 	for _, a := range addrs {
 		e, exists := n.Entries[a]
+		if user, used := n.Used[a]; !exists || e.Kind != pool.Dynamic || !used || user != owner {
+			return nil, fmt.Errorf("address %s of node %s is not offered to all pods, or the agent does not list it for %s: %w", a, n.Name, owner, pool.ErrTaken)
+		}
+		edits = append(edits, n.Set(a, pool.CooldownEntry("", at)))
+	}
+	return edits, nil
+}
+
+// AllocateEntries returns the edits that give a pod its recorded addresses in the pool of their home: all of them, or
+// none and an error that matches pool.ErrTaken. own reports whether the pod itself runs with an address, and whether that
+// is proved: its entry may then be in its cooldown. The agent looks at the owner of an entry alone, and would give the
+// address to the pod also if another one has it (Cilium fact 2).
+func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own func(netip.Addr) bool) ([]pool.EntryChange, error) {
+	var free []netip.Addr
+	var edits []pool.EntryChange
+	for _, a := range addrs {
+		e := n.Entries[a]
 		user, used := n.Used[a]
-		cooling := e.Kind == pool.Cooldown
 		switch {
-		case e.IsUnreserved() && e.OwnedBy(entry.Owner):
+		case e.IsUnreserved() && e.OwnedBy(entry.Owner),
 			// On a strict node it was written for as long as the pod exists.
+			own(a) && e.Kind == pool.Cooldown && n.OtherAddressOf(entry.Owner, addrs) == nil && (!used || user == entry.Owner):
 			edits = append(edits, n.Set(a, entry))
-		case own(a) && exists && e.Kind == pool.Dynamic && used && user == entry.Owner,
-			own(a) && cooling && n.OtherAddressOf(entry.Owner, addrs) == nil && (!used || user == entry.Owner):
-			edits = append(edits, n.Own(a, entry, at))
 		default:
 			free = append(free, a)
 		}

@@ -32,9 +32,8 @@ type State struct {
 	Away     []ledger.RemoteAddresses
 	// Blockers are the reasons why held addresses must not be released yet.
 	Blockers []ReleaseBlocker
-	// Unacknowledged are the held addresses whose entries the agent may not know yet, and Reported those that it
-	// reports as in use.
-	Unacknowledged, Reported []netip.Addr
+	// Reported are the held addresses that the agent reports as in use.
+	Reported []netip.Addr
 	// Pod is the holder; nil: it does not exist.
 	Pod *corev1.Pod
 	// Idle is since when the identity is known to have no bound pod; zero: that is not known.
@@ -110,8 +109,11 @@ const (
 	UpdateRecord ActionType = "UpdateRecord"
 	// UpdateStatus updates the status of the FixedIP.
 	UpdateStatus ActionType = "UpdateStatus"
-	// Allocate writes the entries of recorded addresses.
+	// Allocate writes the entries of recorded addresses. Decide from a live state before, for Withdraw too.
 	Allocate ActionType = "Allocate"
+	// Withdraw puts addresses that are offered to all pods, and that the pod runs with, into a cooldown: the agent gives
+	// them to no pod once it has seen that. Own follows.
+	Withdraw ActionType = "Withdraw"
 	// DeleteRecord deletes the FixedIP. Decide from a live state before.
 	DeleteRecord ActionType = "DeleteRecord"
 	// ReplaceRecord deletes the FixedIP of a pod that got other addresses on another node (Reassign), so that one of
@@ -128,9 +130,9 @@ const (
 	ReleaseHome ActionType = "ReleaseHome"
 	// FinishRecord removes the finalizer: no pool has an entry of the identity any more.
 	FinishRecord ActionType = "FinishRecord"
-	// Acknowledge notes in the entries that the agent knows the owner of the addresses. This and the next two have to
-	// be proved first: see NeedsEvidence.
-	Acknowledge ActionType = "Acknowledge"
+	// Own writes the entries of recorded addresses that the pod runs with and that are in a cooldown. This and the next
+	// two have to be proved first: see NeedsEvidence.
+	Own ActionType = "Own"
 	// Vacate reports that the former pod of a slot has stopped.
 	Vacate ActionType = "Vacate"
 	// AllowMove reports that the pod may take the addresses to another node.
@@ -147,9 +149,12 @@ func (t ActionType) Destroys() bool {
 	return false
 }
 
+// Allocates reports whether the action gives something to the identity, or prepares that.
+func (t ActionType) Allocates() bool { return t == Allocate || t == Withdraw || t == Own }
+
 // NeedsEvidence reports whether the action is right only if the agent of Node has confirmed that no pod uses Addrs, but
-// for the owner of the entries in Acknowledge. Package agentview says how that is proved.
-func (t ActionType) NeedsEvidence() bool { return t == Acknowledge || t == Vacate || t == AllowMove }
+// for the pod itself in Own. Package agentview says how that is proved.
+func (t ActionType) NeedsEvidence() bool { return t == Own || t == Vacate || t == AllowMove }
 
 // Action is what Decide returns.
 type Action struct {

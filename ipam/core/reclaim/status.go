@@ -72,6 +72,8 @@ func (v *evaluation) conditions() []metav1.Condition {
 			// Transient; no condition is needed.
 		case blocker != nil:
 			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, string(blocker.Reason), blocker.Message())
+		case len(v.homesWith(pool.Cooldown, missing)) > 0:
+			set(v1alpha1.ConditionAllocated, metav1.ConditionFalse, "NotAcknowledged", fmt.Sprintf("The Cilium agent has not confirmed yet that it gives %s to no other pod; the entries are written then", address.Join(missing)))
 		case len(missing) == 0:
 			set(v1alpha1.ConditionAllocated, metav1.ConditionTrue, "Allocated", "Every address has its entry in the pool of a node")
 		}
@@ -99,9 +101,6 @@ func (v *evaluation) ready(conditions []metav1.Condition) (status metav1.Conditi
 		if c := meta.FindStatusCondition(conditions, bad.Type); c != nil && c.Status == bad.Status {
 			return metav1.ConditionFalse, c.Reason, c.Message
 		}
-	}
-	if len(v.Unacknowledged) > 0 {
-		return metav1.ConditionFalse, "NotAcknowledged", fmt.Sprintf("The Cilium agent has not confirmed yet that it gives %s to no other pod; no pod of the name is placed before that", address.Join(v.Unacknowledged))
 	}
 	if v.node != "" && v.Pod.DeletionTimestamp == nil && !identity.OptsOut(v.Pod.Annotations) {
 		if err := pool.CheckBinding(ownerOf(v.State), v.node, v.held.Addrs, recorded(r)); err != nil {

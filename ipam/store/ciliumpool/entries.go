@@ -61,12 +61,9 @@ func DecodeEntry(raw ipamtypes.AllocationIP) (e pool.Entry, canonical bool) {
 	return e, EncodeEntry(e).Resource == raw.Resource
 }
 
-// decodePurpose reads the resource of an owned entry: "namespace/Kind/name" or bare-pod, and ";since=TIME".
+// decodePurpose reads the resource of an owned entry: "namespace/Kind/name" or bare-pod. What follows a ";" is ignored.
 func decodePurpose(e *pool.Entry, resource string) {
-	purpose, rest, more := strings.Cut(resource, ";")
-	if more {
-		e.Since = parseTime(parseFields(rest)[sinceField])
-	}
+	purpose, _, _ := strings.Cut(resource, ";")
 	namespace, _, _ := pool.SplitOwnerKey(e.Owner)
 	kind, name, ok := pool.SplitWorkloadKey(purpose)
 	switch {
@@ -108,7 +105,6 @@ func EncodeEntry(e pool.Entry) ipamtypes.AllocationIP {
 		add(podField, e.Pod)
 	case pool.Owned:
 		fields = append(fields, encodePurpose(e))
-		add(sinceField, formatTime(e.Since))
 	}
 	raw.Resource = strings.Join(fields, ";")
 	return raw

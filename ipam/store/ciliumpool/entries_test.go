@@ -16,18 +16,12 @@ import (
 // The spelling of entries is a format that other tools and other versions read: each row is a promise.
 func TestEntrySpelling(t *testing.T) {
 	at := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
-	adopted := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
-	adopted.Since = at.Unix()
-	adoptedByHand := pool.ForOwner("db/mysql-0")
-	adoptedByHand.Since = at.Unix()
 	for spelling, want := range map[[2]string]pool.Entry{
 		{"", ""}:                               {},
 		{"router", ""}:                         pool.ForOwner("router"),
 		{"db/mysql-0", ""}:                     pool.ForOwner("db/mysql-0"),
 		{"db/mysql-0", "db/StatefulSet/mysql"}: pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"),
 		{"db/mysql-0", "db/StatefulSet.apps.kruise.io/mysql"}:                  pool.OwnedEntry("db", "mysql-0", "StatefulSet.apps.kruise.io", "mysql"),
-		{"db/mysql-0", "db/StatefulSet/mysql;since=2026-11-24T08:00:00Z"}:      adopted,
-		{"db/mysql-0", ";since=2026-11-24T08:00:00Z"}:                          adoptedByHand,
 		{"db/web", "bare-pod"}:                                                 pool.BarePodEntry("db", "web"),
 		{"db/web", "db/Pod/web"}:                                               pool.UnreservedEntry("db", "web"),
 		{"fixedip.io/cooldown", "since=2026-11-24T08:00:00Z"}:                  pool.CooldownEntry("", at),
@@ -131,10 +125,9 @@ func FuzzEntryRoundTrip(f *testing.F) {
 			return
 		}
 		owner := pool.OwnerKey(namespace, name)
-		adopted := pool.OwnedEntry(namespace, name, "StatefulSet.apps.kruise.io", workload)
-		adopted.Since = seconds
 		for _, e := range []pool.Entry{
-			{}, pool.ForOwner(owner), pool.BarePodEntry(namespace, name), pool.UnreservedEntry(namespace, name), adopted,
+			{}, pool.ForOwner(owner), pool.BarePodEntry(namespace, name), pool.UnreservedEntry(namespace, name),
+			pool.OwnedEntry(namespace, name, "StatefulSet.apps.kruise.io", workload),
 			pool.OwnedEntry(namespace, name, "StatefulSet", workload), pool.CooldownEntry("", at), pool.CooldownEntry(owner, at),
 			pool.MovedEntry(node, owner), pool.LeavingEntry(node, owner), pool.MoveTargetEntry(owner),
 		} {

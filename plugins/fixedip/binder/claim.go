@@ -4,7 +4,6 @@
 package binder
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,7 +132,7 @@ func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 	if wanted, err := identity.WantsMAC(pod); wanted || err != nil {
 		return false
 	}
-	if b.Cache.Ledger.IsClaimed(claim) && b.certain(claim, p) {
+	if b.Cache.Ledger.IsClaimed(claim) && p.certain() {
 		metrics.ClaimEnded(metrics.Standing, 0) // Bind, which counts the others, is not called.
 		return true
 	}
@@ -141,12 +140,8 @@ func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 }
 
 // certain reports whether a claim that stands needs no look at the API server. It needs one as long as no FixedIP names
-// its addresses: the former pod of the name may have got others than were claimed for it, and the watch be behind. And
-// it needs one as long as the agent may not know its entries, and may have reported to whom it assigned an address.
-func (b *Binder) certain(c ledger.Claim, p *Plan) bool {
-	n, _ := b.Cache.Ledger.Node(c.Node)
-	return p.Unreserved || p.reservation.recorded && acknowledged(n, c.Addrs) == nil
-}
+// its addresses: the former pod of the name may have got others than were claimed for it, and the watch be behind.
+func (p *Plan) certain() bool { return p.Unreserved || p.reservation.recorded }
 
 // Bind writes the claim into the node's pool, and the MAC address into the pod. The error is a *LostError if the pod is
 // to be tried again.
@@ -178,8 +173,6 @@ func (b *Binder) Bind(ctx context.Context, p *Plan, pod *corev1.Pod, node string
 	switch {
 	case errors.Is(err, pool.ErrTaken), errors.Is(err, pool.ErrUnfenced), errors.Is(err, pool.ErrUndecided):
 		return &LostError{"the address decided for the pod was lost: " + err.Error() + "; it is tried again"}
-	case errors.Is(err, errUnacknowledged):
-		return &LostError{err.Error()}
 	case errors.As(err, new(*LostError)):
 		return err
 	case err != nil:
@@ -220,7 +213,7 @@ func (b *Binder) bind(ctx context.Context, p *Plan, pod *corev1.Pod, claim ledge
 func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 	// The binding invariant is checked for what the cache shows before the pool is read, since the cache learns from reads.
 	stands, planned := b.Cache.Ledger.IsClaimed(c), b.Cache.Ledger.HeldOn(c.Owner, c.Node)
-	if stands && b.certain(c, p) {
+	if stands && p.certain() {
 		return nil
 	}
 	return b.Cache.Writer.Write(ctx, ciliumpool.WriteRequest{
@@ -231,7 +224,7 @@ func (b *Binder) claim(ctx context.Context, p *Plan, c ledger.Claim) error {
 				// If another pod was faster, any other address will do.
 				return b.Cache.Ledger.ClaimUnreserved(n, c, pool.UnreservedEntry(p.id.Namespace, p.id.PodName))
 			case stands:
-				return nil, cmp.Or(n.CheckBinding(c.Owner, planned), acknowledged(n, c.Addrs))
+				return nil, n.CheckBinding(c.Owner, planned)
 			case c.From != "":
 				return n.TakeOver(c.Addrs, c.From, p.id.Entry())
 			}

@@ -5,7 +5,6 @@ package binder
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -163,10 +162,9 @@ func containsAll(addrs, wanted []netip.Addr) bool {
 	return !slices.ContainsFunc(wanted, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
 }
 
-// A pod that is gone from the API may still run: it was deleted by force, or its node does not answer. And an agent that
-// has not seen an entry may give its address to another pod. The binder does not judge any of that. It reads what the
-// controller has published: entries that the agent has acknowledged, and in the status of a FixedIP that a slot is
-// vacated, or that its addresses may move.
+// A pod that is gone from the API may still run: it was deleted by force, or its node does not answer. The binder does not
+// judge that. It reads what the controller has published in the status of a FixedIP: that a slot is vacated, or that its
+// addresses may move.
 
 // usedByOthers refuses a pod while another pod may have the addresses that the pool of a node gives to it. Nil: none.
 func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) *Refusal {
@@ -189,22 +187,6 @@ func (b *Binder) usedByOthers(pod *corev1.Pod, node string, addrs []netip.Addr) 
 	for _, a := range addrs {
 		if user := n.Used[a]; user != "" && user != owner {
 			return refuse(wake, "the agent of node %s lists IP %s as used by %s; the pod is placed when that has ended", node, a, pool.RedactOwner(user, owner))
-		}
-	}
-	if err := acknowledged(n, addrs); err != nil {
-		return &Refusal{WakeOn: wake, Reason: err.Error()}
-	}
-	return nil
-}
-
-// errUnacknowledged: an agent may not know yet whose an address is.
-var errUnacknowledged = errors.New("the agent may be behind")
-
-// acknowledged returns an errUnacknowledged if the agent of the node may not know yet whose the addresses are.
-func acknowledged(n pool.NodePool, addrs []netip.Addr) error {
-	for _, a := range addrs {
-		if n.Entries[a].Unacknowledged() {
-			return fmt.Errorf("%w: the controller waits for the Cilium agent on node %s to confirm that no other pod has IP %s; the pod is placed then", errUnacknowledged, n.Name, a)
 		}
 	}
 	return nil

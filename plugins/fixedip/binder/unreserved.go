@@ -4,7 +4,6 @@
 package binder
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -176,11 +175,10 @@ func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, 
 		}
 		return nil
 	}
-	has := n.Owns(owner)
-	if len(has) == 0 {
+	if len(n.Owns(owner)) == 0 {
 		return nil
 	}
-	if err := cmp.Or(n.CheckBinding(owner, planned), acknowledged(n, has)); err != nil {
+	if err := n.CheckBinding(owner, planned); err != nil {
 		return &LostError{err.Error()}
 	}
 	return nil

@@ -43,6 +43,7 @@ type Gatherer struct {
 	Cached    client.Reader
 	Live      client.Client
 	Workloads Workloads
+	Agents    Agents
 	// Kinds are the kinds of workloads whose pods may have fixed addresses.
 	Kinds  identity.Kinds
 	Events events.EventRecorder
@@ -330,14 +331,8 @@ func (g *Gatherer) reports(owner string, s *reclaim.State) {
 			if used {
 				s.Reported = append(s.Reported, a)
 			}
-			if n.Entries[a].Unacknowledged() {
-				s.Unacknowledged = append(s.Unacknowledged, a)
-			}
-			switch {
-			case used && user != "" && user != owner:
+			if used && user != "" && user != owner {
 				s.Blockers = append(s.Blockers, reclaim.ReleaseBlocker{Addr: a, User: user, Why: fmt.Sprintf("IP %s is still in use by %s on node %s, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted", a, pool.RedactOwner(user, owner), h.Node)})
-			case n.Entries[a].Unacknowledged():
-				s.Blockers = append(s.Blockers, reclaim.ReleaseBlocker{Addr: a, Why: fmt.Sprintf("the Cilium agent on node %s has not confirmed yet that no other pod has IP %s; release is blocked until it does, or the node is deleted", h.Node, a)})
 			}
 		}
 	}

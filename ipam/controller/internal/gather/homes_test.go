@@ -6,7 +6,6 @@ package gather
 import (
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,24 +19,17 @@ func TestReports(t *testing.T) {
 	const owner = "db/mysql-0"
 	a := netip.MustParseAddr("10.0.1.6")
 	claimed := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
-	adopted := claimed
-	adopted.Since = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC).Unix()
-	const unconfirmed = "the Cilium agent on node n has not confirmed yet that no other pod has IP 10.0.1.6; release is blocked until it does, or the node is deleted"
 	for name, c := range map[string]struct {
 		entry pool.Entry
 		// user is who has the address, as the agent reports it.
-		user           string
-		unacknowledged bool
-		why            string
-		blocks         string
+		user   string
+		why    string
+		blocks string
 	}{
-		"it was claimed":                      {entry: claimed},
-		"its pod has it":                      {entry: claimed, user: owner},
-		"it was adopted":                      {entry: adopted, user: owner, unacknowledged: true, why: unconfirmed},
-		"it was adopted, and its pod is gone": {entry: adopted, unacknowledged: true, why: unconfirmed},
-		"another has it":                      {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by db/other-0 on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
-		"one of another namespace has it":     {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
-		"it was adopted, and another has it":  {entry: adopted, user: "db/other-0", unacknowledged: true, blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by db/other-0 on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
+		"it was claimed":                  {entry: claimed},
+		"its pod has it":                  {entry: claimed, user: owner},
+		"another has it":                  {entry: claimed, user: "db/other-0", blocks: "db/other-0", why: "IP 10.0.1.6 is still in use by db/other-0 on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
+		"one of another namespace has it": {entry: claimed, user: "web/other-0", blocks: "web/other-0", why: "IP 10.0.1.6 is still in use by a pod of another namespace on node n, whose agent assigned it before it knew the owner; release is blocked until that pod is deleted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &Gatherer{Ledger: ledger.New()}
@@ -46,9 +38,6 @@ func TestReports(t *testing.T) {
 			if c.user != "" {
 				n.Used[a] = c.user
 				want.Reported = []netip.Addr{a}
-			}
-			if c.unacknowledged {
-				want.Unacknowledged = []netip.Addr{a}
 			}
 			if c.why != "" {
 				want.Blockers = []reclaim.ReleaseBlocker{{Addr: a, User: c.blocks, Why: c.why}}

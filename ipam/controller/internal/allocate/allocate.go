@@ -1,0 +1,118 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package allocate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
+)
+
+// Allocator writes entries into the pools of nodes.
+type Allocator struct {
+	Writer *ciliumpool.Writer
+	// Live reads from the API server.
+	Live  client.Reader
+	Clock clock.PassiveClock
+}
+
+// Request is what a pod is to have on a node.
+type Request struct {
+	Node  string
+	Addrs []netip.Addr
+	// Entry gives the addresses to the pod.
+	Entry pool.Entry
+	// Pod is the pod, which may run with some of the addresses; nil: it does not exist.
+	Pod *corev1.Pod
+	// Seen is the pool that the agent has confirmed to have seen: what the pod has in a cooldown is proved for the entries in
+	// it alone.
+	Seen map[netip.Addr]pool.Entry
+	// Check returns why the pool can't give the addresses to the pod; it may be nil.
+	Check func(n pool.NodePool) error
+}
+
+// runsWith reports whether the pod runs with an address.
+func (r Request) runsWith(a netip.Addr) bool { return reclaim.RunsOn(r.Pod, r.Node, a) }
+
+// Withdraw takes addresses that the pod runs with out of the offer to all pods. Its errors are those of Allocate.
+func (l *Allocator) Withdraw(ctx context.Context, r Request) error {
+	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
+		return reclaim.WithdrawEntries(n, r.Addrs, r.Entry.Owner, l.Clock.Now())
+	})
+}
+
+// Allocate writes the entries of the addresses: all of them, or none. That the pod has those in a cooldown has to be
+// proved before: see Request.Seen. The error matches gather.ErrSuperseded if the pool or the pod has changed, and is that of Check if there is
+// one.
+func (l *Allocator) Allocate(ctx context.Context, r Request) error {
+	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
+		return reclaim.AllocateEntries(n, r.Addrs, r.Entry, func(a netip.Addr) bool {
+			seen, ok := r.Seen[a]
+			return ok && n.Entries[a] == seen && r.runsWith(a)
+		})
+	})
+}
+
+// write writes what decide returns. What the pod runs with is written only while it provably does: before the write, and
+// after it, or the write is undone.
+func (l *Allocator) write(ctx context.Context, r Request, decide func(n pool.NodePool) ([]pool.EntryChange, error)) error {
+	if err := l.stillRuns(ctx, r); err != nil {
+		return err
+	}
+	_, err := l.Writer.Apply(ctx, ciliumpool.Change{
+		WriteRequest: ciliumpool.WriteRequest{Node: r.Node, FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			if r.Check != nil {
+				if err := r.Check(n); err != nil {
+					return nil, err
+				}
+			}
+			return decide(n)
+		}},
+		Confirm: func(ctx context.Context, written []pool.EntryChange) ([]pool.EntryChange, error) {
+			err := l.stillRuns(ctx, r)
+			if !errors.Is(err, gather.ErrSuperseded) {
+				return nil, err
+			}
+			return slices.DeleteFunc(slices.Clone(written), func(e pool.EntryChange) bool { return e.From == nil || !r.runsWith(e.Addr) }), nil
+		},
+	})
+	switch {
+	case errors.Is(err, ciliumpool.ErrUndone), errors.Is(err, pool.ErrTaken), errors.Is(err, ciliumpool.ErrGone):
+		return fmt.Errorf("write the entries of %s on node %s: %w: %w", address.Join(r.Addrs), r.Node, gather.ErrSuperseded, err)
+	case err != nil:
+		return fmt.Errorf("write the entries of %s on node %s: %w", address.Join(r.Addrs), r.Node, err)
+	}
+	return nil
+}
+
+// stillRuns reads the pod. It returns gather.ErrSuperseded if it does not run any more with one of the addresses that it
+// ran with.
+func (l *Allocator) stillRuns(ctx context.Context, r Request) error {
+	if !slices.ContainsFunc(r.Addrs, r.runsWith) {
+		return nil
+	}
+	key := client.ObjectKeyFromObject(r.Pod)
+	now, err := index.Get[corev1.Pod](ctx, l.Live, key)
+	if err != nil {
+		return err
+	}
+	lost := func(a netip.Addr) bool { return r.runsWith(a) && !reclaim.RunsOn(now, r.Node, a) }
+	if now == nil || now.UID != r.Pod.UID || slices.ContainsFunc(r.Addrs, lost) {
+		return fmt.Errorf("pod %s does not run with %s any more: %w", key, address.Join(r.Addrs), gather.ErrSuperseded)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package gather
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Agents asks Cilium agents: see barrier.Service.
+type Agents interface {
+	Ask(node, question string, notify func()) (evidence agentview.Evidence, answered time.Time)
+	Forget(node, question string)
+}
+
+// ErrAsked is the error of Prove as long as the agent has not answered.
+var ErrAsked = errors.New("the agent has not answered yet")
+
+// NotProvedError is the error of Prove if the agent has answered and the answer does not prove enough. That may change
+// without an event.
+type NotProvedError struct {
+	Why string
+	// Answered is when the agent answered.
+	Answered time.Time
+}
+
+func (e *NotProvedError) Error() string { return e.Why + ": not proved yet" }
+
+// Prove returns no error if the agent of a node has confirmed that no pod but owner uses the addresses; if owner is empty,
+// no pod at all. It asks the agent if need be: the error is ErrAsked then, and notify is called when there is an answer. about
+// is what the answer depends on besides the CiliumNode and the entries of the addresses, such as the UID of a pod.
+func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, owner string, notify func(), about ...any) (agentview.Evidence, error) {
+	n, _ := g.Ledger.Node(node)
+	parts := append(about, n.UID)
+	for _, a := range addrs {
+		parts = append(parts, a, n.Entries[a])
+	}
+	question := fmt.Sprint(parts...)
+	evidence, answered := g.Agents.Ask(node, question, notify)
+	if answered.IsZero() {
+		return evidence, ErrAsked
+	}
+	// Read after the answer, as Evidence.Judge requires.
+	list, err := index.LivePodsOnNode(ctx, g.Live, node)
+	if err != nil {
+		return evidence, err
+	}
+	var pods []agentview.Pod
+	for i := range list {
+		if p := &list[i]; !p.Spec.HostNetwork {
+			pods = append(pods, agentview.Pod{Owner: pool.OwnerKey(p.Namespace, p.Name), Addrs: podutil.IPs(p), Stopped: podutil.IsTerminal(p)})
+		}
+	}
+	for _, a := range addrs {
+		if v := evidence.Judge(a, owner, pods); v.State != agentview.Clear {
+			if user, listed := evidence.Used[a]; listed && user != owner {
+				// This answer will never prove it, whatever becomes of the pods. The agent is asked again when it does not list
+				// the address any more.
+				g.Agents.Forget(node, question)
+			}
+			return evidence, &NotProvedError{Why: v.Why, Answered: answered}
+		}
+	}
+	return evidence, nil
+}
