@@ -211,13 +211,6 @@ func (s *scene) frees(node, addr string) {
 	delete(s.want.Pools[node].Pool, addr)
 }
 
-// offers writes a dynamic entry.
-func (s *scene) offers(node, addr string) {
-	s.t.Helper()
-	s.patch(&ciliumv2.CiliumNode{}, node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:{}}}}}`, addr))
-	s.want.entry(node, addr, "", "")
-}
-
 // cordon cordons or uncordons a node, and waits until the watch of the scheduler, if that runs, shows it: a pod that is
 // created next must not be faster.
 func (s *scene) cordon(node string, yes bool) {
