@@ -259,7 +259,8 @@ func (c *Controller) allLost() []string {
 }
 
 // restoreLost gives a pod of our scheduler that has lost its entry that back. A pod that runs with an IP which was never
-// a dynamic entry keeps that. Any other pod runs with a wrong IP, and is evicted: the scheduler claims an IP for the next.
+// a dynamic entry keeps that. Any other pod runs with a wrong IP, or would start with one, and is evicted: the scheduler
+// claims an IP for the next.
 func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (ctrl.Result, error) {
 	if lost, err := c.lost(ctx, pod, id); !lost || err != nil {
 		return ctrl.Result{}, err
@@ -268,22 +269,22 @@ func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identi
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Live, client.ObjectKeyFromObject(pod))
+	if err != nil || record != nil && len(record.Spec.IPs) > 0 {
+		// The cache does not show it yet. The controller verify compares it.
+		return ctrl.Result{}, err
+	}
 	ips := conformance.AdoptableIPs(pod, c.Adoption.IPv4Only)
 	switch {
 	case len(ips) == 0:
-		return ctrl.Result{}, c.restoreEntry(ctx, pod, id, may)
+		var known bool
+		if known, err = c.restoreEntry(ctx, pod, id, may); err == nil && !known {
+			err = errNotKept("the pool of its node has no entry for it any more")
+		}
 	case slices.ContainsFunc(ips, func(a netip.Addr) bool { return !may(a) }):
 		err = errNotKept("it asks for other IPs")
 	default:
-		var record *v1alpha1.FixedIP
-		record, err = index.Get[v1alpha1.FixedIP](ctx, c.Live, client.ObjectKeyFromObject(pod))
-		if err == nil && record != nil && len(record.Spec.IPs) > 0 {
-			// The cache does not show it yet. The controller verify compares it.
-			return ctrl.Result{}, nil
-		}
-		if err == nil {
-			err = c.own(ctx, pod, id, ips, false)
-		}
+		err = c.own(ctx, pod, id, ips, false)
 	}
 	if why := errNotKept(""); errors.As(err, &why) {
 		return c.evictUnreserved(ctx, pod, id, workload, why)
@@ -309,22 +310,22 @@ func (c *Controller) mayHave(pod *corev1.Pod, id identity.Identity) (may func(ne
 }
 
 // restoreEntry writes the entry again that was released from the pod's name, while it cools down on the pod's node and
-// the pod awaits an IP.
-func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) error {
+// the pod awaits an IP. known is false if there is no such entry: the CiliumNode was deleted after the claim.
+func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) (known bool, err error) {
 	allowed := func(a netip.Addr) bool {
 		owner, reserved := c.Ledger.ReservedFor(a)
 		return may(a) && (!reserved || owner == id.Key())
 	}
 	n, ok := c.Ledger.Node(pod.Spec.NodeName)
 	if !ok || len(conformance.RestoreReleased(n, id, allowed)) == 0 {
-		return nil
+		return !ok, nil
 	}
 	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
 	switch {
 	case err != nil:
-		return err
+		return true, err
 	case now == nil || now.UID != pod.UID || !podutil.AwaitsIP(now):
-		return fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), gather.ErrSuperseded)
+		return true, fmt.Errorf("pod %s is gone or has its IP: %w", klog.KObj(pod), gather.ErrSuperseded)
 	}
 	var restored []pool.EntryChange
 	err = c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: n.Name, FromAPIServer: true, RequireUnchangedSpec: true, SkipRateLimit: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
@@ -335,19 +336,20 @@ func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id ident
 		return edits, nil
 	}})
 	if err != nil {
-		return err
+		return true, err
 	}
 	for _, e := range restored {
 		klog.FromContext(ctx).Info("Entry restored", "node", n.Name, "ip", e.Addr)
 		c.Events.Eventf(pod, nil, corev1.EventTypeNormal, "AddressRestored", "AdoptAddress", "It was bound to node %s when its IP %s had just been released; the IP is reserved for it again", n.Name, e.Addr)
 	}
-	return nil
+	return true, nil
 }
 
-// evictUnreserved evicts a pod that can't keep its IPs, if its policy says so, after the grace period of every wrong IP.
+// evictUnreserved evicts a pod that no IP is reserved for and that can't keep those that it has, if its policy says so,
+// after the grace period of every wrong IP.
 func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id identity.Identity, workload *identity.Workload, why errNotKept) (ctrl.Result, error) {
 	report := func(end string) {
-		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "It runs without a reserved IP and can't keep the IP that it has: %v; %s", why, end)
+		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AddressMismatch", "AdoptAddress", "No IP is reserved for it: %v; %s", why, end)
 	}
 	policy := c.policy(pod, workload)
 	begin := pod.CreationTimestamp.Time
@@ -363,6 +365,11 @@ func (c *Controller) evictUnreserved(ctx context.Context, pod *corev1.Pod, id id
 	}
 	now, err := index.Get[corev1.Pod](ctx, c.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || now == nil || now.UID != pod.UID {
+		return ctrl.Result{}, err
+	}
+	// The cache may not show the claim yet.
+	n, err := c.Writer.Get(ctx, pod.Spec.NodeName)
+	if err != nil || slices.ContainsFunc(n.Owns(id.Key()), func(a netip.Addr) bool { return !n.Entries[a].IsUnreserved() }) {
 		return ctrl.Result{}, err
 	}
 	later, err := c.evict(ctx, client.ObjectKeyFromObject(pod), id.Owner, now)
