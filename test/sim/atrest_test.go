@@ -189,7 +189,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	adopted := c.w.setup.adoption && pod.Labels[adoptLabel] != ""
 	fixed := adopted || metav1.GetControllerOfNoCopy(pod) != nil && pod.Annotations[identity.AnnotationEnabled] == ""
 	if pod.Spec.NodeName == "" {
-		if !c.w.mayWait(pod) {
+		if !c.w.mayWait(pod) && !(c.isSlot(key) && c.slotInUse()) {
 			c.violate("no end: pod %s is not placed", key)
 		}
 		return

@@ -135,6 +135,16 @@ func (c *checks) noteLostSlots(m *machine) {
 	}
 }
 
+// slotInUse reports whether a pod that has lost its slot runs on with the address of one that a FixedIP reserves for the pod
+// before it: the next pod waits for its end. It is the known gap of podAtRest.
+func (c *checks) slotInUse() bool {
+	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool {
+		return c.lostSlots[pod.UID] && slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
+			return r.Spec.Slot && runsWithAny(pod, r.Spec.IPs)
+		})
+	})
+}
+
 // slots counts the FixedIPs of slots. One that a person releases goes with its pod, and the next pod needs another.
 func (c *checks) slots() (standing int) {
 	for _, r := range all[*v1alpha1.FixedIP](c.w.server, fixedIPs) {

@@ -85,10 +85,10 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 	return s, err
 }
 
-// waiting returns the owner keys of the pods that have not reported an IP.
+// waiting returns the owner keys of the pods that have not reported an IP. One that is being deleted may have got it.
 func waiting(pods []corev1.Pod) (owners []string) {
 	for i := range pods {
-		if podutil.AwaitsIP(&pods[i]) {
+		if podutil.HoldsIPs(&pods[i]) && !podutil.HasIPs(&pods[i]) {
 			owners = append(owners, pool.OwnerKey(pods[i].Namespace, pods[i].Name))
 		}
 	}
