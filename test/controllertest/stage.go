@@ -148,6 +148,11 @@ func (s *Stage) Get(_ schema.GroupKind, namespace, name string) (*identity.Workl
 	return workloadFrom(s.t.Context(), s.Cached, namespace, name)
 }
 
+// Controller knows of no controller.
+func (*Stage) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
+	return nil, false
+}
+
 // Live reads a StatefulSet at the API server.
 func (s *Stage) Live(ctx context.Context, _ schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 	s.mu.Lock()

@@ -189,7 +189,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	adopted := c.w.setup.adoption && pod.Labels[adoptLabel] != ""
 	fixed := adopted || metav1.GetControllerOfNoCopy(pod) != nil && pod.Annotations[identity.AnnotationEnabled] == ""
 	if pod.Spec.NodeName == "" {
-		if !c.w.mayWait(pod) && !(c.isSlot(key) && c.slotInUse()) {
+		if !c.w.mayWait(pod) {
 			c.violate("no end: pod %s is not placed", key)
 		}
 		return
@@ -207,11 +207,6 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		return
 	}
 	if r == nil && c.pinnedByOther(pod) {
-		return
-	}
-	if r == nil && (c.lostSlots[pod.UID] || c.isSlot(key) && c.boundTooLate[pod.UID]) {
-		// Known gap: the controller makes an entry again from the FixedIP, and adopts no pod with a slot. Without both the
-		// pod keeps its address as a dynamic one until it ends.
 		return
 	}
 	if r == nil {

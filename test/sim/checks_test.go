@@ -38,8 +38,6 @@ type checks struct {
 	had map[[2]string]bool
 	// boundTooLate are the pods that were bound to an entry that was gone by then. Key: their UID.
 	boundTooLate map[types.UID]bool
-	// lostSlots are the pods whose slot had no FixedIP yet when the CiliumNode was deleted. Key: their UID.
-	lostSlots map[types.UID]bool
 	// byUser are the records that a person made or released. Key: their UID.
 	byUser map[types.UID]bool
 	// lastUse is when a pod last let go of an address.
@@ -54,7 +52,7 @@ type checks struct {
 type running struct{ node, ip, owner string }
 
 func newChecks(w *world) *checks {
-	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, had: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, lostSlots: map[types.UID]bool{}, byUser: map[types.UID]bool{},
+	return &checks{w: w, included: map[string]time.Time{}, said: map[string]time.Time{}, had: map[[2]string]bool{}, boundTooLate: map[types.UID]bool{}, byUser: map[types.UID]bool{},
 		lastUse: map[running]time.Time{}, claimedTooEarly: map[running]bool{}}
 }
 

@@ -121,7 +121,7 @@ func (w *world) replicaSetUserActions() []action {
 	}
 }
 
-// noteLostSlots notes the pods that are bound to a machine and whose slots nothing but the pool records.
+// noteLostSlots counts the pods that are bound to a machine and whose slots nothing but the pool records.
 func (c *checks) noteLostSlots(m *machine) {
 	for _, pod := range all[*corev1.Pod](c.w.server, pods) {
 		key := keyOf(pod)
@@ -130,19 +130,8 @@ func (c *checks) noteLostSlots(m *machine) {
 		})
 		if pod.Spec.NodeName == m.name && c.isSlot(key) && !recorded {
 			c.w.stats["slot lost with its CiliumNode"]++
-			c.lostSlots[pod.UID] = true
 		}
 	}
-}
-
-// slotInUse reports whether a pod that has lost its slot runs on with the address of one that a FixedIP reserves for the pod
-// before it: the next pod waits for its end. It is the known gap of podAtRest.
-func (c *checks) slotInUse() bool {
-	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool {
-		return c.lostSlots[pod.UID] && slices.ContainsFunc(all[*v1alpha1.FixedIP](c.w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
-			return r.Spec.Slot && runsWithAny(pod, r.Spec.IPs)
-		})
-	})
 }
 
 // slots counts the FixedIPs of slots. One that a person releases goes with its pod, and the next pod needs another.

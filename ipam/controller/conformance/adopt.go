@@ -56,7 +56,7 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	}
 	var result ctrl.Result
 	var err error
-	if id, ours := c.Adoption.Placed(&pod, c.Kinds); ours {
+	if id, ours := c.Adoption.Placed(&pod, c.Kinds, c.Workloads.Controller); ours {
 		result, err = c.restoreLost(ctx, &pod, id)
 	} else {
 		result, err = c.fixRunning(ctx, &pod)
@@ -228,7 +228,7 @@ func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
 // ifLost returns the request for a pod that has lost its entry, or if that is not known.
 func (c *Controller) ifLost(ctx context.Context, obj client.Object) []ctrl.Request {
 	pod := obj.(*corev1.Pod)
-	id, ours := c.Adoption.Placed(pod, c.Kinds)
+	id, ours := c.Adoption.Placed(pod, c.Kinds, c.Workloads.Controller)
 	if !ours {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -65,6 +66,8 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 		"opted out":           {pod: boundPod("10.0.1.1", func(p *corev1.Pod) { p.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }), stored: map[string]pool.Entry{"10.0.1.1": {}}},
 		"it has a FixedIP":    {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}}, record: recordOf("web-0", "10.0.1.200")},
 		"it has an entry":     {pod: boundPod("10.0.1.1"), stored: map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.200": pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
+		"its slot was lost":   {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": {}}, evicted: true},
+		"it has a slot":       {pod: boundPod("10.0.1.1", ofReplicaSet), stored: map[string]pool.Entry{"10.0.1.1": pool.OwnedEntry("db", "web-0", "ReplicaSet", "web")}},
 		"not bound":           {pod: boundPod("", func(p *corev1.Pod) { p.Spec.NodeName = "" }), stored: map[string]pool.Entry{"10.0.1.200": released}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,6 +80,7 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 				api = nil
 			}
 			s := newStage(t, api, cached, c.stored, c.used)
+			s.d.Kinds = identity.NewKinds(identity.Kind{APIGroup: "apps", Kind: "ReplicaSet", Identity: identity.Slot})
 			want := s.owners()
 			for a, owner := range c.want {
 				want[a] = owner
@@ -98,4 +102,10 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ofReplicaSet makes a pod one of a ReplicaSet, with a slot.
+func ofReplicaSet(p *corev1.Pod) {
+	p.Annotations = map[string]string{identity.AnnotationEnabled: "true"}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: ptr.To(true)}}
 }

@@ -55,6 +55,11 @@ type noWorkloads struct{ gather.Workloads }
 
 func (noWorkloads) Get(schema.GroupKind, string, string) (*identity.Workload, error) { return nil, nil }
 
+// Controller knows that nothing controls a ReplicaSet.
+func (noWorkloads) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
+	return nil, true
+}
+
 // stageAgents are agents that have seen what is at the API server, and report as it is there.
 type stageAgents struct {
 	s *stage

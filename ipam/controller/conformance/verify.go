@@ -105,7 +105,8 @@ func (c *Controller) observe(ctx context.Context, from client.Reader, key client
 		return s, err
 	}
 	s.Policy = c.policy(pod, workload)
-	if _, s.Ours = c.Adoption.Placed(pod, c.Kinds); s.Ours {
+	if _, ours := c.Adoption.Placed(pod, c.Kinds, identity.NoControllers); ours && !isSlot {
+		s.Ours = true
 		if s.Returns, err = feasibleNodes(ctx, from, pod, s.Held); err != nil {
 			return s, err
 		}

@@ -10,12 +10,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/test/controllertest"
 )
 
 // reads answers reads of a workload at the API server. The caches have none.
 type reads struct {
+	gather.Workloads
 	began  chan struct{}
 	answer chan *identity.Workload
 }

@@ -305,14 +305,13 @@ func (a Adoption) Wants(pod *corev1.Pod, kinds Kinds) (id Identity, wanted bool,
 	return id, wanted, err
 }
 
-// Placed returns the identity of a pod that our scheduler places. ours is false for pods of other schedulers and
-// of workloads with slots.
-func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds) (id Identity, ours bool) {
+// Placed returns the identity of a pod that our scheduler places. ours is false for pods of other schedulers.
+func (a Adoption) Placed(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, ours bool) {
 	if !slices.Contains(a.Schedulers, pod.Spec.SchedulerName) {
 		return Identity{}, false
 	}
-	id, fixed, err := Of(pod, kinds, NoControllers)
-	return id, err == nil && fixed && !id.Slot
+	id, fixed, err := Of(pod, kinds, controllers)
+	return id, err == nil && fixed
 }
 
 // ParseSelector parses a label selector: a JSON LabelSelector such as {"matchLabels":{"app":"mysql"}}, or the
