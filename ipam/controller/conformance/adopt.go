@@ -173,6 +173,15 @@ func (c *Controller) own(ctx context.Context, runs *corev1.Pod, id identity.Iden
 		r.Addrs = offered
 		return cmp.Or(c.Allocator.Withdraw(ctx, r), gather.ErrAsked)
 	}
+	if spare := unusedUnreserved(n, id.Key(), ips); len(spare) > 0 {
+		err := c.Writer.Write(ctx, ciliumpool.WriteRequest{Node: node, FromAPIServer: true, Decide: func(n pool.NodePool) (edits []pool.EntryChange, _ error) {
+			for _, a := range unusedUnreserved(n, id.Key(), ips) {
+				edits = append(edits, n.Set(a, pool.CooldownEntry("", c.Clock.Now())))
+			}
+			return edits, nil
+		}})
+		return cmp.Or(err, gather.ErrAsked)
+	}
 	if len(cooling) > 0 {
 		evidence, err := c.Prove(ctx, node, cooling, id.Key(), func() {}, runs.UID)
 		if err != nil {
@@ -185,6 +194,17 @@ func (c *Controller) own(ctx context.Context, runs *corev1.Pod, id identity.Iden
 	}
 	klog.FromContext(ctx).Info("Running pod made the owner of its IPs", "ips", ips, "node", node)
 	return nil
+}
+
+// unusedUnreserved returns the addresses that a strict node has for a pod as long as it exists, and that the pod does not
+// run with: a pool gives no pod two.
+func unusedUnreserved(n pool.NodePool, owner string, ips []netip.Addr) (unused []netip.Addr) {
+	for a, e := range n.Entries {
+		if e.OwnedBy(owner) && e.IsUnreserved() && !n.InUse(a) && !slices.Contains(ips, a) {
+			unused = append(unused, a)
+		}
+	}
+	return unused
 }
 
 // reportMissing reports that a pod runs without the IPs that are reserved for it, and what helps.
