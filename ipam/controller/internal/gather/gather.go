@@ -4,7 +4,8 @@
 // Package gather collects what is known of an identity into a reclaim.State: from the caches, from the API server, or
 // from a reader that a controller made for one look.
 //
-// It only reads. Pools always come from the ledger: a writer tests what was decided from.
+// It only reads, and asks agents where that is not enough (Prove). Pools always come from the ledger: a writer tests what
+// was decided from.
 package gather
 
 import (
