@@ -130,6 +130,15 @@ func (c *checks) toldOf(ip string) bool {
 	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && runsWithAny(pod, []string{ip}) })
 }
 
+// toldOfOnFull reports whether the status of another pod of a full node has an address of a pod, from before a reboot: it is
+// not given another there, and until it is, nobody can tell that it does not run with that one.
+func (c *checks) toldOfOnFull(pod *corev1.Pod) bool {
+	return c.w.full(pod.Spec.NodeName) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(other *corev1.Pod) bool {
+		return other.UID != pod.UID && other.Spec.NodeName == pod.Spec.NodeName && !ended(other) &&
+			slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return runsWithAny(other, []string{ip.IP}) && !c.hasOther(ip.IP, keyOf(pod)) })
+	})
+}
+
 // mayClaim reports whether an entry without a FixedIP stands for a pod that may come: one that was scaled
 // away, of a workload that retains what is.
 func (c *checks) mayClaim(owner string) bool {
@@ -207,6 +216,9 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		return
 	}
 	if r == nil && c.pinnedByOther(pod) {
+		return
+	}
+	if r == nil && adopted && c.toldOfOnFull(pod) {
 		return
 	}
 	if r == nil {
