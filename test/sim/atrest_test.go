@@ -135,7 +135,9 @@ func (c *checks) toldOf(ip string) bool {
 func (c *checks) toldOfOnFull(pod *corev1.Pod) bool {
 	return c.w.full(pod.Spec.NodeName) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(other *corev1.Pod) bool {
 		return other.UID != pod.UID && other.Spec.NodeName == pod.Spec.NodeName && !ended(other) &&
-			slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return runsWithAny(other, []string{ip.IP}) && !c.hasOther(ip.IP, keyOf(pod)) })
+			slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool {
+				return runsWithAny(other, []string{ip.IP}) && !c.hasOther(ip.IP, keyOf(pod))
+			})
 	})
 }
 
