@@ -130,9 +130,10 @@ func (c *checks) toldOf(ip string) bool {
 	return slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(pod *corev1.Pod) bool { return !ended(pod) && runsWithAny(pod, []string{ip}) })
 }
 
-// toldOfOnFull reports whether the status of another pod of a full node has an address of a pod, from before a reboot: it is
-// not given another there, and until it is, nobody can tell that it does not run with that one.
-func (c *checks) toldOfOnFull(pod *corev1.Pod) bool {
+// staleStatusOnFullNode reports whether the node of a pod is full, and the status of another pod there still has the pod's
+// address from before a reboot. That pod gets no new address on a full node, so that its status stays as it is, and the
+// controller cannot rule out that it uses the address.
+func (c *checks) staleStatusOnFullNode(pod *corev1.Pod) bool {
 	return c.w.full(pod.Spec.NodeName) && slices.ContainsFunc(all[*corev1.Pod](c.w.server, pods), func(other *corev1.Pod) bool {
 		return other.UID != pod.UID && other.Spec.NodeName == pod.Spec.NodeName && !ended(other) &&
 			slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool {
@@ -220,7 +221,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	if r == nil && c.pinnedByOther(pod) {
 		return
 	}
-	if r == nil && adopted && c.toldOfOnFull(pod) {
+	if r == nil && adopted && c.staleStatusOnFullNode(pod) {
 		return
 	}
 	if r == nil {
