@@ -63,9 +63,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		return err
 	}
 	to, batches := &requests{}, &release.Batches{Clock: p.Clock}
-	give := &allocate.Allocator{Writer: p.writer, Live: p.Live, Clock: p.Clock}
+	allocator := &allocate.Allocator{Writer: p.writer, Live: p.Live, Clock: p.Clock}
 	records := &fixedip.Controller{
-		Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Allocator: give, IdentityRequests: &to.identities, SlotRequests: &to.slots,
+		Gatherer: &p.Gatherer, Batches: batches, Writer: p.writer, Allocator: allocator, IdentityRequests: &to.identities, SlotRequests: &to.slots,
 		ResyncPeriod: cfg.ResyncPeriod,
 	}
 	conflicts := &conflict.Reconciler{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock}
@@ -118,7 +118,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	if err := conflicts.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of conflicts: %w", err)
 	}
-	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Allocator: give, Adoption: cfg.Adoption, Ready: records.Ready}
+	conform := &conformance.Controller{Gatherer: &p.Gatherer, Config: cfg.Verify, Writer: p.writer, Allocator: allocator, Adoption: cfg.Adoption, Ready: records.Ready}
 	if cfg.Verify.Endpoints {
 		conform.Endpoints = &ciliumendpoint.Keeper{
 			Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, MissingRequests: &to.verified,

@@ -57,20 +57,13 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 	if s.crashes > 0 {
 		t := s
 		t.crashes--
-		t.agents[n] = agent{seen: o.entries, mark: o.mark, allocated: unused, restoring: true}
-		for name := range t.boxes {
-			for serial := range t.boxes[name] {
-				if b := &t.boxes[name][serial]; b.node == n {
-					b.endpoint = false
-				}
-			}
-		}
+		t.restartAgent(n)
 		emit(step{kind: agentRestarts, node: n}, t)
 	}
 	if s.reboots > 0 {
 		t := s
 		t.reboots--
-		t.agents[n] = agent{seen: o.entries, mark: o.mark, allocated: unused, restoring: true}
+		t.restartAgent(n)
 		for name := range t.boxes {
 			for serial := range t.boxes[name] {
 				b := &t.boxes[name][serial]
@@ -85,6 +78,18 @@ func agentSteps(sc scope, s state, n int8, emit emitter) {
 			}
 		}
 		emit(step{kind: nodeReboots, node: n}, t)
+	}
+}
+
+// restartAgent replaces an agent by one that has read the newest CiliumNode and knows no endpoint yet.
+func (s *state) restartAgent(n int8) {
+	s.agents[n] = agent{seen: s.nodes[n].entries, mark: s.nodes[n].mark, allocated: unused, restoring: true}
+	for name := range s.boxes {
+		for serial := range s.boxes[name] {
+			if b := &s.boxes[name][serial]; b.node == n {
+				b.endpoint = false
+			}
+		}
 	}
 }
 

@@ -61,8 +61,11 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	} else {
 		result, err = c.fixRunning(ctx, &pod)
 	}
-	if errors.Is(err, errNotReported) || errors.Is(err, gather.ErrAsked) || errors.As(err, new(*gather.NotProvedError)) {
+	if errors.Is(err, errNotReported) || errors.Is(err, gather.ErrAsked) {
 		return ctrl.Result{RequeueAfter: reportRetry}, nil
+	}
+	if notProved := (*gather.NotProvedError)(nil); errors.As(err, &notProved) {
+		return ctrl.Result{RequeueAfter: notProved.RetryAfter(c.Clock.Now())}, nil
 	}
 	if superseded(err) {
 		klog.FromContext(ctx).V(3).Info("Adoption superseded", "err", err)
@@ -132,8 +135,8 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 // FixedIP in a cache would not. It returns errNotKept if the pod can't keep the IPs, and errNotReported or gather.ErrAsked
 // as long as the agent has to say first that the pod has them. dynamic is whether they may be dynamic entries, which are
 // withdrawn first (see conformance.WhyNotKept).
-func (c *Controller) own(ctx context.Context, runs *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
-	node := runs.Spec.NodeName
+func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
+	node := pod.Spec.NodeName
 	if other, overlaps := c.Ledger.OverlapsWith(node); overlaps {
 		return errNotKept(fmt.Sprintf("the subnets of node %s overlap those of node %s", node, other))
 	}
@@ -152,7 +155,7 @@ func (c *Controller) own(ctx context.Context, runs *corev1.Pod, id identity.Iden
 			cooling = append(cooling, a)
 		}
 	}
-	r := allocate.Request{Node: node, Addrs: ips, Entry: id.Entry(), Pod: runs, Check: func(n pool.NodePool) error {
+	r := allocate.Request{Node: node, Addrs: ips, Entry: id.Entry(), Pod: pod, Check: func(n pool.NodePool) error {
 		if other := n.OtherAddressOf(id.Key(), ips); other != nil {
 			// The cache does not show that entry yet. Once it does, the FixedIP controller makes a FixedIP of it.
 			return fmt.Errorf("%w: %w", gather.ErrSuperseded, other)
@@ -166,7 +169,7 @@ func (c *Controller) own(ctx context.Context, runs *corev1.Pod, id identity.Iden
 		if slices.ContainsFunc(offered, func(a netip.Addr) bool { return n.Used[a] != id.Key() }) {
 			if !n.HasUsed {
 				// A running agent reports to a CiliumNode that was made again only when it has a reason.
-				c.Agents.Ask(node, fmt.Sprint("what do your pods have, ", n.UID, runs.UID), func() {})
+				c.Agents.Ask(node, fmt.Sprint("what do your pods have, ", n.UID, pod.UID), func() {})
 			}
 			return errNotReported
 		}
@@ -183,7 +186,7 @@ func (c *Controller) own(ctx context.Context, runs *corev1.Pod, id identity.Iden
 		return cmp.Or(err, gather.ErrAsked)
 	}
 	if len(cooling) > 0 {
-		evidence, err := c.Prove(ctx, node, cooling, id.Key(), func() {}, runs.UID)
+		evidence, err := c.Prove(ctx, node, cooling, id.Key(), func() {}, pod.UID)
 		if err != nil {
 			return err
 		}

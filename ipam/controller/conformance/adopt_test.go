@@ -40,20 +40,21 @@ func TestAdoption(t *testing.T) {
 		owns               bool
 		event              string
 	}{
-		"a dynamic entry":           {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
-		"no entry":                  {pod: boundPod(has, theirs), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
-		"a FixedIP without IPs":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
-		"its own entry":             {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
-		"its own FixedIP":           {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", has)},
-		"not selected":              {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Labels = nil }), entries: map[string]pool.Entry{has: {}}},
-		"gone meanwhile":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, gone: true},
-		"not reported by the agent": {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true},
-		"no report by the agent":    {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true, silent: true},
-		"gone during the write":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, ends: true},
-		"reserved for another":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed Its IPs are not fixed: 10.0.1.1 is reserved for another pod by a FixedIP"},
-		"another pod's entry":       {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed Its IPs are not fixed: IP 10.0.1.1 on node n belongs to pod db/x"},
-		"another IP is reserved":    {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), event: "Warning AddressMismatch Runs with 10.0.1.1 on node n, and 10.0.2.9 is reserved for it in no node's pool"},
-		"another IP, and Reassign":  {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign},
+		"a dynamic entry":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"no entry":                   {pod: boundPod(has, theirs), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"a FixedIP without IPs":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0"), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
+		"its own entry":              {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}},
+		"its own FixedIP":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", has)},
+		"not selected":               {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Labels = nil }), entries: map[string]pool.Entry{has: {}}},
+		"gone meanwhile":             {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, gone: true},
+		"gone before it was Running": {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), entries: map[string]pool.Entry{has: {}}, gone: true},
+		"not reported by the agent":  {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true},
+		"no report by the agent":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true, silent: true},
+		"gone during the write":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, ends: true},
+		"reserved for another":       {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed Its IPs are not fixed: 10.0.1.1 is reserved for another pod by a FixedIP"},
+		"another pod's entry":        {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed Its IPs are not fixed: IP 10.0.1.1 on node n belongs to pod db/x"},
+		"another IP is reserved":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), event: "Warning AddressMismatch Runs with 10.0.1.1 on node n, and 10.0.2.9 is reserved for it in no node's pool"},
+		"another IP, and Reassign":   {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cached := []client.Object{c.pod}

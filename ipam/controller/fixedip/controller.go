@@ -49,9 +49,6 @@ const (
 	// whileUnknown is how long an identity waits whose kind of workload is not known: its watch has just begun, or its
 	// API is not installed.
 	whileUnknown = 5 * time.Second
-	// whileUnproved is how long an action waits at least whose evidence was not enough: most often for a pod without an
-	// address.
-	whileUnproved = 5 * time.Second
 )
 
 // Controller reconciles FixedIPs.
@@ -192,15 +189,16 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 		// The answer queues the request.
 		err = nil
 	}
+	var notProved *gather.NotProvedError
 	switch {
 	case errors.Is(err, gather.ErrSuperseded), apierrors.IsConflict(err):
 		log.V(3).Info("Action superseded", "err", err)
 		return source.AfterConflict, nil
 	case errors.Is(err, errBusy):
 		return whileFinishing, nil
-	case errors.As(err, new(*gather.NotProvedError)):
+	case errors.As(err, &notProved):
 		log.V(2).Info("Action waits", "err", err)
-		return c.lookAgain(err), nil
+		return notProved.RetryAfter(c.Clock.Now()), nil
 	case err != nil:
 		return c.ResyncPeriod, fmt.Errorf("%s of %s, held by pod %s: %w", a.Type, req, s.Holder, err)
 	case a.Type == reclaim.FenceTarget, a.Type == reclaim.Withdraw:

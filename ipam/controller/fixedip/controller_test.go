@@ -5,7 +5,6 @@ package fixedip
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -138,17 +137,6 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 				t.Errorf("(-want +got): %s", diff)
 			}
 		})
-	}
-}
-
-// The longer the pods of a node leave a question open, the less often they are read.
-func TestLookAgain(t *testing.T) {
-	s := newStage(t, nil, nil)
-	for age, want := range map[time.Duration]time.Duration{0: whileUnproved, time.Second: whileUnproved, time.Minute: time.Minute} {
-		err := fmt.Errorf("wrapped: %w", &gather.NotProvedError{Why: "pod db/web-1 has no address", Answered: s.Clock.Now().Add(-age)})
-		if got := s.fixedips.lookAgain(err); got != want {
-			t.Errorf("%v after the answer the pods are read again after %v, want %v", age, got, want)
-		}
 	}
 }
 

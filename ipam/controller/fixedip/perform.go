@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,7 +27,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
-	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/core/reservation"
@@ -202,7 +199,7 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 			switch {
 			case release.MayUse(s.Pod, a.Node, edits):
 				return nil, fmt.Errorf("pod %s is bound to node %s: %w", key, a.Node, gather.ErrSuperseded)
-			case slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.From.Kind == pool.Owned && !held(s, a.Node, e.Addr) }):
+			case slices.ContainsFunc(edits, func(e pool.EntryChange) bool { return e.From.Kind == pool.Owned && !s.HoldsOn(a.Node, e.Addr) }):
 				// A move that the state shows as prepared has been completed: the address is in no other pool.
 				return nil, fmt.Errorf("pod %s has got an entry on node %s: %w", key, a.Node, gather.ErrSuperseded)
 			}
@@ -227,11 +224,6 @@ func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s
 	klog.FromContext(ctx).Info("Address released", "node", a.Node, "entries", len(released))
 	metrics.Released(causeOf(s), len(released))
 	return nil
-}
-
-// held reports whether an identity has an entry for an address on a node.
-func held(s reclaim.State, node string, a netip.Addr) bool {
-	return slices.ContainsFunc(s.Held, func(h ledger.NodeAddresses) bool { return h.Node == node && slices.Contains(h.Addrs, a) })
 }
 
 // causeOf returns why addresses are released.
@@ -267,16 +259,6 @@ func (c *Controller) releaseMoved(ctx context.Context, key client.ObjectKey, a r
 		return fmt.Errorf("%s of IP %v of %s on node %s: %w", a.Type, a.Addrs, key, a.Node, err)
 	}
 	return nil
-}
-
-// lookAgain is how long to wait until the pods of the node are read again. It doubles each time: a pod that cannot start
-// has no address for hours.
-func (c *Controller) lookAgain(err error) time.Duration {
-	after := whileUnproved
-	if e := (*gather.NotProvedError)(nil); errors.As(err, &e) {
-		after = max(after, c.Clock.Since(e.Answered))
-	}
-	return after
 }
 
 // prove returns no error if the agent of the node has confirmed what the action needs. The request is queued again when the

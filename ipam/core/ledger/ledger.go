@@ -229,7 +229,7 @@ type NodeChange struct {
 	Entries bool
 	// Status is true if the addresses in use, the release handshakes or the probes changed.
 	Status bool
-	// Fixed is true if that concerns an address that is not dynamic, or if the agent has acknowledged an entry.
+	// Fixed is true if that concerns an address that is not dynamic.
 	Fixed bool
 	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
 	Owners []string

@@ -85,12 +85,12 @@ type AddressHome struct {
 	ConflictingFixedIP string
 }
 
-// ReleaseBlocker is a reason why an address must not be released yet: another pod uses it, or an agent that has not
-// seen the owner entry may still assign it. The entry then keeps the next pod of the name waiting. Without the entry
-// that pod would be placed on the node, and the agent would assign it the address that another pod has.
+// ReleaseBlocker is a reason why an address must not be released yet: another pod uses it. The entry then keeps the next
+// pod of the name waiting. Without the entry that pod would be placed on the node, and the agent would assign it the
+// address that another pod has.
 type ReleaseBlocker struct {
 	Addr netip.Addr
-	// User is the pod that has the address, as its agent reports it; empty: no pod is known.
+	// User is the pod that has the address, as its agent reports it.
 	User string
 	// Why is a message for users.
 	Why string
@@ -193,6 +193,12 @@ func heldOn(held []ledger.NodeAddresses, node string) (ledger.NodeAddresses, boo
 		return ledger.NodeAddresses{}, false
 	}
 	return held[i], true
+}
+
+// HoldsOn reports whether the identity has an entry for an address on a node.
+func (s State) HoldsOn(node string, a netip.Addr) bool {
+	held, _ := heldOn(s.Held, node)
+	return slices.Contains(held.Addrs, a)
 }
 
 // holds reports whether an address is among what is held.

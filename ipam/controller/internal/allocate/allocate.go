@@ -17,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -46,7 +47,9 @@ type Request struct {
 }
 
 // runsWith reports whether the pod runs with an address.
-func (r Request) runsWith(a netip.Addr) bool { return reclaim.RunsOn(r.Pod, r.Node, a) }
+func (r Request) runsWith(a netip.Addr) bool {
+	return podutil.Runs(r.Pod) && r.Pod.Spec.NodeName == r.Node && podutil.RunsWith(r.Pod, a)
+}
 
 // Withdraw takes addresses that the pod runs with out of the offer to all pods. Its errors are those of Allocate.
 func (l *Allocator) Withdraw(ctx context.Context, r Request) error {
@@ -56,8 +59,8 @@ func (l *Allocator) Withdraw(ctx context.Context, r Request) error {
 }
 
 // Allocate writes the entries of the addresses: all of them, or none. That the pod has those in a cooldown has to be
-// proved before: see Request.Seen. The error matches gather.ErrSuperseded if the pool or the pod has changed, and is that of Check if there is
-// one.
+// proved before: see Request.Seen. The error matches gather.ErrSuperseded if the pool or the pod has changed, and is that
+// of Check if there is one.
 func (l *Allocator) Allocate(ctx context.Context, r Request) error {
 	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return reclaim.AllocateEntries(n, r.Addrs, r.Entry, func(a netip.Addr) bool {
@@ -110,7 +113,8 @@ func (l *Allocator) stillRuns(ctx context.Context, r Request) error {
 	if err != nil {
 		return err
 	}
-	lost := func(a netip.Addr) bool { return r.runsWith(a) && !reclaim.RunsOn(now, r.Node, a) }
+	live := Request{Node: r.Node, Pod: now}
+	lost := func(a netip.Addr) bool { return r.runsWith(a) && !live.runsWith(a) }
 	if now == nil || now.UID != r.Pod.UID || slices.ContainsFunc(r.Addrs, lost) {
 		return fmt.Errorf("pod %s does not run with %s any more: %w", key, address.Join(r.Addrs), gather.ErrSuperseded)
 	}

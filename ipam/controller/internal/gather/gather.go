@@ -69,6 +69,7 @@ type Reader struct {
 type Workloads interface {
 	Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
 	Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error)
+	// Controller is identity.Controllers.
 	Controller(namespace string, of metav1.OwnerReference) (by *metav1.OwnerReference, known bool)
 }
 

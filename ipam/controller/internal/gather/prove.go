@@ -35,6 +35,15 @@ type NotProvedError struct {
 
 func (e *NotProvedError) Error() string { return e.Why + ": not proved yet" }
 
+// minRetry is how long a caller of Prove waits at least before the pods of the node are read again.
+const minRetry = 5 * time.Second
+
+// RetryAfter is how long to wait until the pods of the node are read again. It doubles each time: a pod that cannot start
+// has no address for hours.
+func (e *NotProvedError) RetryAfter(now time.Time) time.Duration {
+	return max(minRetry, now.Sub(e.Answered))
+}
+
 // Prove returns no error if the agent of a node has confirmed that no pod but owner uses the addresses; if owner is empty,
 // no pod at all. It asks the agent if need be: the error is ErrAsked then, and notify is called when there is an answer. about
 // is what the answer depends on besides the CiliumNode and the entries of the addresses, such as the UID of a pod.

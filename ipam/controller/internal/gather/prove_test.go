@@ -1,0 +1,20 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package gather
+
+import (
+	"testing"
+	"time"
+)
+
+// The longer the pods of a node leave a question open, the less often they are read.
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	for age, want := range map[time.Duration]time.Duration{0: 5 * time.Second, time.Second: 5 * time.Second, time.Minute: time.Minute} {
+		e := &NotProvedError{Why: "pod db/web-1 has no address", Answered: now.Add(-age)}
+		if got := e.RetryAfter(now); got != want {
+			t.Errorf("%v after the answer the pods are read again after %v, want %v", age, got, want)
+		}
+	}
+}
