@@ -81,7 +81,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	}
 	pools := &nodepool.Reconciler{
 		Watermark: cfg.Watermark, CoolDown: cfg.CoolDown, StrictNodes: cfg.StrictNodes, StripManagedFields: cfg.StripManagedFields,
-		Ledger: p.Ledger, Writer: p.writer, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock,
+		Ledger: p.Ledger, Writer: p.writer, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, Agents: p.Agents,
 		Kinds: p.Kinds, RecordsSeen: p.watched["fixedips"],
 	}
 	if err := pools.Setup(mgr, &to.nodes); err != nil {

@@ -120,6 +120,29 @@ func TestClaim(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
+		"no address is claimed before the agent has reported what its pods use": {
+			world: func(s *scene) {
+				oneNode(s)
+				s.deleteCiliumNode("a")
+				s.unreportedCiliumNode("a", "10.1.0.0/29")
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "db/x") }},
+				{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "router") }},
+			}, afterLoss("a", "10.1.0.6")[1:]...),
+		},
+		"nor in a CiliumNode that was created again": {
+			world: oneNode,
+			steps: append([]step{
+				{at: preBind, before: func(s *scene) {
+					s.deleteCiliumNode("a")
+					s.unreportedCiliumNode("a", "10.1.0.0/29")
+					s.seesRoom("a", false)
+				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a may be in use: the Cilium agent has not reported yet which addresses its pods use; it is tried again"},
+				{at: unreserve},
+				{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "router") }},
+			}, afterLoss("a", "10.1.0.6")[1:]...),
+		},
 		"an address is lost with the subnet of its node": {
 			world: oneNode,
 			steps: append([]step{

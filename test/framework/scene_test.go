@@ -172,13 +172,28 @@ func (s *scene) node(name string, subnets ...string) {
 	s.ciliumNode(name, subnets...)
 }
 
-// ciliumNode creates a CiliumNode with an empty pool.
+// ciliumNode creates a CiliumNode with an empty pool, to which the agent has reported.
 func (s *scene) ciliumNode(name string, subnets ...string) {
+	s.t.Helper()
+	s.unreportedCiliumNode(name, subnets...)
+	s.reports(name, "router")
+}
+
+// unreportedCiliumNode creates a CiliumNode with an empty pool.
+func (s *scene) unreportedCiliumNode(name string, subnets ...string) {
 	s.t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	cn.Spec.IPAM.PodCIDRs = subnets
 	s.create(cn)
 	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: ipamtypes.AllocationMap{}}
+}
+
+// reports has the agent of a node, which does not run here, report an address in no subnet as in use.
+func (s *scene) reports(node, owner string) {
+	s.t.Helper()
+	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	report := fmt.Sprintf(`{"status":{"ipam":{"used":{"192.0.2.1":{"owner":%q}}}}}`, owner)
+	s.must(s.api.Status().Patch(within(s.t), cn, client.RawPatch(types.MergePatchType, []byte(report))))
 }
 
 func (s *scene) deleteCiliumNode(name string) {

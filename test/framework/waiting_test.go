@@ -24,6 +24,9 @@ const unhelpful = " no new claims to deallocate, preemption: 0/1 nodes are avail
 // noRoomOnA is what the scheduler says about a pod if the only node has no free address.
 const noRoomOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) had no free IPv4 address for a fixed pod in their subnets." + unhelpful
 
+// noReportOnA is what it says if the agent of the only node has not reported.
+const noReportOnA = "Unschedulable: 0/1 nodes are available: 1 node(s) whose Cilium agent has not reported yet which addresses its pods use." + unhelpful
+
 // cordoned returns what the scheduler says about a pod with an address on a cordoned node of two.
 func cordoned(addr, node string) string {
 	return "Unschedulable: 0/2 nodes are available: 1 node(s) didn't satisfy plugin(s) [FixedIP], 1 node(s) were unschedulable." +

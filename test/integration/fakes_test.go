@@ -91,6 +91,7 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 		e.create(node, cn)
+		e.must(report(within(e.t), e.api, name))
 	}
 	f.pods = informers.NewSharedInformerFactory(f.api, 0).Core().V1().Pods().Informer()
 	add := func(obj any) {
@@ -159,6 +160,16 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	}
 	if err := f.e.api.Create(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}); err != nil {
 		return fmt.Errorf("make CiliumNode %s: %w", node.Name, err)
+	}
+	return report(ctx, f.e.api, node.Name)
+}
+
+// report does what the agent of a node does first: it reports an address of the node itself. Addresses count as free from
+// then on. This one is in no subnet.
+func report(ctx context.Context, api client.Client, node string) error {
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"ipam":{"used":{"192.0.2.1":{"owner":"router"}}}}}`))
+	if err := api.Status().Patch(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch); err != nil {
+		return fmt.Errorf("report for node %s: %w", node, err)
 	}
 	return nil
 }

@@ -229,6 +229,8 @@ func TestStranger(t *testing.T) {
 func TestSubnetsFillEvenly(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/24", "--cluster-pool-ipv4-mask-size=27", "--address-cooldown=2s"}})
+	// No node has free addresses before its agent has reported.
+	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Used == 2 }))
 	e.create(statefulSet("web", 12))
 	perNode := map[string]int{}
 	for _, r := range e.awaitRunning(nil, names("web", 12)...) {

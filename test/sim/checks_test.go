@@ -188,7 +188,7 @@ func (c *checks) checkOwner(node, ip, owner string, adopted bool) {
 	for _, m := range c.w.machines {
 		for _, b := range m.sandboxes {
 			switch {
-			case !slices.Contains(b.ips, ip):
+			case !slices.Contains(b.ips, ip) || b.forgotten:
 			case b.key != owner:
 				c.violate("no hijack: %s on %s is given to %s while pod %s runs with it on %s", ip, node, owner, b.key, m.name)
 			case m.name != node:
@@ -269,7 +269,7 @@ func (c *checks) started(on *machine, pod *corev1.Pod, ip string) {
 	for _, m := range c.w.machines {
 		for _, b := range m.sandboxes {
 			switch {
-			case b.uid == pod.UID || !slices.Contains(b.ips, ip):
+			case b.uid == pod.UID || !slices.Contains(b.ips, ip) || b.forgotten:
 			case b.key != keyOf(pod):
 				c.violate("unique: pod %s on %s runs with %s, and so does pod %s on %s", keyOf(pod), on.name, ip, b.key, m.name)
 			case m != on:

@@ -88,6 +88,9 @@ type sandbox struct {
 	ips []string
 	// held: the allocator knows of it. told: the pod's status says so.
 	held, told bool
+	// forgotten: the pod was deleted by force and the CiliumNode was made again, so that neither the API nor the agent knows
+	// that it still runs. The kubelet ends it; until then nothing can keep its addresses from others.
+	forgotten bool
 }
 
 var nodeOwners = []string{"router", "health"}
@@ -184,7 +187,11 @@ func (m *machine) agentStarted() bool {
 	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {
 		b := m.sandboxes[uid]
 		b.held = m.restore(b)
-		if pod, ok := one[*corev1.Pod](m.w.server, pods, b.key); m.remade && !b.held && ok && pod.UID == uid && b.told && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
+		pod, ok := one[*corev1.Pod](m.w.server, pods, b.key)
+		if b.forgotten = m.remade && !b.held && (!ok || pod.UID != uid); b.forgotten {
+			m.w.stats["nobody knows of a sandbox"]++
+		}
+		if m.remade && !b.held && ok && pod.UID == uid && b.told && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
 			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ips)
 		}
 	}
@@ -476,7 +483,7 @@ func (m *machine) relist() {
 func (m *machine) uses(ip string) []string {
 	var keys []string
 	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {
-		if slices.Contains(m.sandboxes[uid].ips, ip) {
+		if b := m.sandboxes[uid]; slices.Contains(b.ips, ip) && !b.forgotten {
 			keys = append(keys, m.sandboxes[uid].key)
 		}
 	}

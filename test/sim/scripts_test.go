@@ -144,7 +144,7 @@ func (w *world) scripts() []action {
 			}
 			if s.Annotations[identity.AnnotationWhenDeleted] == "" && m != nil && m.sandboxes[pod.UID] != nil {
 				// Its address goes back while it runs, and others want one.
-				add("force-delete with its workload: pod "+pod.Name, m, func() {
+				goes := func() {
 					w.forceDelete(pod)
 					_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 					for _, other := range sets {
@@ -155,7 +155,16 @@ func (w *world) scripts() []action {
 					for range 2 {
 						w.makeJob()
 					}
-				})
+				}
+				add("force-delete with its workload: pod "+pod.Name, m, goes)
+				if _, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name); ok && !m.cut && m.reported() {
+					// Nobody but the agent knows that it runs.
+					add("force-delete with its workload and CiliumNode: pod "+pod.Name, nil, func() {
+						m.loseCiliumNode()
+						m.agentDown()
+						goes()
+					})
+				}
 			}
 		}
 	}

@@ -194,13 +194,13 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			used := w.node.Used
 			w.answer()
-			w.node.Used = nil
+			w.node.Used, w.node.Unreported = nil, true
 			w.reconcile()
 			w.want("a", false)
 			if why := w.s.nodes["n"].why("n"); !strings.Contains(why, "restore its endpoints") {
 				w.Errorf("the reason is %q", why)
 			}
-			w.node.Used = used
+			w.node.Used, w.node.Unreported = used, false
 			w.reconcile()
 			w.want("a", true)
 			w.wantWrites(1)

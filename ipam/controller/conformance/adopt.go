@@ -167,10 +167,6 @@ func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Ident
 	}}
 	if len(offered) > 0 {
 		if slices.ContainsFunc(offered, func(a netip.Addr) bool { return n.Used[a] != id.Key() }) {
-			if !n.HasUsed {
-				// A running agent reports to a CiliumNode that was made again only when it has a reason.
-				c.Agents.Ask(node, fmt.Sprint("what do your pods have, ", n.UID, pod.UID), func() {})
-			}
 			return errNotReported
 		}
 		r.Addrs = offered

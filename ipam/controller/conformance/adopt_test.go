@@ -34,11 +34,11 @@ func TestAdoption(t *testing.T) {
 		// ends: it is deleted right after the entry was written.
 		reserved   string
 		gone, ends bool
-		// unreported: the agent does not list the IP; silent: it has not reported to the CiliumNode at all.
-		unreported, silent bool
-		failover           v1alpha1.Failover
-		owns               bool
-		event              string
+		// unreported: the agent does not list the IP.
+		unreported bool
+		failover   v1alpha1.Failover
+		owns       bool
+		event      string
 	}{
 		"a dynamic entry":            {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
 		"no entry":                   {pod: boundPod(has, theirs), owns: true, event: "Normal Adopted 10.0.1.1 is reserved for it now"},
@@ -49,7 +49,7 @@ func TestAdoption(t *testing.T) {
 		"gone meanwhile":             {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, gone: true},
 		"gone before it was Running": {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), entries: map[string]pool.Entry{has: {}}, gone: true},
 		"not reported by the agent":  {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true},
-		"no report by the agent":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true, silent: true},
+		"no report by the agent":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true},
 		"gone during the write":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, ends: true},
 		"reserved for another":       {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed Its IPs are not fixed: 10.0.1.1 is reserved for another pod by a FixedIP"},
 		"another pod's entry":        {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed Its IPs are not fixed: IP 10.0.1.1 on node n belongs to pod db/x"},
@@ -70,11 +70,6 @@ func TestAdoption(t *testing.T) {
 				used = nil
 			}
 			s := newStage(t, api, cached, c.entries, used)
-			s.agents.silent = c.silent
-			if n, _ := s.d.Ledger.Node("n"); c.silent {
-				n.HasUsed = false
-				s.d.Ledger.SetNode(n)
-			}
 			s.d.Adoption.Selector = labels.SelectorFromSet(labels.Set{"app": "web"})
 			if c.failover != "" {
 				s.d.Failover = c.failover
@@ -102,7 +97,7 @@ func TestAdoption(t *testing.T) {
 			if diff := cmp.Diff(want, s.owners()); diff != "" {
 				t.Errorf("entries (-want +got): %s", diff)
 			}
-			if asked := len(s.agents.asked) > 0; asked != (c.silent || c.owns && c.entries != nil) {
+			if asked := len(s.agents.asked) > 0; asked != (c.owns && c.entries != nil) {
 				t.Errorf("asked the agents of %v", s.agents.asked)
 			}
 			record := s.fixedIP()

@@ -63,16 +63,12 @@ func (noWorkloads) Controller(string, metav1.OwnerReference) (by *metav1.OwnerRe
 // stageAgents are agents that have seen what is at the API server, and report as it is there.
 type stageAgents struct {
 	s *stage
-	// silent: they do not answer. asked are the nodes whose agents were asked.
-	silent bool
-	asked  []string
+	// asked are the nodes whose agents were asked.
+	asked []string
 }
 
 func (a *stageAgents) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
 	a.asked = append(a.asked, node)
-	if a.silent {
-		return agentview.Evidence{}, time.Time{}
-	}
 	n := a.s.node()
 	return agentview.Evidence{Node: n.Name, UID: n.UID, Entries: n.Entries, Used: n.Used}, a.s.clock.Now()
 }
@@ -92,7 +88,7 @@ func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool
 	for a, e := range entries {
 		node.Spec.IPAM.Pool[a] = ciliumpool.EncodeEntry(e)
 	}
-	node.Status.IPAM.Used = ipamtypes.AllocationMap{}
+	node.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.254": {Owner: "router"}}
 	for a, owner := range used {
 		node.Status.IPAM.Used[a] = ipamtypes.AllocationIP{Owner: owner}
 	}

@@ -21,7 +21,8 @@ const (
 	maxDoublings = 2
 )
 
-// memory is what the controller remembers of one node: since when its agent owes answers in release handshakes. An agent
+// memory is what the controller remembers of one node: since when its agent owes a report, and answers in release
+// handshakes. An agent
 // keeps its answer in a copy of its CiliumNode until it reports it. A write of anything but the spec and the status
 // replaces that copy: the answer is lost, and the agent looks at the handshake again only when something in the spec or
 // the status has changed.
@@ -33,6 +34,8 @@ type memory struct {
 	// since is when each handshake was first seen in its state, or when its last timeout was reported. It has exactly
 	// the handshakes in which the agent has to act next.
 	since map[pendingReply]time.Time
+	// unreported is when the CiliumNode was first seen with a pool and without a report; zero: it has one.
+	unreported time.Time
 	// timeouts counts the timeouts in a row without any answer.
 	timeouts int
 	// stripped: the CiliumNode was once written only to remove its managedFields. If another client applies server-side

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
+	"fixedip.io/fixedip/ipam/controller/internal/gather"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -35,8 +36,12 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// timerSlack makes up for timers that fire a little early.
-const timerSlack = 10 * time.Millisecond
+const (
+	// timerSlack makes up for timers that fire a little early.
+	timerSlack = 10 * time.Millisecond
+	// askAfter is how long an agent may take for its first report: two report intervals of 15 s, the default.
+	askAfter = 30 * time.Second
+)
 
 // Reconciler is the controller pool. A request names a node.
 type Reconciler struct {
@@ -46,6 +51,7 @@ type Reconciler struct {
 	Live   client.Reader
 	Events events.EventRecorder
 	Clock  clock.PassiveClock
+	Agents gather.Agents
 	// Kinds are the kinds of workloads whose pods may have fixed addresses.
 	Kinds identity.Kinds
 	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
@@ -132,11 +138,36 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.reportShortages(n, s)
 	next := s.NextCheck(n)
+	if ask := r.askUnreported(n); !ask.IsZero() && (next.IsZero() || ask.Before(next)) {
+		next = ask
+	}
 	if next.IsZero() {
 		return ctrl.Result{}, nil
 	}
 	// The state is of the time at which this pass began. What has become due since then is due at once.
 	return ctrl.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
+}
+
+// askUnreported has the agent of a node asked if it takes long to report what its pods use: until then no address of the
+// node is free for a claim. An agent that runs on while its CiliumNode is made again reports only when it has a reason. It
+// returns when to call it again; zero: there is no need.
+func (r *Reconciler) askUnreported(n pool.NodePool) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.remember(n)
+	if !n.Unreported || !n.HasPool {
+		m.unreported = time.Time{}
+		return time.Time{}
+	}
+	now := r.Clock.Now()
+	if m.unreported.IsZero() {
+		m.unreported = now
+	}
+	if due := m.unreported.Add(askAfter); now.Before(due) {
+		return due
+	}
+	r.Agents.Ask(n.Name, "what do your pods use, CiliumNode "+n.UID, func() {})
+	return time.Time{}
 }
 
 // FirstEntries decides which entries the first pool of a node needs, besides those that it has for addresses that are

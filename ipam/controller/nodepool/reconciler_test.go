@@ -6,6 +6,7 @@ package nodepool
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -53,6 +54,40 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	}
 	if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil || s.Patches != 1 {
 		t.Errorf("after the second look: %v, %d patches; want the one that ends the rest", err, s.Patches)
+	}
+}
+
+// No address of a node is free before its agent has reported, and one that runs on while its CiliumNode is made again has
+// no reason to: it is asked, after it had the time to report by itself.
+func TestAgentWithoutReportIsAsked(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
+	r := s.reconciler(nil)
+	for _, step := range []struct {
+		what  string
+		used  map[string]string
+		after time.Duration
+		want  []string
+	}{
+		{what: "no report", want: nil},
+		{what: "still none, and time left", after: askAfter - time.Second, want: nil},
+		{what: "time to ask", after: time.Second, want: []string{"n"}},
+		{what: "a report that lacks the node itself is of an agent that has just started", used: map[string]string{"10.0.1.2": "db/x"}, want: []string{"n", "n"}},
+		{what: "it has reported", used: map[string]string{"10.0.1.2": "router"}, want: []string{"n", "n"}},
+	} {
+		s.fill(nil, step.used)
+		s.syncLedger()
+		s.Clock.Step(step.after)
+		result, err := r.Reconcile(t.Context(), source.ForName("n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(s.asked, step.want) {
+			t.Errorf("%s: asked the agents of %v, want %v", step.what, s.asked, step.want)
+		}
+		if waits := step.want == nil; waits != (result.RequeueAfter > 0) {
+			t.Errorf("%s: looks again after %v", step.what, result.RequeueAfter)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -23,17 +24,27 @@ import (
 type stage struct {
 	*controllertest.Stage
 	t *testing.T
+	// asked are the nodes whose agents were asked.
+	asked []string
 }
+
+// Ask asks an agent that does not answer.
+func (s *stage) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
+	s.asked = append(s.asked, node)
+	return agentview.Evidence{}, time.Time{}
+}
+
+func (s *stage) Forget(string, string) {}
 
 func newStage(t *testing.T, api, cached []client.Object) *stage {
 	t.Helper()
-	return &stage{controllertest.New(t, index.Each, api, cached), t}
+	return &stage{Stage: controllertest.New(t, index.Each, api, cached), t: t}
 }
 
 // reconciler returns a reconciler with a cooldown of 10 seconds.
 func (s *stage) reconciler(change func(*Reconciler)) *Reconciler {
 	r := &Reconciler{
-		Ledger: s.Ledger, Writer: s.Writer, Live: s.API, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock, Kinds: identity.NewKinds(),
+		Ledger: s.Ledger, Writer: s.Writer, Live: s.API, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock, Agents: s, Kinds: identity.NewKinds(),
 		StrictNodes: labels.Nothing(), CoolDown: 10 * time.Second,
 	}
 	if change != nil {

@@ -60,21 +60,10 @@ func (b Barrier) Answer(n pool.NodePool) (Evidence, Answer) {
 		return Evidence{}, NoPool
 	case slices.Contains(n.Probes, b.Probe):
 		return Evidence{}, Pending
-	case !restored(n):
+	case n.Unreported:
 		return Evidence{}, Incomplete
 	}
 	return Evidence{Node: n.Name, Generation: b.AskedNode.Generation, UID: n.UID, Entries: b.AskedNode.Entries, Used: n.Used}, Complete
-}
-
-// restored reports whether the agent that made the report has allocated an address for the node itself, which it does
-// after it has restored the last endpoint.
-func restored(n pool.NodePool) bool {
-	for _, owner := range n.Used {
-		if slices.Contains(pool.NodeOwners[:], owner) {
-			return true
-		}
-	}
-	return false
 }
 
 // Evidence is what the answer of one agent proves.

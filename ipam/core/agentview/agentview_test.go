@@ -16,7 +16,7 @@ import (
 // node is a CiliumNode with a pool and a report.
 func node(uid string, used map[netip.Addr]string, probes ...netip.Addr) pool.NodePool {
 	return pool.NodePool{
-		Name: "node-1", UID: uid, Generation: 9, HasPool: true, HasUsed: true, Used: used, Probes: probes,
+		Name: "node-1", UID: uid, Generation: 9, HasPool: true, HasUsed: true, Used: used, Unreported: !pool.ListsNode(used), Probes: probes,
 		Entries: map[netip.Addr]pool.Entry{address: pool.ForOwner("default/later")},
 	}
 }

@@ -95,6 +95,7 @@ func (s state) node(i int8) pool.NodePool {
 	if v.probe {
 		n.Probes = []netip.Addr{probe}
 	}
+	n.Unreported = !pool.ListsNode(n.Used)
 	n.HasUsed = len(n.Used) > 0 || v.probe
 	return n
 }

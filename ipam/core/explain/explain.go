@@ -181,6 +181,9 @@ func (e *explanation) nodeFact(name string) string {
 			}
 		}
 		parts = append(parts, "subnets "+strings.Join(n.PodCIDRs, ", "))
+		if n.Unreported {
+			parts = append(parts, "its agent has not reported yet which addresses are in use")
+		}
 	} else {
 		parts = append(parts, "no CiliumNode")
 	}

@@ -230,6 +230,13 @@ func TestFindings(t *testing.T) {
 		"waiting for the first time": {func(w *world) { w.unplaced(); w.unreserved() }, []explain.Finding{
 			ok("The pod has no address yet; 2 nodes have a free address, 0 have none"),
 		}},
+		"waiting for the first report of an agent": {func(w *world) {
+			w.unplaced()
+			w.unreserved()
+			w.pools[0].Unreported, w.pools[1].Unreported = true, true
+		}, []explain.Finding{
+			wrong("The Cilium agents of 2 nodes have not reported yet which addresses are in use; until they do, no new pod gets an address there", "check the cilium pods of these nodes if it stays so"),
+		}},
 		"waiting for a free address": {func(w *world) { w.unplaced(); w.unreserved(); w.pools = nil }, []explain.Finding{
 			wrong("The pod has no address yet, and none of 0 nodes has a free address", "delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node"),
 		}},

@@ -186,20 +186,26 @@ func nodeIs(node *corev1.Node) string {
 // room reports whether a pod without an address can get one.
 func (e *explanation) room() {
 	var disputed []string
-	with, without := 0, 0
+	with, without, unreported := 0, 0, 0
 	for _, n := range e.Pools.Nodes() {
 		if _, ok := e.Pools.OverlapsWith(n.Name); ok {
 			disputed = append(disputed, n.Name)
 		}
-		if e.Pools.Available(n.Name, address.IPv4)+e.Pools.Available(n.Name, address.IPv6) > 0 {
+		switch {
+		case e.Pools.HasRoom(n.Name, address.IPv4) || e.Pools.HasRoom(n.Name, address.IPv6):
 			with++
-		} else {
+		case n.Unreported:
+			unreported++
+		default:
 			without++
 		}
 	}
+	if unreported > 0 {
+		e.wrong("check the cilium pods of these nodes if it stays so", "The Cilium agents of %d nodes have not reported yet which addresses are in use; until they do, no new pod gets an address there", unreported)
+	}
 	if with > 0 {
 		e.fine("The pod has no address yet; %d nodes have a free address, %d have none", with, without)
-	} else {
+	} else if unreported == 0 || without > 0 {
 		e.wrong("delete FixedIPs that are not needed, or add nodes; kubectl fixedip nodes shows the free addresses of each node", "The pod has no address yet, and none of %d nodes has a free address", without)
 	}
 	for _, name := range disputed {

@@ -108,6 +108,8 @@ func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 		switch {
 		case ok:
 			chosen = append(chosen, a)
+		case n.pool.Unreported:
+			return nil, errNotReported(r.Node)
 		case len(r.Requested.Ranges(f)) > 0:
 			return nil, fmt.Errorf("none of the addresses asked for (%s) is free in the subnets of node %s (%s)", r.Requested, r.Node, pool.JoinSubnets(n.pool.Subnets))
 		default:
@@ -115,6 +117,11 @@ func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 		}
 	}
 	return chosen, nil
+}
+
+// errNotReported is why no address of a node is known to be free.
+func errNotReported(node string) error {
+	return fmt.Errorf("the Cilium agent of node %s has not reported yet which addresses its pods use; check the cilium pod of the node: %w", node, pool.ErrTaken)
 }
 
 // carry returns why the addresses of a claim can't move to a node.
@@ -194,6 +201,9 @@ func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, 
 	var chosen []netip.Addr
 	for _, f := range families {
 		a, ok := n.HasEntry(owner, f)
+		if !ok && n.Unreported {
+			return nil, errNotReported(n.Name)
+		}
 		if !ok {
 			i := slices.IndexFunc(prefer, func(a netip.Addr) bool { return address.Of(a) == f && n.Unused(a) })
 			if ok = i >= 0; ok {

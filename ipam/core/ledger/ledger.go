@@ -148,6 +148,7 @@ func (l *Ledger) setNode(p pool.NodePool) NodeChange {
 	}
 	change.Freed = n.freedSince(roomBefore)
 	change.Fixed, change.Reported, change.ReportedOwners = reports(before, p)
+	change.Fixed = change.Fixed || known && before.Unreported != p.Unreported
 	return change
 }
 
@@ -188,8 +189,15 @@ func (l *Ledger) Nodes() []pool.NodePool {
 	return out
 }
 
-// Available returns how many addresses of a family a claim on the node can choose from. It does not lock the ledger,
-// because the scheduler calls it for many nodes at once.
+// HasRoom reports whether a claim on the node can choose an address of a family: one is available, and the agent has
+// reported. It does not lock the ledger, because the scheduler calls it for many nodes at once.
+func (l *Ledger) HasRoom(name string, f address.Family) bool {
+	n, ok := l.node(name)
+	return ok && n.rooms()[familyIndex(f)] > 0
+}
+
+// Available returns how many addresses of a family a claim on the node can choose from once the agent has reported. It does
+// not lock the ledger either.
 func (l *Ledger) Available(name string, f address.Family) int64 {
 	n, ok := l.node(name)
 	if !ok {
@@ -198,7 +206,7 @@ func (l *Ledger) Available(name string, f address.Family) int64 {
 	return n.available[familyIndex(f)].Load()
 }
 
-// FreeShare returns the share of a node's addresses of a family that a claim can choose from: 1 if all are free, 0 if
+// FreeShare returns the share of a node's addresses of a family that are available: 1 if all are free, 0 if
 // none is free or the node has no such subnet. It does not lock the ledger either.
 func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 	n, ok := l.node(name)
@@ -229,7 +237,8 @@ type NodeChange struct {
 	Entries bool
 	// Status is true if the addresses in use, the release handshakes or the probes changed.
 	Status bool
-	// Fixed is true if that concerns an address that is not dynamic.
+	// Fixed is true if that concerns an address that is not dynamic, or is the first report of the agent, before which no
+	// pod gets an address that has no entry.
 	Fixed bool
 	// Owners are the pods that an added, removed or changed entry names as owner or in a marker, sorted.
 	Owners []string

@@ -72,7 +72,7 @@ func (m *model) claimableBy(owner, name string, a netip.Addr) bool {
 	case kept && keeper.Owner != owner, n.InUse(a), n.IsReleasing(a):
 		return false
 	}
-	return !exists
+	return !exists && !n.Unreported
 }
 
 // keeper is the oldest record that keeps an address.
@@ -261,6 +261,7 @@ func drawNode(t *rapid.T) pool.NodePool {
 		Used:    map[netip.Addr]string{},
 
 		Handshakes: map[netip.Addr]pool.Handshake{},
+		Unreported: rapid.IntRange(0, 9).Draw(t, "unreported") == 0,
 	}
 	n.Subnets = rapid.SliceOfNDistinct(rapid.SampledFrom(modelSubnets[:4]), 0, 2, rapid.ID[netip.Prefix]).Draw(t, "subnets")
 	if rapid.IntRange(0, 9).Draw(t, "overlap") == 0 {
@@ -429,8 +430,12 @@ func TestModel(t *testing.T) {
 			"": func(t *rapid.T) {
 				for _, name := range modelNodes {
 					for _, f := range address.Families {
-						if got, want := l.Available(name, f), int64(len(m.free(name, f))); got != want {
+						want := int64(len(m.free(name, f)))
+						if got := l.Available(name, f); got != want && !m.nodes[name].Unreported {
 							t.Fatalf("room for %s on %s: %d, want %d", f, name, got, want)
+						}
+						if got := l.HasRoom(name, f); got != (want > 0) {
+							t.Fatalf("room for %s on %s: %t, want %d", f, name, got, want)
 						}
 					}
 				}

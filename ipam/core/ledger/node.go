@@ -30,9 +30,10 @@ type node struct {
 	// overlapsNode is another node whose subnets overlap this node's; empty: there is none.
 	overlapsNode string
 
-	// available is how many addresses a claim can choose from, size how many the subnets have: see familyIndex. They follow
-	// every change of the fields above.
+	// available is how many addresses a claim can choose from once the agent has reported, size how many the subnets have:
+	// see familyIndex. unreported is pool.Unreported. They follow every change of the fields above.
 	available, size [2]atomic.Int64
+	unreported      atomic.Bool
 }
 
 // familyIndex returns the index of a family in the arrays of a node.
@@ -45,7 +46,13 @@ func (n *node) assume(uid types.UID, addrs []netip.Addr) {
 	n.count()
 }
 
-func (n *node) rooms() [2]int64 { return [2]int64{n.available[0].Load(), n.available[1].Load()} }
+// rooms returns how many addresses a claim can choose from now: none before the agent has reported.
+func (n *node) rooms() [2]int64 {
+	if n.unreported.Load() {
+		return [2]int64{}
+	}
+	return [2]int64{n.available[0].Load(), n.available[1].Load()}
+}
 
 // freedSince returns how many addresses became free, in the family in which more did.
 func (n *node) freedSince(before [2]int64) int {
@@ -96,6 +103,7 @@ func (n *node) count() {
 			}
 		}
 	}
+	n.unreported.Store(n.pool.Unreported)
 	for i := range room {
 		n.available[i].Store(max(0, room[i]))
 		n.size[i].Store(size[i])
@@ -118,7 +126,7 @@ func (n *node) claimed(a netip.Addr) bool {
 // chooses outside the pool: a dynamic entry may be in use without the agent having reported it. The walk ends at the first
 // free address, so that it is as long as the node has addresses in use, and not as many as are asked for.
 func (n *node) pick(f address.Family, asked request.Addresses) (netip.Addr, bool) {
-	if n.available[familyIndex(f)].Load() == 0 {
+	if n.rooms()[familyIndex(f)] == 0 {
 		return netip.Addr{}, false
 	}
 	var parts []netipx.IPRange

@@ -46,7 +46,7 @@ func Strict(n pool.NodePool, pods []PodAddresses, kept func(netip.Addr) bool) (e
 			has := func(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
 			// A pod that runs with what the pool does not say, or the agent has not said yet, has its
 			// address.
-			s.settle(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0)
+			s.settle(p.key(), pool.UnreservedEntry(p.Namespace, p.Name), has, !s.open && len(p.Addrs) == 0 && !n.Unreported)
 		}
 		n = s.n
 		edits, short = append(edits, s.edits...), short+s.short

@@ -43,6 +43,8 @@ const (
 	CoolingDown Reason = "CoolingDown"
 	// InUseByPod means that the agent reports that the pod Who uses the address, or the pod runs with it.
 	InUseByPod Reason = "InUseByPod"
+	// NotReported means that the agent of the node has not reported yet which addresses its pods use.
+	NotReported Reason = "NotReported"
 	// Releasing means that the controller takes the address out of the pool, and the agent has not confirmed it yet.
 	Releasing Reason = "Releasing"
 	// ClaimInFlight means that a scheduler has decided the address for the pod Who and is writing the claim.
@@ -102,6 +104,7 @@ var problems = map[Reason]string{
 	ReservedByNode:            "{ip} on node {node} is reserved for {quoted}",
 	CoolingDown:               "{ip} on node {node} is cooling down after its release",
 	InUseByPod:                "{ip} on node {node} is still in use by {pod}",
+	NotReported:               "{ip} on node {node} may be in use: the Cilium agent has not reported yet which addresses its pods use",
 	Releasing:                 "{ip} on node {node} is being taken out of the pool",
 	ClaimInFlight:             "{ip} on node {node} is being claimed for {pod}",
 	ReservedByOtherFixedIP:    "{ip} is reserved by FixedIP {who}",
@@ -120,6 +123,7 @@ var help = map[Reason]string{
 	ReservedByNode:            "ask for another",
 	CoolingDown:               "it becomes available after the cooldown",
 	InUseByPod:                "it becomes available when that pod is gone and the agent no longer reports it",
+	NotReported:               "it becomes available when the agent has reported; check the cilium pod of the node",
 	Releasing:                 "it becomes available when the agent has confirmed that",
 	ClaimInFlight:             "ask for another or release it",
 	ReservedByOtherFixedIP:    "ask for another, or have that FixedIP deleted",
@@ -205,6 +209,9 @@ func (n NodePool) entryBlocker(a netip.Addr, owner string, replaces func(Entry) 
 	}
 	if user, used := n.Used[a]; used && user != owner {
 		return &Blocker{Addr: a, Node: n.Name, Reason: InUseByPod, Who: user, Asks: owner}
+	}
+	if n.Unreported {
+		return &Blocker{Addr: a, Node: n.Name, Reason: NotReported, Asks: owner}
 	}
 	return nil
 }

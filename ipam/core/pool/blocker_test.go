@@ -68,6 +68,12 @@ func TestBlocker(t *testing.T) {
 			t.Errorf("%s: available, want: %s", a, want)
 		}
 	}
+	n.Unreported = true
+	for a, reason := range map[string]pool.Reason{"10.0.1.2": "", "10.0.1.1": pool.DynamicEntry, "10.0.1.20": pool.InUseByPod, "10.0.1.30": pool.NotReported} {
+		if b := n.Blocker(addr(a), "db/mysql-0", nil); (b == nil) != (reason == "") || b != nil && b.Reason != reason {
+			t.Errorf("%s before the agent has reported: %v, want %s", a, b, reason)
+		}
+	}
 	if b := n.OtherAddressOf("db/mysql-0", []netip.Addr{addr("10.0.1.30")}); b == nil || b.Message() != "pod db/mysql-0 already has IP 10.0.1.2 on node n, and can't have IP 10.0.1.30 there as well; delete the pod to have the other one released" {
 		t.Errorf("OtherAddressOf: %v", b)
 	}

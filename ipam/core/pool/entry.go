@@ -4,6 +4,7 @@
 package pool
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +73,16 @@ type Entry struct {
 
 // NodeOwners are the names under which an agent takes addresses for the node itself.
 var NodeOwners = [...]string{"router", "health", "ingress"}
+
+// ListsNode reports whether addresses in use include one of the node itself. Key: the address. Value: the owner.
+func ListsNode(used map[netip.Addr]string) bool {
+	for _, owner := range used {
+		if slices.Contains(NodeOwners[:], owner) {
+			return true
+		}
+	}
+	return false
+}
 
 // ForOwner returns the entry for an owner as a user writes it, without saying what it is for.
 func ForOwner(owner string) Entry {

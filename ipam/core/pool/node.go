@@ -35,6 +35,10 @@ type NodePool struct {
 	Used map[netip.Addr]string
 	// HasUsed is to Used what HasPool is to Entries.
 	HasUsed bool
+	// Unreported is true if Used lists no address of the node itself. The agent allocates these after it has restored the
+	// endpoints of the pods that run: until then Used may lack the addresses of pods, also of those that are gone from the
+	// API and not from the node, and nobody knows what is free.
+	Unreported bool
 	// Handshakes are the keys of status.ipam.release-ips: entries that are being released. The values are never NoHandshake.
 	Handshakes map[netip.Addr]Handshake
 	// HasHandshakes is to Handshakes what HasPool is to Entries.

@@ -43,6 +43,11 @@ func ciliumNode(change ...func(*ciliumv2.CiliumNode)) *ciliumv2.CiliumNode {
 	return cn
 }
 
+// reports is what an agent reports at first.
+func reports(cn *ciliumv2.CiliumNode) {
+	cn.Status.IPAM.Used = ipamtypes.AllocationMap{"10.0.1.250": {Owner: "router"}}
+}
+
 var compareAddrs = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 var comparePrefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 
@@ -68,7 +73,7 @@ func TestFromCiliumNode(t *testing.T) {
 			netip.MustParseAddr("fd00::a"):    pool.ForOwner("router"),
 		},
 		Used:    map[netip.Addr]string{netip.MustParseAddr("10.0.1.254"): "db/mysql-0", netip.MustParseAddr("10.0.1.1"): "db/other"},
-		HasUsed: true,
+		HasUsed: true, Unreported: true,
 	}
 	for _, from := range []string{"whole", "trimmed"} {
 		if from == "trimmed" {
@@ -335,10 +340,10 @@ func TestWriterFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := newAPI(t, ciliumNode())
+				api := newAPI(t, ciliumNode(reports))
 				api.fail = c.fail
 				ctx, cancel := context.WithCancel(t.Context())
-				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode()), true })
+				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode(reports)), true })
 				err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 					return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
 				}})
@@ -366,7 +371,7 @@ func only(when bool, err error) error {
 }
 
 func TestWriterNodeGone(t *testing.T) {
-	api := newAPI(t, ciliumNode())
+	api := newAPI(t, ciliumNode(reports))
 	api.node = nil
 	ctx, cancel := context.WithCancel(t.Context())
 	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
@@ -386,7 +391,7 @@ func TestWriterLive(t *testing.T) {
 		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.200": {Owner: "db/mysql-0"}, "10.0.1.201": {Owner: "db/mysql-1"}}
 	}))
 	ctx, cancel := context.WithCancel(t.Context())
-	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode()), true })
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode(reports)), true })
 	err := w.Write(ctx, WriteRequest{Node: "n", FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return n.Release("db/mysql-0", nil, metav1.Now().Time), nil
 	}})
@@ -404,8 +409,8 @@ func TestWriterLive(t *testing.T) {
 // Claims that follow one another are decided from what the writer itself wrote last, as long as the
 // watch is behind, and from the watch again when it has caught up, or shows another CiliumNode.
 func TestWriterStartsFromItsLastWrite(t *testing.T) {
-	api := newAPI(t, ciliumNode())
-	shown := FromCiliumNode(ciliumNode())
+	api := newAPI(t, ciliumNode(reports))
+	shown := FromCiliumNode(ciliumNode(reports))
 	ctx, cancel := context.WithCancel(t.Context())
 	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return shown, shown.Name != "" })
 	now := func() pool.NodePool {
@@ -463,8 +468,8 @@ func TestWriterStartsFromItsLastWrite(t *testing.T) {
 // been made because of that.
 func TestWriterSeesWhatTheWatchShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := newAPI(t, ciliumNode())
-		shown := FromCiliumNode(ciliumNode())
+		api := newAPI(t, ciliumNode(reports))
+		shown := FromCiliumNode(ciliumNode(reports))
 		ctx, cancel := context.WithCancel(t.Context())
 		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return shown, true })
 		var seen pool.Handshake

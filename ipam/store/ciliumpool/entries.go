@@ -202,6 +202,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 			n.Used[a] = strings.TrimSuffix(e.Owner, restoredSuffix)
 		}
 	}
+	n.Unreported = !pool.ListsNode(n.Used)
 	slices.SortFunc(n.Probes, netip.Addr.Compare)
 	n.Handshakes = handshakes(cn.Status.IPAM.ReleaseIPs, n.Probes)
 	return n

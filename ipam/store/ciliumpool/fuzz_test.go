@@ -245,6 +245,8 @@ func (w around) harmless(t *testing.T, what string, edits []pool.EntryChange) {
 // has it.
 func (w around) schedule(t *testing.T) {
 	t.Helper()
+	// No address is free before the agent has reported.
+	w.n.Unreported = false
 	l := ledger.New()
 	l.SetNode(w.n)
 	for _, f := range address.Families {

@@ -180,7 +180,7 @@ func TestWriterMarks(t *testing.T) {
 // Field tracking goes with the first write, and with a write of its own where that is asked for.
 func TestUntrack(t *testing.T) {
 	tracked := func() *ciliumv2.CiliumNode {
-		return ciliumNode(func(cn *ciliumv2.CiliumNode) {
+		return ciliumNode(reports, func(cn *ciliumv2.CiliumNode) {
 			cn.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "cilium-agent", Operation: "Update"}}
 		})
 	}

@@ -41,7 +41,7 @@ func TestOnPatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.Pool = c.pool }))
+				api := newAPI(t, ciliumNode(reports, func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.Pool = c.pool }))
 				first := make(chan struct{})
 				api.fail = func(n int) (error, bool) {
 					if n == 1 {
@@ -54,7 +54,7 @@ func TestOnPatch(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) {
-					return FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.Pool = dynamic })), true
+					return FromCiliumNode(ciliumNode(reports, func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.Pool = dynamic })), true
 				})
 				var mu sync.Mutex
 				var lines []string

@@ -42,9 +42,9 @@ func (p *policy) Patch(ctx context.Context, obj client.Object, patch client.Patc
 // Finding S10. A request that the API server refuses fails alone: the other requests of its patch are fulfilled.
 func TestRefusedRequestFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &policy{newAPI(t, ciliumNode()), make(chan struct{})}
+		api := &policy{newAPI(t, ciliumNode(reports)), make(chan struct{})}
 		ctx, cancel := context.WithCancel(t.Context())
-		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode()), true })
+		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode(reports)), true })
 		errs := map[string]error{}
 		done := make(chan struct{})
 		claim := func(name, ip string) {
@@ -83,12 +83,12 @@ func TestRefusedRequestFailsAlone(t *testing.T) {
 func TestFirstConflictCostsNoPause(t *testing.T) {
 	for conflicts, paused := range []bool{false, false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			api := newAPI(t, ciliumNode())
+			api := newAPI(t, ciliumNode(reports))
 			api.fail = func(n int) (error, bool) {
 				return only(n <= conflicts, apierrors.NewConflict(resource, "n", nil)), false
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode()), true })
+			w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode(reports)), true })
 			began := time.Now()
 			err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
 				return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)

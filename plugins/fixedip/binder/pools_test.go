@@ -82,6 +82,7 @@ func newPools(t *testing.T, seed uint64, entries map[string]pool.Entry) *pools {
 	for name, subnets := range map[string][]string{"home": {"10.0.1.0/24", "fd00:1::/120"}, "a": {"10.0.2.0/24", "fd00:2::/120"}, "b": {"10.0.3.0/24", "fd00:3::/120"}} {
 		cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1, ResourceVersion: "1"}}
 		cn.Spec.IPAM.PodCIDRs, cn.Spec.IPAM.Pool = subnets, ipamtypes.AllocationMap{"10.0.9.9": {}}
+		cn.Status.IPAM.Used = ipamtypes.AllocationMap{"192.0.2.1": {Owner: "router"}}
 		if e, ok := entries[name]; ok {
 			for _, a := range movedAddrs {
 				cn.Spec.IPAM.Pool[a.String()] = ciliumpool.EncodeEntry(e)
