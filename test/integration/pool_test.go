@@ -51,7 +51,7 @@ func TestPools(t *testing.T) {
 	t.Run("what lives elsewhere is reserved as away, and a move under way is called off", e.inheritedMarks)
 }
 
-// ciliumNode creates a CiliumNode like an agent, without a pool, and with a subnet if one is given.
+// ciliumNode creates a CiliumNode like an agent that has reported, without a pool, and with a subnet if one is given.
 func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodePool {
 	t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -64,6 +64,12 @@ func (e *env) ciliumNode(t *testing.T, name string, subnet ...string) pool.NodeP
 			t.Error(err)
 		}
 	})
+	if err := report(within(t), e.api, name); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.api.Get(within(t), client.ObjectKeyFromObject(cn), cn); err != nil {
+		t.Fatal(err)
+	}
 	return ciliumpool.FromCiliumNode(cn)
 }
 
