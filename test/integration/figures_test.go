@@ -264,7 +264,10 @@ func (e *env) manyNodes(n int) {
 			if _, err := api.CoreV1().Nodes().Create(e.t.Context(), node, metav1.CreateOptions{}); err != nil {
 				return err
 			}
-			return fast.Create(e.t.Context(), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			if err := fast.Create(e.t.Context(), &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+				return err
+			}
+			return report(e.t.Context(), fast, name)
 		})
 	}
 	e.must(making.Wait())

@@ -39,8 +39,8 @@ import (
 const (
 	// timerSlack makes up for timers that fire a little early.
 	timerSlack = 10 * time.Millisecond
-	// askAfter is how long an agent may take for its first report: two report intervals of 15 s, the default.
-	askAfter = 30 * time.Second
+	// askAfter is how long an agent may take for its first report: to start, and two report intervals of 15 s, the default.
+	askAfter = time.Minute
 )
 
 // Reconciler is the controller pool. A request names a node.
