@@ -190,8 +190,8 @@ func (w *world) makeSet(name string) {
 	w.server.mustCreate(statefulSets, s, "user")
 }
 
-// orphan deletes a workload and keeps its pods. One that is not placed yet would be placed as any pod that
-// belongs to nobody.
+// orphan deletes a workload and keeps its pods. A pod that is not placed yet would be placed like a pod without a
+// workload.
 func (w *world) orphan(s *appsv1.StatefulSet) {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
 		switch {

@@ -16,7 +16,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// lost is what node-1 had, which has been gone so long.
+// lost returns the subnets of node-1, which has been gone for a time.
 func lost(ago time.Duration, kept ...reservation.Address) subnetplan.OrphanedSubnets {
 	s := of("10.0.0.16/28", "node-1", ago)
 	return subnetplan.OrphanedSubnets{Node: "node-1", Subnets: []subnetplan.Subnet{s}, Reserved: kept, Since: s.OrphanedSince}
