@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -213,12 +214,13 @@ func (h *hub) disconnect(port string) error {
 	return withNetwork(h.pid, func(n *netlink.Handle) error { return removeLink(n, port) })
 }
 
+// removeLink removes a link, unless the kernel is faster.
 func removeLink(n *netlink.Handle, name string) error {
 	link, err := n.LinkByName(name)
 	if err == nil {
 		err = n.LinkDel(link)
 	}
-	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
+	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) && !errors.Is(err, syscall.ENODEV) {
 		return fmt.Errorf("remove the link %s: %w", name, err)
 	}
 	return nil
