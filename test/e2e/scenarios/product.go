@@ -200,8 +200,8 @@ type murder struct {
 }
 
 const (
-	// killWhenReady is how long programs run between kills: long enough to become leader and be at work. On a busy
-	// machine their start alone may take longer.
+	// killWhenReady is how long programs run between kills, beside one report interval of the agents: long enough to become
+	// leader, ask an agent, and act on the answer. On a busy machine their start alone may take longer.
 	killWhenReady = 8 * time.Second
 	// killAfter is the time from the start of a scenario to the first kill.
 	killAfter = time.Second
@@ -217,7 +217,7 @@ func (t *trial) startMurder(ctx context.Context) *murder {
 			if err := t.productReady(ctx); err != nil && ctx.Err() == nil {
 				m.fail(err)
 			}
-			if !wait(ctx, killWhenReady-killAfter) {
+			if !wait(ctx, killWhenReady+t.options.updateRate-killAfter) {
 				return
 			}
 			m.mu.Lock()
