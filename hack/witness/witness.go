@@ -54,6 +54,8 @@ type Witness struct {
 	// suspicions contains pods that seem to have run with another address than their fixed address. Key:
 	// namespace/name.
 	suspicions map[string]suspicion
+	// tolerated contains the pods that may run with other addresses, see Tolerate. Key: "namespace/name".
+	tolerated map[string]bool
 	// early contains binds that seem to precede their claims.
 	early []suspicion
 	// farewells contains the FixedIPs in deletion. Key: namespace/name of the pod.
@@ -78,6 +80,7 @@ func blank() *Witness {
 		ran:        map[types.UID]string{},
 		boundAt:    map[types.UID]uint64{},
 		suspicions: map[string]suspicion{},
+		tolerated:  map[string]bool{},
 		farewells:  map[string][]farewell{},
 		history:    newHistory(),
 		changed:    make(chan struct{}),
@@ -164,7 +167,7 @@ func (w *Witness) seePod(pod *corev1.Pod, gone bool) {
 		w.violate("pod %s changed its address while it ran: %s, then %s", key, before, ips)
 	}
 	w.ran[pod.UID] = ips
-	if want, ok := w.promised[key]; ok && !within(want.ips, ips) && !w.reassigns(key) {
+	if want, ok := w.promised[key]; ok && !within(want.ips, ips) && !w.reassigns(key) && !w.tolerated[key] {
 		w.suspicions[key] = suspicion{
 			text: fmt.Sprintf("pod %s runs with %s, and %s is kept for it", key, ips, want.ips),
 			seen: version(pod), bound: w.boundAt[pod.UID], record: want.record, key: key, node: pod.Spec.NodeName,
@@ -382,6 +385,19 @@ func (w *Witness) Forgive(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.suspicions, key)
+}
+
+// Tolerate has a pod run with other addresses than those that are kept for it, until end is called: the test keeps its
+// agent from seeing the entry. Other tests that look meanwhile are not to see a broken promise.
+func (w *Witness) Tolerate(key string) (end func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tolerated[key] = true
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.tolerated, key)
+	}
 }
 
 // AnyOrder allows claims to follow their binds, as they do if pods of other schedulers are adopted. Call it before the

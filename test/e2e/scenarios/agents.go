@@ -136,6 +136,8 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
+	// The pod may run with another address for a while. Strict nodes prevent that.
+	asPromised := s.witness.Tolerate(s.namespace + "/new-0")
 	claimed, got, err := s.placeWhileCut(ctx)
 	if err := errors.Join(err, heal()); err != nil {
 		return err
@@ -148,8 +150,7 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	// The pod may have run with another address for a while. Strict nodes prevent that.
-	s.witness.Forgive(s.namespace + "/new-0")
+	asPromised()
 	if err := s.deletePods(ctx, false, "new-0"); err != nil {
 		return err
 	}
