@@ -173,7 +173,7 @@ func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, n
 }
 
 // podAddresses returns the pods among pods that have IPs or need some, except those with a FixedIP: the controller fixedip
-// adds their entries.
+// adds their entries. A pod that opted out does not get what a FixedIP of its name retains.
 func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
 	var list []nodepool.PodAddresses
 	for i := range pods {
@@ -185,7 +185,7 @@ func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nod
 		if err != nil {
 			return nil, err
 		}
-		if record != nil && len(record.Spec.IPs) > 0 {
+		if record != nil && len(record.Spec.IPs) > 0 && !identity.OptsOut(pod.Annotations) {
 			continue
 		}
 		list = append(list, nodepool.PodAddresses{Namespace: pod.Namespace, Name: pod.Name, Addrs: podutil.IPs(pod)})

@@ -12,14 +12,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 	"fixedip.io/fixedip/test/controllertest"
 )
 
@@ -88,6 +91,36 @@ func TestAgentWithoutReportIsAsked(t *testing.T) {
 		if waits := step.want == nil; waits != (result.RequeueAfter > 0) {
 			t.Errorf("%s: looks again after %v", step.what, result.RequeueAfter)
 		}
+	}
+}
+
+// On a strict node each pod needs an entry. The controller fixedip writes those of FixedIPs, and not for a pod that opted out
+// while a FixedIP of its name retains an address (model, seed 1973094).
+func TestEntryOfAPodThatOptedOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		want        []netip.Addr
+	}{
+		"a pod with a FixedIP": {},
+		"a pod that opted out": {annotations: map[string]string{identity.AnnotationEnabled: "false"}, want: []netip.Addr{netip.MustParseAddr("10.0.1.4")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", UID: "1", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
+			kept := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{PodName: "web-0", IPs: []string{"10.0.9.9"}}}
+			objects := controllertest.Objects(node, pod, kept)
+			s := newStage(t, objects, objects)
+			s.fill(nil, map[string]string{"10.0.1.2": "router"})
+			s.syncLedger()
+			r := s.reconciler(func(o *Reconciler) { o.StrictNodes = labels.Everything() })
+			if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {
+				t.Fatal(err)
+			}
+			n := ciliumpool.FromCiliumNode(s.node())
+			if got := n.Owns("db/web-0"); !slices.Equal(got, c.want) {
+				t.Errorf("the pod has entries at %v, want %v; the pool: %+v", got, c.want, n.Entries)
+			}
+		})
 	}
 }
 

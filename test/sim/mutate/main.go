@@ -48,8 +48,6 @@ var mutations = []mutation{
 		"if !m.Down && n.InUse(a) {", "if false {"},
 	{"let addresses move without an answer of the agent", "ipam/controller/internal/gather/prove.go",
 		"if answered.IsZero() {", "if false {"},
-	{"take an address as clear that a pod without a report may have", "ipam/core/agentview/agentview.go",
-		"return AddressUse{Why: fmt.Sprintf(\"pod %s on node %s has not reported", "return AddressUse{State: Clear, Why: fmt.Sprintf(\"pod %s on node %s has not reported"},
 	{"count what an agent said before it was asked as its answer", "ipam/core/agentview/agentview.go",
 		"case slices.Contains(n.Probes, b.Probe):", "case false:"},
 	{"take the answer of an agent that has not restored its endpoints", "ipam/core/agentview/agentview.go",
