@@ -100,6 +100,7 @@ func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 
 func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	var controllers string
+	schedulers := []string{"fixedip-scheduler"}
 	cmd := &cobra.Command{
 		Use:   "explain POD",
 		Short: "Explain where the address of a pod is, why the pod waits or its address is reserved, and what helps",
@@ -114,10 +115,14 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 			if err != nil {
 				return err
 			}
+			if inputs.Schedulers = schedulers; len(schedulers) == 0 {
+				return errors.New("--scheduler-names is empty; name the profiles of fixedip-scheduler")
+			}
 			return writeReport(streams.Out, explain.Explain(inputs))
 		}),
 	}
 	cmd.Flags().StringVar(&controllers, "controller-lease", "fixedip-system/cilium-ipam-leader", "Namespace and name of the Lease of the controllers")
+	cmd.Flags().StringSliceVar(&schedulers, "scheduler-names", schedulers, "Names of the profiles of fixedip-scheduler, as --scheduler-names of the controller has them")
 	return cmd
 }
 

@@ -84,7 +84,7 @@ func TestGolden(t *testing.T) {
 		"explain": func(b *bytes.Buffer) error {
 			record := records()[2]
 			return writeReport(b, explain.Explain(explain.Inputs{
-				Namespace: "db", Name: "mysql-0", Record: &record, Pools: pools(), Nodes: nodes, Now: now,
+				Namespace: "db", Name: "mysql-0", Record: &record, Pools: pools(), Nodes: nodes, Schedulers: []string{"fixedip-scheduler"}, Now: now,
 				Endpoint: &metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", UID: "1"}}},
 			}))
 		},

@@ -199,7 +199,7 @@ func (w *world) endFormerLeaders() {
 // isEvicted reports whether the product evicts a pod that has no CiliumEndpoint, if nothing prevents that: a controller
 // makes it again, and a FixedIP that is not being released is for it.
 func (w *world) isEvicted(pod *corev1.Pod) bool {
-	return metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod.Annotations) &&
+	return metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) &&
 		slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(r *v1alpha1.FixedIP) bool {
 			return keyOfHolder(r) == keyOf(pod) && r.DeletionTimestamp == nil && len(r.Spec.IPs) > 0
 		})

@@ -102,7 +102,7 @@ func (w *world) rest() error {
 // product's to restart: the other one waits for that.
 func (w *world) obey() bool {
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
-		if !w.strangers[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod.Annotations) {
+		if !w.strangers[keyOf(pod)] || pod.DeletionTimestamp != nil || metav1.GetControllerOfNoCopy(pod) != nil && !identity.OptsOut(pod) {
 			continue
 		}
 		for _, has := range pod.Status.PodIPs {

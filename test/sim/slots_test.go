@@ -198,7 +198,7 @@ func (c *checks) isSlot(owner string) bool {
 func (c *checks) checkSlotGoing(r *v1alpha1.FixedIP, by string) {
 	s, exists := c.w.replicaSet()
 	asked := c.w.server.serving.begun.Add(-absenceCounts)
-	if !exists || !c.said[keyOf(s)].Before(asked) || identity.OptsOut(s.Spec.Template.Annotations) {
+	if !exists || !c.said[keyOf(s)].Before(asked) || optsOut(s.Spec.Template) {
 		return
 	}
 	failover := s.Annotations[identity.AnnotationFailover]
@@ -214,7 +214,7 @@ func (c *checks) checkSlotGoing(r *v1alpha1.FixedIP, by string) {
 // mayBeSlot reports whether an entry without a FixedIP is a slot that the next pod of the ReplicaSet takes over.
 func (c *checks) mayBeSlot(resource string) bool {
 	s, ok := c.w.replicaSet()
-	return ok && resource == namespace+"/ReplicaSet/"+replicaSetName && !identity.OptsOut(s.Spec.Template.Annotations) && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
+	return ok && resource == namespace+"/ReplicaSet/"+replicaSetName && !optsOut(s.Spec.Template) && s.Annotations[identity.AnnotationWhenScaled] != string(v1alpha1.Delete)
 }
 
 // slotAtRest is that an opted-out ReplicaSet keeps no slots without a pod, and that no slot is left of a ReplicaSet that is gone, or that is scaled down and releases its slots.
@@ -222,7 +222,7 @@ func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
 	s, exists := c.w.replicaSet()
 	switch {
 	case hasPod:
-	case exists && identity.OptsOut(s.Spec.Template.Annotations):
+	case exists && optsOut(s.Spec.Template):
 		if r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete {
 			c.violate("no leak: FixedIP %s of a slot stands, and its ReplicaSet has opted out", r.Name)
 		}
@@ -268,4 +268,9 @@ func TestOptedOutSlots(t *testing.T) {
 		cancel()
 		synctest.Wait()
 	})
+}
+
+// optsOut reports whether the pods of a template have no fixed addresses.
+func optsOut(t corev1.PodTemplateSpec) bool {
+	return identity.OptsOut(&corev1.Pod{ObjectMeta: t.ObjectMeta, Spec: t.Spec})
 }

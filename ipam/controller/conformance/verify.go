@@ -96,7 +96,7 @@ func (c *Controller) observe(ctx context.Context, from client.Reader, key client
 		return s, nil
 	}
 	pod, err := index.Get[corev1.Pod](ctx, from, key)
-	if err != nil || pod == nil || identity.OptsOut(pod.Annotations) || !reservedFor(s.FixedIP, pod, slots, isSlot) {
+	if err != nil || pod == nil || identity.OptsOut(pod) || !reservedFor(s.FixedIP, pod, slots, isSlot) {
 		return s, err
 	}
 	s.Pod, s.BarePod = pod, metav1.GetControllerOfNoCopy(pod) == nil

@@ -294,7 +294,7 @@ func MayUse(pod *corev1.Pod, node string, edits []pool.EntryChange) bool {
 // reliesOn reports whether a pod that is on the node by now relies on an address that was taken. A pod that opted out
 // does not, unless it was given the address all the same.
 func reliesOn(pod *corev1.Pod, node string, taken pool.EntryChange) bool {
-	if pod != nil && identity.OptsOut(pod.Annotations) && len(pod.Status.PodIPs) == 0 {
+	if pod != nil && identity.OptsOut(pod) && len(pod.Status.PodIPs) == 0 {
 		return false
 	}
 	return MayUse(pod, node, []pool.EntryChange{taken})

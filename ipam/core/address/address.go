@@ -213,13 +213,21 @@ type ClusterPool struct {
 // Family returns the family of the pool.
 func (p ClusterPool) Family() Family { return Of(p.CIDR.Addr()) }
 
-// Validate returns an error if no subnet of the pool can have the mask size.
+// nodeAddresses is how many addresses an agent takes for its node in each family: those of the router and the health
+// endpoint (Cilium fact 6).
+const nodeAddresses = 2
+
+// Validate returns an error if no subnet of the pool can have the mask size, or if such a subnet has no address left for a
+// pod.
 func (p ClusterPool) Validate() error {
 	if bits := p.Family().Bits(); p.MaskSize > bits {
 		return fmt.Errorf("mask size %d is longer than an %s address (%d bits)", p.MaskSize, p.Family(), bits)
 	}
 	if p.MaskSize < p.CIDR.Bits() {
 		return fmt.Errorf("mask size %d is smaller than that of the CIDR %s: a subnet would be larger than the pool", p.MaskSize, p.CIDR)
+	}
+	if size := Size(netip.PrefixFrom(p.CIDR.Addr(), p.MaskSize)); size <= nodeAddresses {
+		return fmt.Errorf("mask size %d leaves no address for pods: a subnet has %d addresses, and the agent of a node takes %d; use at most %d", p.MaskSize, size, nodeAddresses, p.Family().Bits()-3)
 	}
 	return nil
 }

@@ -26,9 +26,6 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// schedulerName is the schedulerName of pods that our scheduler places.
-const schedulerName = "fixedip-scheduler"
-
 // leaderSilence is the age of a lease renewal after which the leader counts as gone. The lease lasts 15 s by
 // default.
 const leaderSilence = time.Minute
@@ -48,6 +45,9 @@ type Inputs struct {
 	Nodes map[string]*corev1.Node
 	// Endpoint is the metadata of the CiliumEndpoint with the pod's name.
 	Endpoint *metav1.ObjectMeta
+	// Schedulers are the names of the scheduler's profiles: the schedulerName of the pods that it places. There is at least
+	// one.
+	Schedulers []string
 	// Lease is the Lease of the controllers; nil if it cannot be read.
 	Lease *coordinationv1.Lease
 	Now   time.Time

@@ -39,7 +39,7 @@ func fine() *world {
 	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	return &world{
 		Inputs: explain.Inputs{
-			Namespace: "db", Name: "mysql-0", Now: now,
+			Namespace: "db", Name: "mysql-0", Now: now, Schedulers: []string{"fixedip-scheduler", "other-profile"},
 			Pod: &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: "db", Name: "mysql-0", UID: "pod-1", CreationTimestamp: metav1.Time{Time: now.Add(-5 * time.Minute)},
@@ -170,6 +170,12 @@ func TestFindings(t *testing.T) {
 		}},
 		"an annotation that can't be read": {func(w *world) { w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "no!"} }, []explain.Finding{
 			wrong(`Whether the pod has a fixed address is unknown: annotation fixedip.io/enabled of pod db/mysql-0 is "no!"; write "true" or "false"`, "correct the annotation in the pod template"),
+		}},
+		"evicted by its kubelet": {func(w *world) { w.Pod.Status.Phase, w.Pod.Status.Reason = corev1.PodFailed, "Evicted" }, []explain.Finding{
+			wrong("The pod has ended (Failed, Evicted) and uses no address; 10.0.1.6 stays reserved for the pod that takes its place", "kubectl -n db delete pod mysql-0, if its workload does not replace it"),
+		}},
+		"placed by another profile": {func(w *world) { w.Pod.Spec.SchedulerName = "other-profile"; w.unreserved() }, []explain.Finding{
+			wrong("The pod is bound to node node-1 without a claim; the agent gives it any free address", ""),
 		}},
 		"placed without a claim": {func(w *world) { w.unreserved() }, []explain.Finding{
 			wrong("The pod is bound to node node-1 without a claim; the agent gives it any free address", ""),

@@ -28,11 +28,25 @@ func (e *explanation) pod() {
 		e.wrong("correct the annotation in the pod template", "Whether the pod has a fixed address is unknown: %v", err)
 	case !fixed && len(e.held) == 0 && e.Record == nil:
 		e.unfixed()
+	case podutil.IsTerminal(e.Pod):
+		e.ended()
 	case e.Pod.Spec.NodeName == "":
 		e.waiting()
 	default:
 		e.bound()
 	}
+}
+
+// ended reports on a pod whose containers will not run again.
+func (e *explanation) ended() {
+	how, kept := string(e.Pod.Status.Phase), ""
+	if e.Pod.Status.Reason != "" {
+		how += ", " + e.Pod.Status.Reason
+	}
+	if len(e.reserved) > 0 {
+		kept = "; " + address.Join(e.reserved) + " stays reserved for the pod that takes its place"
+	}
+	e.wrong(fmt.Sprintf("kubectl -n %s delete pod %s, if its workload does not replace it", e.Namespace, e.Name), "The pod has ended (%s) and uses no address%s", how, kept)
 }
 
 // unfixed reports why a pod has no fixed address.
@@ -42,7 +56,7 @@ func (e *explanation) unfixed() {
 	switch {
 	case e.Pod.Spec.HostNetwork:
 		e.fine(text + "it uses the host network")
-	case identity.OptsOut(e.Pod.Annotations):
+	case identity.OptsOut(e.Pod):
 		e.fine(text+"it is annotated %s: %s", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled])
 	case owner == nil:
 		e.fine(text+"it is a bare pod without the annotation %s: \"true\"; with it, a pod with this name keeps its address", identity.AnnotationEnabled)
@@ -53,7 +67,7 @@ func (e *explanation) unfixed() {
 			"The pod is annotated %s: %s and waits for an address of %s %s", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled], owner.Kind, owner.Name)
 		e.schedulerSaid()
 	default:
-		e.wrong("set schedulerName: "+schedulerName+" in the pod template; add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller",
+		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template; add its kind of workload to workloads in the scheduler's FixedIPArgs, and to --workload-kind of the controller",
 			"The pod is annotated %s: %s, and %s placed it without a fixed address", identity.AnnotationEnabled, e.Pod.Annotations[identity.AnnotationEnabled], e.Pod.Spec.SchedulerName)
 	}
 }
@@ -66,8 +80,8 @@ func (e *explanation) bound() {
 		owner = "node " + e.owner
 	}
 	switch {
-	case len(e.reserved) == 0 && e.Pod.Spec.SchedulerName != schedulerName:
-		e.wrong("set schedulerName: "+schedulerName+" in the pod template, or labels that the controller's --label-selector matches, or the annotation "+identity.AnnotationEnabled+": \"true\"",
+	case len(e.reserved) == 0 && !e.placedByUs():
+		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template, or labels that the controller's --label-selector matches, or the annotation "+identity.AnnotationEnabled+": \"true\"",
 			"The address of the pod is not fixed: %s placed it, and the controller has not adopted it", e.Pod.Spec.SchedulerName)
 	case len(e.reserved) == 0:
 		e.wrong("", "The pod is bound to node %s without a claim; the agent gives it any free address", node)
@@ -90,10 +104,15 @@ func (e *explanation) bound() {
 	}
 }
 
+// placedByUs reports whether the pod names a profile of our scheduler.
+func (e *explanation) placedByUs() bool {
+	return slices.Contains(e.Schedulers, e.Pod.Spec.SchedulerName)
+}
+
 // bringBack returns what a user can do to bring the pod to the node of its address.
 func (e *explanation) bringBack() string {
-	if e.Pod.Spec.SchedulerName != schedulerName {
-		return "set schedulerName: " + schedulerName + " in the pod template, so that the pod returns to the node of its address"
+	if !e.placedByUs() {
+		return "set schedulerName: " + e.Schedulers[0] + " in the pod template, so that the pod returns to the node of its address"
 	}
 	return fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name)
 }
@@ -110,8 +129,8 @@ func (e *explanation) usedByOther(addrs []netip.Addr) {
 
 // waiting reports why a pod is not placed.
 func (e *explanation) waiting() {
-	if e.Pod.Spec.SchedulerName != schedulerName {
-		e.wrong("set schedulerName: "+schedulerName+" in the pod template",
+	if !e.placedByUs() {
+		e.wrong("set schedulerName: "+e.Schedulers[0]+" in the pod template",
 			"The pod waits for %s, which does not support fixed addresses", e.Pod.Spec.SchedulerName)
 	}
 	switch {

@@ -53,7 +53,7 @@ var readers = map[string]func(map[string]string) (string, error){
 	identity.AnnotationEnabled: func(a map[string]string) (string, error) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", Annotations: a}}
 		_, fixed, err := identity.Of(pod, identity.NewKinds(), identity.NoControllers)
-		if in, out := identity.OptsIn(a), identity.OptsOut(a); err == nil && in != fixed || err != nil && (in || out) || in && out {
+		if in, out := identity.OptsIn(a), identity.OptsOut(pod); err == nil && in != fixed || err != nil && (in || out) || in && out {
 			return "", errors.Join(err, fmt.Errorf("it is in: %v, out: %v, and fixed: %v", in, out, fixed))
 		}
 		return fmt.Sprint(fixed), err

@@ -175,9 +175,13 @@ func RequestsIPs(pod, workload map[string]string) bool {
 	return requested || calico
 }
 
-// OptsOut reports whether annotations of a pod or a pod template disable fixed addresses. An invalid value counts as
+// OptsOut reports whether a pod has no fixed address by its own choice: it is annotated so, or uses the network of its
+// node.
+func OptsOut(pod *corev1.Pod) bool { return pod.Spec.HostNetwork || disables(pod.Annotations) }
+
+// disables reports whether annotations of a pod or a pod template disable fixed addresses. An invalid value counts as
 // absent.
-func OptsOut(annotations map[string]string) bool {
+func disables(annotations map[string]string) bool {
 	enabled, err := strconv.ParseBool(annotations[AnnotationEnabled])
 	return err == nil && !enabled
 }

@@ -26,6 +26,8 @@ type Workload struct {
 	UID             types.UID
 	// Annotations are those of the workload, Template those of its pod template.
 	Annotations, Template map[string]string
+	// HostNetwork is true if its pods use the network of their nodes, and thus have no addresses of their own.
+	HostNetwork bool
 	// Replicas is spec.replicas; nil if the kind has no such field.
 	Replicas *int32
 	// Surge is the number of pods that an update may add to the replicas temporarily.
@@ -37,6 +39,9 @@ type Workload struct {
 	// Uncounted is true if the ordinals of the workload cannot be counted: its pods keep their addresses.
 	Uncounted bool
 }
+
+// OptsOut reports whether the pods that the workload makes from now on have no fixed addresses.
+func (w Workload) OptsOut() bool { return w.HostNetwork || disables(w.Template) }
 
 // OrdinalRange is a range of ordinals, both ends included.
 type OrdinalRange struct{ First, Last int32 }

@@ -94,7 +94,7 @@ func nothing(*evaluation) Action { return Action{} }
 
 var unrecorded = []rule{
 	{"opted out", when(func(v *evaluation) bool { return v.Workload.OptsOut }, func(v *evaluation) Action {
-		if v.Guessed || v.mayHave() || v.Pod != nil && !identity.OptsOut(v.Pod.Annotations) {
+		if v.Guessed || v.mayHave() || v.Pod != nil && !identity.OptsOut(v.Pod) {
 			return Action{}
 		}
 		return v.releaseAll()
@@ -164,7 +164,7 @@ var active = []rule{
 	}},
 	{"unused move", func(v *evaluation) (Action, bool) {
 		for _, h := range v.Arriving {
-			if RunsWithout(v.Pod, h.Addrs) || v.Pod != nil && identity.OptsOut(v.Pod.Annotations) {
+			if RunsWithout(v.Pod, h.Addrs) || v.Pod != nil && identity.OptsOut(v.Pod) {
 				return v.watchBlockers(Action{Type: ReleaseEntries, Node: h.Node, Addrs: h.Addrs}), true
 			}
 		}
@@ -270,7 +270,7 @@ func (v *evaluation) failover() v1alpha1.Failover { return cmp.Or(v.spec.Failove
 // reclaimable reports whether the policy of an active FixedIP says that its addresses are released.
 func (v *evaluation) reclaimable() bool {
 	switch {
-	case v.Workload.OptsOut && (v.Pod == nil || identity.OptsOut(v.Pod.Annotations)):
+	case v.Workload.OptsOut && (v.Pod == nil || identity.OptsOut(v.Pod)):
 		// As if the workload were deleted, except that a pod without a fixed address may exist already.
 		return v.spec.Reclaim.WhenDeleted != v1alpha1.Retain && !v.mayHave()
 	case v.Pod != nil:

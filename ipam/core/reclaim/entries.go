@@ -220,7 +220,7 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 // held elsewhere, except under Reassign; once it is bound there, the rule "superseded" releases the rest. A pod that
 // opts out gets nothing of all this.
 func (v *evaluation) unexpected() (a Action, ok bool) {
-	waits := v.Pod != nil && !identity.OptsOut(v.Pod.Annotations)
+	waits := v.Pod != nil && !identity.OptsOut(v.Pod)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {
 		return Action{}, false
 	}

@@ -27,19 +27,24 @@ func TestOptedOut(t *testing.T) {
 		pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"}
 		return pod
 	}
+	onHost := func(pod *corev1.Pod) *corev1.Pod {
+		pod.Spec.HostNetwork = true
+		return pod
+	}
 	release := reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}
 	for name, c := range map[string]struct {
 		situation reclaim.State
 		want      reclaim.Action
 	}{
-		"its pod is yet to be restarted":   {reclaim.State{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: out}, reclaim.Action{}},
-		"its pod is gone":                  {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod waits":               {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod runs elsewhere":      {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod runs with another":   {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
-		"its next pod got it all the same": {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, reclaim.Action{}},
-		"its next pod may get it":          {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1")), Workload: out}, reclaim.Action{}},
-		"and retains":                      {reclaim.State{Record: kept(policy("Retain", "Retain", 0)), Held: mine, Workload: out}, reclaim.Action{}},
+		"its pod is yet to be restarted":            {reclaim.State{Record: record(), Held: mine, Pod: podOn("node-1", "10.0.1.6"), Workload: out}, reclaim.Action{}},
+		"its pod is gone":                           {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"its next pod waits":                        {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"its next pod runs elsewhere":               {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("node-2", "10.0.2.3")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"its next pod runs with another":            {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: without(podOn("node-1", "10.0.1.1")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"its next pod uses the network of its node": {reclaim.State{Record: kept(spec.Reclaim), Held: mine, Pod: onHost(podOn("node-1", "192.0.2.1")), Workload: out}, reclaim.Action{Type: reclaim.DeleteRecord}},
+		"its next pod got it all the same":          {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1", "10.0.1.6")), Workload: out}, reclaim.Action{}},
+		"its next pod may get it":                   {reclaim.State{Record: record(), Held: mine, Pod: without(podOn("node-1")), Workload: out}, reclaim.Action{}},
+		"and retains":                               {reclaim.State{Record: kept(policy("Retain", "Retain", 0)), Held: mine, Workload: out}, reclaim.Action{}},
 		"and has time to live": {reclaim.State{Record: kept(policy("Delete", "Retain", time.Hour)), Held: mine, Workload: out},
 			reclaim.Action{Type: reclaim.UpdateStatus, Status: v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReserved, ExpiresAt: &metav1.Time{Time: now.Add(time.Hour)}}, At: now.Add(time.Hour)}},
 

@@ -102,7 +102,7 @@ func (v *evaluation) ready(conditions []metav1.Condition) (status metav1.Conditi
 			return metav1.ConditionFalse, c.Reason, c.Message
 		}
 	}
-	if v.node != "" && v.Pod.DeletionTimestamp == nil && !identity.OptsOut(v.Pod.Annotations) {
+	if v.node != "" && v.Pod.DeletionTimestamp == nil && !identity.OptsOut(v.Pod) {
 		if err := pool.CheckBinding(ownerOf(v.State), v.node, v.held.Addrs, recorded(r)); err != nil {
 			return metav1.ConditionFalse, "EntriesDiffer", err.Error()
 		}

@@ -251,7 +251,7 @@ func decode(obj any) (*seen, error) {
 		return o, nil
 	case *appsv1.StatefulSet:
 		s := described(o, appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
-		s.workload.Template = o.Spec.Template.Annotations
+		s.workload.Template, s.workload.HostNetwork = o.Spec.Template.Annotations, o.Spec.Template.Spec.HostNetwork
 		s.workload.Replicas = o.Spec.Replicas
 		if o.Spec.Ordinals != nil {
 			s.workload.FirstOrdinal = o.Spec.Ordinals.Start
@@ -259,7 +259,7 @@ func decode(obj any) (*seen, error) {
 		return s, nil
 	case *appsv1.ReplicaSet:
 		s := described(o, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
-		s.workload.Template = o.Spec.Template.Annotations
+		s.workload.Template, s.workload.HostNetwork = o.Spec.Template.Annotations, o.Spec.Template.Spec.HostNetwork
 		s.workload.Replicas = o.Spec.Replicas
 		return s, nil
 	case *unstructured.Unstructured:
@@ -291,6 +291,7 @@ func Decode(o *unstructured.Unstructured) *identity.Workload { return &fromUnstr
 func fromUnstructured(o *unstructured.Unstructured) *seen {
 	s := described(o, o.GroupVersionKind())
 	s.workload.Template, _, _ = unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
+	s.workload.HostNetwork, _, _ = unstructured.NestedBool(o.Object, "spec", "template", "spec", "hostNetwork")
 	if n, ok := count(o, "spec", "replicas"); ok {
 		s.workload.Replicas = &n
 	}

@@ -53,6 +53,8 @@ func TestDecode(t *testing.T) {
 			func(w *identity.Workload) {
 				w.Replicas, w.Template, w.FirstOrdinal = ptr.To[int32](3), map[string]string{"a": "b"}, 5
 			}},
+		"the network of the nodes": {
+			fields{"template": fields{"spec": fields{"hostNetwork": true}}}, func(w *identity.Workload) { w.HostNetwork = true }},
 		"a Deployment's surge": {
 			fields{"replicas": int64(3), "strategy": fields{"rollingUpdate": fields{"maxSurge": "25%"}}}, func(w *identity.Workload) { w.Replicas, w.Surge = ptr.To[int32](3), 1 }},
 		"a Rollout's surge": {

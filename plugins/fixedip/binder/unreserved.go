@@ -39,7 +39,7 @@ func (b *Binder) findUnreserved(ctx context.Context, pod *corev1.Pod) (*Plan, er
 	if p.exempt {
 		return p, nil
 	}
-	owner, optsOut := b.controllerOf(pod), identity.OptsOut(pod.Annotations)
+	owner, optsOut := b.controllerOf(pod), identity.OptsOut(pod)
 	// The pod could have had a fixed address under its name if its workload is of a kind whose pods keep their names, or
 	// if it has none.
 	kind, known := b.Cache.Kinds.Of(owner.GroupKind())
@@ -114,7 +114,7 @@ func (b *Binder) releasing(ctx context.Context, pod *corev1.Pod, owner identity.
 		}
 		// The workload has opted in again if it exists, and the next pods that it creates do not opt out.
 		workload, err := b.Cache.Workloads.Get(owner.GroupKind(), pod.Namespace, owner.Name)
-		released, optedIn := h.Addrs, err == nil && workload != nil && !identity.OptsOut(workload.Template)
+		released, optedIn := h.Addrs, err == nil && workload != nil && !workload.OptsOut()
 		switch {
 		case fip == nil && optedIn:
 			continue

@@ -305,7 +305,7 @@ func (c *Cache) workloadChanged(before, after *identity.Workload) {
 	if after == nil {
 		return
 	}
-	if before == nil || request.Relevant(*before, *after) || identity.OptsOut(before.Template) != identity.OptsOut(after.Template) || failover(before) != failover(after) {
+	if before == nil || request.Relevant(*before, *after) || before.OptsOut() != after.OptsOut() || failover(before) != failover(after) {
 		c.Notify(requeue.Event{Keys: requeue.Keys(metrics.Workload, after.Resource())})
 	}
 }

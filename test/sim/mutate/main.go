@@ -70,7 +70,7 @@ var mutations = []mutation{
 		"n.Blocker(a, entry.Owner, nil)", "n.Blocker(a, entry.Owner, func(Entry) bool { return true })"},
 	// Slots.
 	{"keep the slots of a workload that opted out", "ipam/controller/internal/gather/gather.go",
-		"w.OptsOut = identity.OptsOut(found.Template)", ""},
+		"w.OptsOut = found.OptsOut()", ""},
 	{"keep the surplus slots of a workload that was scaled down", "ipam/core/reclaim/identities.go",
 		"surplus[i] = true", "surplus[i] = false"},
 	{"release the slots of a workload that retains them", "ipam/core/reclaim/decide.go",

@@ -29,6 +29,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
 	"fixedip.io/fixedip/ipam/core/reservation"
@@ -211,6 +212,10 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 			if s.Pod, err = index.Get[corev1.Pod](ctx, from.Objects, client.ObjectKey{Namespace: key.Namespace, Name: s.Holder}); err != nil {
 				return nil, err
 			}
+			if s.Pod != nil && podutil.IsTerminal(s.Pod) {
+				// A pod that was evicted by its kubelet stays until somebody deletes it. Another one takes its place.
+				s.Pod = nil
+			}
 		}
 		s.RequestsIPs = found != nil && s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
 		g.reports(pool.OwnerKey(key.Namespace, s.Holder), s)
@@ -229,7 +234,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 // describe adds what every identity of a workload shares.
 func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.Exists, w.UID, w.APIVersion = true, found.UID, found.APIVersion
-	w.OptsOut = identity.OptsOut(found.Template)
+	w.OptsOut = found.OptsOut()
 	policy, err := identity.Reclaim(identity.DefaultReclaim(), found.Annotations, found.Template)
 	if err != nil {
 		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; the addresses of its pods keep their reclaim policy", err)
