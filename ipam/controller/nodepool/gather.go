@@ -185,7 +185,7 @@ func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nod
 		if err != nil {
 			return nil, err
 		}
-		if record != nil && len(record.Spec.IPs) > 0 && !identity.OptsOut(pod.Annotations) {
+		if record != nil && len(record.Spec.IPs) > 0 && !identity.OptsOut(pod) {
 			continue
 		}
 		list = append(list, nodepool.PodAddresses{Namespace: pod.Namespace, Name: pod.Name, Addrs: podutil.IPs(pod)})
