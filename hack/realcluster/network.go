@@ -214,7 +214,7 @@ func (h *hub) disconnect(port string) error {
 	return withNetwork(h.pid, func(n *netlink.Handle) error { return removeLink(n, port) })
 }
 
-// removeLink removes a link, unless the kernel is faster.
+// removeLink removes a link. It returns no error if the kernel has removed the link before.
 func removeLink(n *netlink.Handle, name string) error {
 	link, err := n.LinkByName(name)
 	if err == nil {

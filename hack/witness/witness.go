@@ -387,8 +387,8 @@ func (w *Witness) Forgive(key string) {
 	delete(w.suspicions, key)
 }
 
-// Tolerate has a pod run with other addresses than those that are kept for it, until end is called: the test keeps its
-// agent from seeing the entry. Other tests that look meanwhile are not to see a broken promise.
+// Tolerate lets a pod run with other addresses than its own until end is called, because the test keeps the agent from
+// seeing the entry. Scenarios that run at the same time would otherwise report a violation.
 func (w *Witness) Tolerate(key string) (end func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,6 +17,11 @@ func afterLoss(node string, addrs ...string) []step {
 	}
 }
 
+// afterReport are the steps of web-0 when the agent of its node reports at last.
+var afterReport = append([]step{
+	{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "router") }},
+}, afterLoss("a", "10.1.0.6")[1:]...)
+
 // The cluster changes between the decision for an address and its claim.
 func TestClaim(t *testing.T) {
 	play(t, map[string]row{
@@ -128,8 +133,7 @@ func TestClaim(t *testing.T) {
 			},
 			steps: append([]step{
 				{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "db/x") }},
-				{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "router") }},
-			}, afterLoss("a", "10.1.0.6")[1:]...),
+			}, afterReport...),
 		},
 		"nor in a CiliumNode that was created again": {
 			world: oneNode,
@@ -140,8 +144,7 @@ func TestClaim(t *testing.T) {
 					s.seesRoom("a", false)
 				}, answer: "Unschedulable: the address decided for the pod was lost: IP 10.1.0.6 on node a may be in use: the Cilium agent has not reported yet which addresses its pods use; it is tried again"},
 				{at: unreserve},
-				{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "router") }},
-			}, afterLoss("a", "10.1.0.6")[1:]...),
+			}, afterReport...),
 		},
 		"an address is lost with the subnet of its node": {
 			world: oneNode,

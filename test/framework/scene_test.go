@@ -188,7 +188,7 @@ func (s *scene) unreportedCiliumNode(name string, subnets ...string) {
 	s.want.Pools[name] = ipamtypes.IPAMSpec{PodCIDRs: subnets, Pool: ipamtypes.AllocationMap{}}
 }
 
-// reports has the agent of a node, which does not run here, report an address in no subnet as in use.
+// reports writes what the agent of a node would report, which does not run here: an address in no subnet is in use.
 func (s *scene) reports(node, owner string) {
 	s.t.Helper()
 	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}

@@ -164,8 +164,8 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	return report(ctx, f.e.api, node.Name)
 }
 
-// report does what the agent of a node does first: it reports an address of the node itself. Addresses count as free from
-// then on. This one is in no subnet.
+// report writes the first report of the agent of a node, which does not run here: the node itself uses an address, which is
+// in no subnet. Addresses of the node count as free from then on.
 func report(ctx context.Context, api client.Client, node string) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"ipam":{"used":{"192.0.2.1":{"owner":"router"}}}}}`))
 	if err := api.Status().Patch(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch); err != nil {

@@ -88,8 +88,8 @@ type sandbox struct {
 	ips []string
 	// held: the allocator knows of it. told: the pod's status says so.
 	held, told bool
-	// forgotten: the pod was deleted by force and the CiliumNode was made again, so that neither the API nor the agent knows
-	// that it still runs. The kubelet ends it; until then nothing can keep its addresses from others.
+	// forgotten: the pod was deleted by force and its CiliumNode was created again, so that neither the API nor the agent
+	// knows the sandbox. Until the kubelet ends it, the product cannot keep other pods from its addresses (ADR 0026).
 	forgotten bool
 }
 
@@ -189,7 +189,7 @@ func (m *machine) agentStarted() bool {
 		b.held = m.restore(b)
 		pod, ok := one[*corev1.Pod](m.w.server, pods, b.key)
 		if b.forgotten = m.remade && !b.held && (!ok || pod.UID != uid); b.forgotten {
-			m.w.stats["nobody knows of a sandbox"]++
+			m.w.stats["sandbox that only the kubelet knows"]++
 		}
 		if m.remade && !b.held && ok && pod.UID == uid && b.told && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
 			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ips)

@@ -143,8 +143,8 @@ func (w *world) scripts() []action {
 				}
 			}
 			if s.Annotations[identity.AnnotationWhenDeleted] == "" && m != nil && m.sandboxes[pod.UID] != nil {
-				// Its address goes back while it runs, and others want one.
-				goes := func() {
+				// The address is released while the pod runs, and other pods need one.
+				deleteBoth := func() {
 					w.forceDelete(pod)
 					_ = w.server.remove(statefulSets, keyOf(s), nil, true, "user")
 					for _, other := range sets {
@@ -156,13 +156,13 @@ func (w *world) scripts() []action {
 						w.makeJob()
 					}
 				}
-				add("force-delete with its workload: pod "+pod.Name, m, goes)
+				add("force-delete with its workload: pod "+pod.Name, m, deleteBoth)
 				if _, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name); ok && !m.cut && m.reported() {
-					// Nobody but the agent knows that it runs.
+					// Only the agent and the kubelet know that the pod still runs.
 					add("force-delete with its workload and CiliumNode: pod "+pod.Name, nil, func() {
 						m.loseCiliumNode()
 						m.agentDown()
-						goes()
+						deleteBoth()
 					})
 				}
 			}

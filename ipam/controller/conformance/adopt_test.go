@@ -49,7 +49,6 @@ func TestAdoption(t *testing.T) {
 		"gone meanwhile":             {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, gone: true},
 		"gone before it was Running": {pod: boundPod(has, theirs, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), entries: map[string]pool.Entry{has: {}}, gone: true},
 		"not reported by the agent":  {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true},
-		"no report by the agent":     {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, unreported: true},
 		"gone during the write":      {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, ends: true},
 		"reserved for another":       {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed Its IPs are not fixed: 10.0.1.1 is reserved for another pod by a FixedIP"},
 		"another pod's entry":        {pod: boundPod(has, theirs), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed Its IPs are not fixed: IP 10.0.1.1 on node n belongs to pod db/x"},

@@ -6,6 +6,7 @@ package fixedip
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,26 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 		ResyncPeriod: source.ResyncPeriod, IdentityRequests: &source.Requests{}, SlotRequests: &source.Requests{},
 	}
 	return s
+}
+
+// Finding R6. The slot of a pod that was evicted by the kubelet is free although the pod still exists.
+func TestSlotOfAnEndedPod(t *testing.T) {
+	slot := controllertest.Record(0, false)
+	slot.Spec.Slot = true
+	for phase, free := range map[corev1.PodPhase]bool{corev1.PodRunning: false, corev1.PodFailed: true, corev1.PodSucceeded: true} {
+		pod := controllertest.Pod(0)
+		pod.Status.Phase = phase
+		objects := controllertest.Objects(slot, pod)
+		s := newStage(t, objects, objects)
+		states, err := s.fixedips.Slots(t.Context(), s.fixedips.FromCaches(), client.ObjectKey{Namespace: "db", Name: "StatefulSet/web"})
+		i := slices.IndexFunc(states, func(s reclaim.State) bool { return s.Holder == "web-0" })
+		if err != nil || i < 0 {
+			t.Fatalf("%s: no slot of web-0 among %d, %v", phase, len(states), err)
+		}
+		if got := states[i].Pod == nil; got != free {
+			t.Errorf("%s: the slot is free: %t, want %t", phase, got, free)
+		}
+	}
 }
 
 // Finding S4. What depends on a Cilium agent is written when the agent has confirmed it, and no pod on the node says otherwise.

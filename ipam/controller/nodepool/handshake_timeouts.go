@@ -21,11 +21,10 @@ const (
 	maxDoublings = 2
 )
 
-// memory is what the controller remembers of one node: since when its agent owes a report, and answers in release
-// handshakes. An agent
-// keeps its answer in a copy of its CiliumNode until it reports it. A write of anything but the spec and the status
-// replaces that copy: the answer is lost, and the agent looks at the handshake again only when something in the spec or
-// the status has changed.
+// memory is what the controller remembers of one node: since when its agent owes its first report, and since when it owes
+// answers in release handshakes. An agent keeps its answer in a copy of its CiliumNode until it reports it. A write of
+// anything but the spec and the status replaces that copy: the answer is lost, and the agent looks at the handshake again
+// only when something in the spec or the status has changed.
 //
 // It is kept in memory only: a replica that takes over waits again from the start.
 type memory struct {

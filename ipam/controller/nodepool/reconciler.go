@@ -148,9 +148,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(timerSlack, next.Sub(r.Clock.Now()))}, nil
 }
 
-// askUnreported has the agent of a node asked if it takes long to report what its pods use: until then no address of the
-// node is free for a claim. An agent that runs on while its CiliumNode is made again reports only when it has a reason. It
-// returns when to call it again; zero: there is no need.
+// askUnreported asks the agent of a node if its first report takes too long: until then no address of the node is free for
+// a claim. An agent that was not restarted when its CiliumNode was created again reports only when an allocation changes.
+// askUnreported returns when to call it again; zero: there is no need.
 func (r *Reconciler) askUnreported(n pool.NodePool) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

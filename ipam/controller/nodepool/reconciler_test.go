@@ -60,8 +60,8 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	}
 }
 
-// No address of a node is free before its agent has reported, and one that runs on while its CiliumNode is made again has
-// no reason to: it is asked, after it had the time to report by itself.
+// No address of a node is free before its agent has reported. An agent that was not restarted when its CiliumNode was
+// created again may never report by itself, so it is asked after a while.
 func TestAgentWithoutReportIsAsked(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))

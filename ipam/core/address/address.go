@@ -227,7 +227,7 @@ func (p ClusterPool) Validate() error {
 		return fmt.Errorf("mask size %d is smaller than that of the CIDR %s: a subnet would be larger than the pool", p.MaskSize, p.CIDR)
 	}
 	if size := Size(netip.PrefixFrom(p.CIDR.Addr(), p.MaskSize)); size <= nodeAddresses {
-		return fmt.Errorf("mask size %d leaves no address for pods: a subnet has %d addresses, and the agent of a node takes %d; use at most %d", p.MaskSize, size, nodeAddresses, p.Family().Bits()-3)
+		return fmt.Errorf("mask size %d leaves no address for pods: the agent of a node takes %[3]d, and usable addresses in a subnet: %[2]d; use at most %[4]d", p.MaskSize, size, nodeAddresses, p.Family().Bits()-3)
 	}
 	return nil
 }

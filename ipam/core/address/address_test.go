@@ -116,9 +116,9 @@ func TestClusterPoolValidate(t *testing.T) {
 		"larger than the pool":    {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 8}, "mask size 8 is smaller than that of the CIDR 10.240.0.0/16: a subnet would be larger than the pool"},
 		"longer than an address":  {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 33}, "mask size 33 is longer than an IPv4 address (32 bits)"},
 		"the smallest subnets":    {pool: address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 29}},
-		"no room for pods":        {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 30}, "mask size 30 leaves no address for pods: a subnet has 2 addresses, and the agent of a node takes 2; use at most 29"},
-		"no room for the node":    {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 32}, "mask size 32 leaves no address for pods: a subnet has 1 addresses, and the agent of a node takes 2; use at most 29"},
-		"no room in IPv6":         {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 127}, "mask size 127 leaves no address for pods: a subnet has 2 addresses, and the agent of a node takes 2; use at most 125"},
+		"no room for pods":        {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 30}, "mask size 30 leaves no address for pods: the agent of a node takes 2, and usable addresses in a subnet: 2; use at most 29"},
+		"no room for the node":    {address.ClusterPool{CIDR: prefix("10.240.0.0/16"), MaskSize: 32}, "mask size 32 leaves no address for pods: the agent of a node takes 2, and usable addresses in a subnet: 1; use at most 29"},
+		"no room in IPv6":         {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 127}, "mask size 127 leaves no address for pods: the agent of a node takes 2, and usable addresses in a subnet: 2; use at most 125"},
 		"IPv6 has longer ones":    {pool: address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 64}},
 		"longer than an IPv6 one": {address.ClusterPool{CIDR: prefix("fd00::/48"), MaskSize: 129}, "mask size 129 is longer than an IPv6 address (128 bits)"},
 	} {

@@ -268,9 +268,9 @@ func MissingReserved(held []ledger.NodeAddresses, reserved []reservation.Address
 
 // WhyNotKept returns why a pod can't keep the IPs that it runs with on a node; nil: it can. The caller has seen the pod
 // run with them, after which no other pod can have them until it is gone. dynamic is whether a dynamic entry may become
-// the pod's own: that is adoption, the one exception to "a fixed address is never a dynamic entry". A
-// cooldown that names no pod may become the pod's own then, too: the IP was withdrawn. An IP in cooldown that was released
-// from the pod itself is the pod's: its agent had not seen the release.
+// the pod's own: that is adoption, the one exception to "a fixed address is never a dynamic entry". A cooldown that names no
+// pod may become the pod's own then, too: the IP was withdrawn. An IP in cooldown that was released from the pod itself is
+// the pod's: its agent had not seen the release.
 func WhyNotKept(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic bool) *pool.Blocker {
 	for _, a := range ips {
 		entry, listed := n.Entries[a]

@@ -165,6 +165,9 @@ func TestFindings(t *testing.T) {
 		"on the host network": {func(w *world) { w.unreserved(); w.Pod.Spec.HostNetwork = true }, []explain.Finding{
 			ok("The pod has no fixed address: it uses the host network"),
 		}},
+		"on the host network, with the FixedIP of an earlier pod": {func(w *world) { w.Pod.Spec.HostNetwork = true; w.Pod.Status.PodIPs = []corev1.PodIP{{IP: "192.0.2.1"}} }, []explain.Finding{
+			ok("The pod has no fixed address: it uses the host network"),
+		}},
 		"opted out": {func(w *world) { w.unreserved(); w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }, []explain.Finding{
 			ok("The pod has no fixed address: it is annotated fixedip.io/enabled: false"),
 		}},

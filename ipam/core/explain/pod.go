@@ -26,7 +26,7 @@ func (e *explanation) pod() {
 	switch {
 	case err != nil:
 		e.wrong("correct the annotation in the pod template", "Whether the pod has a fixed address is unknown: %v", err)
-	case !fixed && len(e.held) == 0 && e.Record == nil:
+	case e.Pod.Spec.HostNetwork, !fixed && len(e.held) == 0 && e.Record == nil:
 		e.unfixed()
 	case podutil.IsTerminal(e.Pod):
 		e.ended()
@@ -211,7 +211,7 @@ func (e *explanation) room() {
 			disputed = append(disputed, n.Name)
 		}
 		switch {
-		case e.Pools.HasRoom(n.Name, address.IPv4) || e.Pools.HasRoom(n.Name, address.IPv6):
+		case e.Pools.HasAvailable(n.Name, address.IPv4) || e.Pools.HasAvailable(n.Name, address.IPv6):
 			with++
 		case n.Unreported:
 			unreported++

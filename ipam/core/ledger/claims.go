@@ -121,7 +121,7 @@ func (l *Ledger) choose(n *node, r ClaimRequest) ([]netip.Addr, error) {
 
 // errNotReported is why no address of a node is known to be free.
 func errNotReported(node string) error {
-	return fmt.Errorf("the Cilium agent of node %s has not reported yet which addresses its pods use; check the cilium pod of the node: %w", node, pool.ErrTaken)
+	return fmt.Errorf("%w: the Cilium agent of node %s has not reported yet which addresses its pods use; check the cilium pod of the node", pool.ErrTaken, node)
 }
 
 // carry returns why the addresses of a claim can't move to a node.
@@ -183,7 +183,7 @@ func (l *Ledger) forget(uid types.UID) (nodeName string, grew bool) {
 	if !known {
 		return c.Node, false
 	}
-	before := n.rooms()
+	before := n.choosable()
 	maps.DeleteFunc(n.assumed, func(_ netip.Addr, by types.UID) bool { return by == uid })
 	n.count()
 	for _, other := range l.claimants[c.Owner] {

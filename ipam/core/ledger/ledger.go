@@ -119,7 +119,7 @@ func (l *Ledger) setNode(p pool.NodePool) NodeChange {
 		}
 		l.nodes.Store(p.Name, n)
 	}
-	before, roomBefore := n.pool, n.rooms()
+	before, choosableBefore := n.pool, n.choosable()
 	change := NodeChange{Appeared: !known, Status: !sameStatus(before, p)}
 	if known && before.SameSpec(p) {
 		n.pool = p
@@ -146,7 +146,7 @@ func (l *Ledger) setNode(p pool.NodePool) NodeChange {
 		n.count()
 		l.moveSubnets(p.Name, before.Subnets, p.Subnets)
 	}
-	change.Freed = n.freedSince(roomBefore)
+	change.Freed = n.freedSince(choosableBefore)
 	change.Fixed, change.Reported, change.ReportedOwners = reports(before, p)
 	change.Fixed = change.Fixed || known && before.Unreported != p.Unreported
 	return change
@@ -189,11 +189,18 @@ func (l *Ledger) Nodes() []pool.NodePool {
 	return out
 }
 
-// HasRoom reports whether a claim on the node can choose an address of a family: one is available, and the agent has
-// reported. It does not lock the ledger, because the scheduler calls it for many nodes at once.
-func (l *Ledger) HasRoom(name string, f address.Family) bool {
+// Unreported reports whether the agent of a known node has not reported yet (pool.NodePool.Unreported). It does not lock
+// the ledger, because the scheduler calls it for many nodes at once.
+func (l *Ledger) Unreported(name string) bool {
 	n, ok := l.node(name)
-	return ok && n.rooms()[familyIndex(f)] > 0
+	return ok && n.unreported.Load()
+}
+
+// HasAvailable reports whether a claim on the node can choose an address of a family: one is available, and the agent has
+// reported. It does not lock the ledger either.
+func (l *Ledger) HasAvailable(name string, f address.Family) bool {
+	n, ok := l.node(name)
+	return ok && n.choosable()[familyIndex(f)] > 0
 }
 
 // Available returns how many addresses of a family a claim on the node can choose from once the agent has reported. It does
@@ -206,8 +213,8 @@ func (l *Ledger) Available(name string, f address.Family) int64 {
 	return n.available[familyIndex(f)].Load()
 }
 
-// FreeShare returns the share of a node's addresses of a family that are available: 1 if all are free, 0 if
-// none is free or the node has no such subnet. It does not lock the ledger either.
+// FreeShare returns the share of a node's addresses of a family that are available: 1 if all are free, 0 if none is free or
+// the node has no such subnet. It does not lock the ledger either.
 func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 	n, ok := l.node(name)
 	if !ok || n.size[familyIndex(f)].Load() == 0 {

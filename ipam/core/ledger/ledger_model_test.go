@@ -434,7 +434,7 @@ func TestModel(t *testing.T) {
 						if got := l.Available(name, f); got != want && !m.nodes[name].Unreported {
 							t.Fatalf("room for %s on %s: %d, want %d", f, name, got, want)
 						}
-						if got := l.HasRoom(name, f); got != (want > 0) {
+						if got := l.HasAvailable(name, f); got != (want > 0) {
 							t.Fatalf("room for %s on %s: %t, want %d", f, name, got, want)
 						}
 					}

@@ -54,7 +54,7 @@ func TestAssumePicks(t *testing.T) {
 		"not even if all others are taken": {node: node("n", "10.0.1.0/29", full), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/29)"},
 		"what it holds already":            {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/mysql-0")}), want: "10.0.1.2"},
 		"nothing where nothing is left":    {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "no free IPv4 address is left in the subnets of node n (10.0.1.0/30)"},
-		"nothing before the agent reports": {node: unreported(), wantErr: "the Cilium agent of node n has not reported yet which addresses its pods use; check the cilium pod of the node: the address is not available"},
+		"nothing before the agent reports": {node: unreported(), wantErr: "the address is not available: the Cilium agent of node n has not reported yet which addresses its pods use; check the cilium pod of the node"},
 		"nothing without a subnet":         {node: pool.NodePool{Name: "n"}, wantErr: "no free IPv4 address is left in the subnets of node n (none)"},
 	} {
 		t.Run(name, func(t *testing.T) {

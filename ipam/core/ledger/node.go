@@ -46,8 +46,8 @@ func (n *node) assume(uid types.UID, addrs []netip.Addr) {
 	n.count()
 }
 
-// rooms returns how many addresses a claim can choose from now: none before the agent has reported.
-func (n *node) rooms() [2]int64 {
+// choosable returns how many addresses a claim can choose from now, by family: none before the agent has reported.
+func (n *node) choosable() [2]int64 {
 	if n.unreported.Load() {
 		return [2]int64{}
 	}
@@ -56,7 +56,7 @@ func (n *node) rooms() [2]int64 {
 
 // freedSince returns how many addresses became free, in the family in which more did.
 func (n *node) freedSince(before [2]int64) int {
-	now := n.rooms()
+	now := n.choosable()
 	return int(max(0, now[0]-before[0], now[1]-before[1]))
 }
 
@@ -126,7 +126,7 @@ func (n *node) claimed(a netip.Addr) bool {
 // chooses outside the pool: a dynamic entry may be in use without the agent having reported it. The walk ends at the first
 // free address, so that it is as long as the node has addresses in use, and not as many as are asked for.
 func (n *node) pick(f address.Family, asked request.Addresses) (netip.Addr, bool) {
-	if n.rooms()[familyIndex(f)] == 0 {
+	if n.choosable()[familyIndex(f)] == 0 {
 		return netip.Addr{}, false
 	}
 	var parts []netipx.IPRange

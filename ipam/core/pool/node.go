@@ -36,8 +36,8 @@ type NodePool struct {
 	// HasUsed is to Used what HasPool is to Entries.
 	HasUsed bool
 	// Unreported is true if Used lists no address of the node itself. The agent allocates these after it has restored the
-	// endpoints of the pods that run: until then Used may lack the addresses of pods, also of those that are gone from the
-	// API and not from the node, and nobody knows what is free.
+	// endpoints of running pods (Cilium fact 24). Until then Used may lack addresses that pods use, including pods that were
+	// deleted from the API and still run on the node, so that no address without an entry counts as free.
 	Unreported bool
 	// Handshakes are the keys of status.ipam.release-ips: entries that are being released. The values are never NoHandshake.
 	Handshakes map[netip.Addr]Handshake

@@ -269,13 +269,12 @@ func (b *Binder) findRequested(p *Plan, pod *corev1.Pod) (*Plan, error) {
 func (b *Binder) fitsRequested(p *Plan, node string) error {
 	for _, f := range b.families {
 		asks := len(p.requested.Ranges(f)) > 0
-		if asks && b.Cache.Ledger.CanAllocate(node, []address.Family{f}, p.requested.Addresses) || !asks && b.Cache.Ledger.HasRoom(node, f) {
+		if asks && b.Cache.Ledger.CanAllocate(node, []address.Family{f}, p.requested.Addresses) || !asks && b.Cache.Ledger.HasAvailable(node, f) {
 			continue
 		}
 		p.lacked.Store(true)
-		n, _ := b.Cache.Ledger.Node(node)
 		switch {
-		case n.Unreported:
+		case b.Cache.Ledger.Unreported(node):
 			return refuse(requeue.WakeOn{}, "node(s) whose Cilium agent has not reported yet which addresses its pods use")
 		case asks:
 			return refuse(requeue.WakeOn{}, "node(s) had none of the addresses free that the pod asks for: %s", p.requested)

@@ -137,7 +137,7 @@ func agentCutOff(ctx context.Context, s *scene) error {
 		return err
 	}
 	// The pod may run with another address for a while. Strict nodes prevent that.
-	asPromised := s.witness.Tolerate(s.namespace + "/new-0")
+	endTolerance := s.witness.Tolerate(s.namespace + "/new-0")
 	claimed, got, err := s.placeWhileCut(ctx)
 	if err := errors.Join(err, heal()); err != nil {
 		return err
@@ -150,7 +150,7 @@ func agentCutOff(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	asPromised()
+	endTolerance()
 	if err := s.deletePods(ctx, false, "new-0"); err != nil {
 		return err
 	}

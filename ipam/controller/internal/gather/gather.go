@@ -213,7 +213,7 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 				return nil, err
 			}
 			if s.Pod != nil && podutil.IsTerminal(s.Pod) {
-				// A pod that was evicted by its kubelet stays until somebody deletes it. Another one takes its place.
+				// A pod that the kubelet has evicted exists until it is deleted, but it does not run again: its slot is free.
 				s.Pod = nil
 			}
 		}
