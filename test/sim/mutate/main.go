@@ -30,11 +30,11 @@ var mutations = []mutation{
 	{"drop the test operations", "ipam/store/ciliumpool/patch.go",
 		"	return ops\n}\n\n// expect returns", "	return slices.DeleteFunc(ops, func(o operation) bool { return o.Op == \"test\" && o.Path != uidPath })\n}\n\n// expect returns"},
 	{"give away the subnet of a node that has lost its CiliumNode", "ipam/controller/subnet/assign.go",
-		"node, err := index.Node(ctx, c.Cached, name)\n\treturn node != nil, err\n}\n\n// exists reports whether the API server has a Node or a CiliumNode of a name: then its pods may run.\nfunc (c *Controller) exists(ctx context.Context, name string) (bool, error) {\n\tfor _, obj := range []client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}} {", "_, _ = index.Node(ctx, c.Cached, name)\n\treturn false, nil\n}\n\nfunc (c *Controller) exists(ctx context.Context, name string) (bool, error) {\n\tfor _, obj := range []client.Object{&ciliumv2.CiliumNode{}} {"},
+		"[]client.Object{&corev1.Node{}, &ciliumv2.CiliumNode{}}", "[]client.Object{&ciliumv2.CiliumNode{}}"},
 	{"make a new pool without the addresses of running pods", "ipam/core/subnetplan/firstpool.go",
 		"running = slices.Clone(running)", "running = nil"},
 	{"release a record without the live read", "ipam/controller/release/controller.go",
-		"s, ok, err := c.Gatherer.Identity(callCtx, reader, key)", "s, ok, err := c.Gatherer.Identity(callCtx, c.FromCaches(), key)"},
+		"s, ok, err := c.Gatherer.Identity(callCtx, reader, key)", "_ = reader\n\t\t\ts, ok, err := c.Gatherer.Identity(callCtx, c.FromCaches(), key)"},
 	{"release what a pod may have", "ipam/core/reclaim/decide.go",
 		"return v.isHeld && !RunsWithout(v.Pod, v.held.Addrs)", "return v.isHeld && len(v.held.Addrs) == 0"},
 	{"let moved entries expire", "ipam/core/nodepool/state.go",
@@ -122,6 +122,11 @@ var mutations = []mutation{
 		"f.reason, f.grace = ReasonNoCiliumEndpoint, s.Grace.Endpoint", "f.reason, f.curable = ReasonNoCiliumEndpoint, false"},
 }
 
+// also are the second places of bugs that two places prevent, each alone. Key: the name of the mutation.
+var also = map[string]mutation{
+	"give away the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/orphans.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
+}
+
 func main() {
 	checks := flag.Int("checks", 1500, "runs of the model for each bug at most")
 	flag.Parse()
@@ -192,17 +197,30 @@ func (m mutation) apply(root string) (string, error) {
 	return strings.Replace(string(text), m.from, m.to, 1), nil
 }
 
+// places returns the mutation of each file.
+func (m mutation) places() []mutation {
+	if second, ok := also[m.name]; ok {
+		return []mutation{m, second}
+	}
+	return []mutation{m}
+}
+
 // try runs the model against the product with the bug. The tree stays as it is.
 func (m mutation) try(root, dir string, checks int) (string, error) {
-	text, err := m.apply(root)
-	if err != nil {
-		return "", err
+	// replace are the files with the bug. Key: the file that each stands for.
+	replace := map[string]string{}
+	for i, place := range m.places() {
+		text, err := place.apply(root)
+		if err != nil {
+			return "", err
+		}
+		broken := filepath.Join(dir, fmt.Sprintf("broken%d.go", i))
+		if err := os.WriteFile(broken, []byte(text), 0o600); err != nil {
+			return "", err
+		}
+		replace[filepath.Join(root, place.file)] = broken
 	}
-	broken := filepath.Join(dir, "broken.go")
-	if err := os.WriteFile(broken, []byte(text), 0o600); err != nil {
-		return "", err
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(root, m.file): broken}})
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	if err != nil {
 		return "", err
 	}

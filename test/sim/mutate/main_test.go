@@ -12,9 +12,16 @@ import (
 func TestMutations(t *testing.T) {
 	names := map[string]bool{}
 	for _, m := range mutations {
-		if _, err := m.apply(filepath.Join("..", "..", "..")); err != nil || names[m.name] || m.from == m.to {
-			t.Errorf("%s: %v (name used before: %t)", m.name, err, names[m.name])
+		for _, place := range m.places() {
+			if _, err := place.apply(filepath.Join("..", "..", "..")); err != nil || names[m.name] || place.from == place.to {
+				t.Errorf("%s: %v (name used before: %t)", m.name, err, names[m.name])
+			}
 		}
 		names[m.name] = true
+	}
+	for name := range also {
+		if !names[name] {
+			t.Errorf("a second place is for the mutation %q, which does not exist", name)
+		}
 	}
 }
