@@ -52,9 +52,9 @@ type Plugin struct {
 	handle framework.Handle
 	binder *binder.Binder
 	queue  *requeue.Queue
-	// heirs is where pods of a node that is gone were nominated last, so that others are tried there first. Key: the name
-	// of the node that is gone. Value: the name of the other node.
-	heirs *lru.Cache
+	// nominations has the node that an orphaned pod was nominated to last, a string. Key: the node that is gone. It saves
+	// work and decides nothing.
+	nominations *lru.Cache
 }
 
 // Name returns the name of the plugin.
@@ -141,7 +141,7 @@ func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPA
 		return nil, err
 	}
 	shared.Cache.Subscribe(q.Notify)
-	return &Plugin{handle: h, binder: b, queue: q, heirs: lru.New(rememberedHeirs)}, nil
+	return &Plugin{handle: h, binder: b, queue: q, nominations: lru.New(rememberedNominations)}, nil
 }
 
 // checkOrder returns an error unless the profile calls PostFilter of DefaultPreemption first: its success ends the calls
@@ -210,7 +210,7 @@ func statusOf(err error) *fwk.Status {
 }
 
 // EventsToRegister names the events of the framework that the plugin needs: the node of a pod's address is created, and
-// what may let a node run a pod whose address has no node. All else comes from the plugin's own cache. The scheduler
+// what may let a node run an orphaned pod. All else comes from the plugin's own cache. The scheduler
 // calls this when its profiles are complete, so that the order of their plugins is checked here.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	if err := checkOrder(p.handle); err != nil {
@@ -220,8 +220,8 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add},
 		QueueingHintFn: p.nodeAdded,
 	}}
-	for _, e := range heirEvents {
-		hints = append(hints, fwk.ClusterEventWithHint{Event: e, QueueingHintFn: p.heirMayFit})
+	for _, e := range candidateEvents {
+		hints = append(hints, fwk.ClusterEventWithHint{Event: e, QueueingHintFn: p.candidateChanged})
 	}
 	return hints, nil
 }
@@ -280,7 +280,7 @@ func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *core
 		// PreFilter has refused the pod, the plugin's own or another plugin's.
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	if s.SeeksHeir() {
+	if s.Orphaned() {
 		return p.nominate(ctx, state, s, pod)
 	}
 	why, retry := p.binder.Explain(s.Plan, pod, func(node string) []string { return nodes.Get(node).Reasons() })

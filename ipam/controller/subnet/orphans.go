@@ -397,8 +397,8 @@ func (c *Controller) addOrphans(ctx context.Context, s *snapshot, kept []reserva
 		}
 		s.orphans = append(s.orphans, o)
 		reason := v1alpha1.ReasonNodeGone
-		if c.Rules.HeirWanted(o) {
-			reason = v1alpha1.ReasonHeirWanted
+		if c.Rules.InheritancePending(o) {
+			reason = v1alpha1.ReasonInheritancePending
 		}
 		for _, k := range o.Reserved {
 			s.available[k.Record] = condition(metav1.ConditionFalse, reason, c.waitsFor(o, k))

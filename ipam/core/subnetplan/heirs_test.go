@@ -117,7 +117,7 @@ func TestAdopter(t *testing.T) {
 		"the node that has a part":                 {subnetplan.Hold, with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
 		"a node that joined since":                 {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "b", time.Time{}},
 		"a node that joined a little before":       {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", at(-90*time.Second), none)}, "b", time.Time{}},
-		"a node that joined long before":           {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none)}, "a", time.Time{}},
+		"a node that joined long before":           {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
 		"the node that pods are nominated to":      {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "a", time.Time{}},
 		"most pods are nominated to it":            {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a", "b", "b")), []subnetplan.CandidateNode{ready("a", newer, none), ready("b", old, none)}, "b", time.Time{}},
 		"in another zone, as pods can run there":   {subnetplan.Inherit, with(with(lost(time.Minute, waits), waiting("a")), inZoneA), []subnetplan.CandidateNode{ready("a", old, zoneB), ready("b", newer, zoneA)}, "a", time.Time{}},

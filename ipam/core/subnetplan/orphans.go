@@ -262,15 +262,21 @@ func (o OrphanedSubnets) chosen(h CandidateNode) bool {
 // mayInherit reports whether a node may inherit an orphan now. If not, at is when it may; zero: not before something
 // changes.
 //
-// A node that was chosen may at once. Others may by policy Inherit, after the grace period. While pods wait for their
-// addresses, a node that has subnets may if the scheduler has nominated one of the pods to it, and a node without subnets,
-// which runs no pods yet, if its labels and taints admit one of them. Otherwise a node may that suits the same pods as
-// the node that is gone.
+// A node that was chosen may at once. Others may by policy Inherit, after the grace period: a node to which the scheduler
+// has nominated one of the waiting pods; a node without subnets, which runs no pods yet, if its labels and taints admit
+// one of them; and while no pod waits, a node that joined late. The last two have to suit the same pods as the node that
+// is gone.
 //
 // If an address may migrate, a node that has subnets and suits may soon, whatever the policy: its pods may leave it for
 // where they can run.
 func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok bool, at time.Time) {
-	hold, nominated, migrates := r.Hold, o.nominated(h.Name) > 0, r.migrates(o)
+	hold, nominated := r.Hold, o.nominated(h.Name) > 0
+	fits := nominated
+	if h.Subnets > 0 {
+		fits = fits || len(o.Waiting) == 0 && r.joinedLate(o, h)
+	} else {
+		fits = fits || len(o.Waiting) == 0 || slices.ContainsFunc(o.Waiting, h.admits)
+	}
 	switch {
 	case len(o.Subnets) == 0 || o.Node == h.Name, o.Candidate == "" && len(o.Reserved) == 0, o.Candidate != "" && o.Candidate != h.Name:
 		return false, time.Time{}
@@ -278,9 +284,9 @@ func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok
 		return true, time.Time{}
 	case o.Since.IsZero(), h.Subnets > 0 && !h.Ready, !nominated && !suits(h.Constraints, o.Constraints):
 		return false, time.Time{}
-	case h.Subnets > 0 && migrates:
+	case h.Subnets > 0 && r.migrates(o):
 		hold = min(r.Hold, migrateGracePeriod)
-	case r.Policy != Inherit, len(o.Waiting) > 0 && !nominated && (h.Subnets > 0 || !slices.ContainsFunc(o.Waiting, h.admits)):
+	case r.Policy != Inherit, !fits:
 		return false, time.Time{}
 	}
 	if !o.waited(hold, now) {
@@ -289,8 +295,14 @@ func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok
 	return true, time.Time{}
 }
 
-// HeirWanted reports whether another node inherits an orphan as soon as one may: the scheduler nominates waiting pods then.
-func (r Rules) HeirWanted(o OrphanedSubnets) bool {
+// joinedLate reports whether a node joined while an orphan was reserved for its own node, or at most as long before:
+// replacements often join before what they replace is deleted.
+func (r Rules) joinedLate(o OrphanedSubnets, h CandidateNode) bool {
+	return !h.Joined.Before(o.Since.Add(-r.Hold))
+}
+
+// InheritancePending reports whether another node inherits an orphan as soon as one may: the scheduler nominates waiting pods then.
+func (r Rules) InheritancePending(o OrphanedSubnets) bool {
 	return len(o.Subnets) > 0 && (r.Policy == Inherit || r.migrates(o))
 }
 
@@ -307,31 +319,30 @@ func (r Rules) JoinerInherits(j CandidateNode, orphans []OrphanedSubnets, now ti
 }
 
 // PickExistingNode returns the node that inherits an orphan in addition to its subnets. In this order: a node that was
-// chosen for it, the one to which most waiting pods are nominated, one that joined while the orphan was reserved for its
-// own node or at most as long before (replacements often join before what they replace is deleted), one of the same node
-// pool, the one with the fewest subnets, the first by name. No heir: none may have it now. at is when to ask again; zero:
-// not before something changes.
+// chosen for it, the one to which most waiting pods are nominated, one that joined late, one of the same node pool, the
+// one with the fewest subnets, the first by name. No heir: none may have it now. at is when to ask again; zero: not
+// before something changes.
 func (r Rules) PickExistingNode(o OrphanedSubnets, heirs []CandidateNode, now time.Time) (heir string, at time.Time) {
-	last := func(late bool) int {
-		if late {
+	last := func(is bool) int {
+		if is {
 			return 1
 		}
 		return 0
 	}
-	var found *CandidateNode
-	better := func(x, y CandidateNode) int {
+	order := func(x, y CandidateNode) int {
 		return cmp.Or(
 			cmp.Compare(last(!o.chosen(x)), last(!o.chosen(y))),
 			cmp.Compare(o.nominated(y.Name), o.nominated(x.Name)),
-			cmp.Compare(last(x.Joined.Before(o.Since.Add(-r.Hold))), last(y.Joined.Before(o.Since.Add(-r.Hold)))),
+			cmp.Compare(last(!r.joinedLate(o, x)), last(!r.joinedLate(o, y))),
 			cmp.Compare(last(!samePool(x.Constraints, o.Constraints)), last(!samePool(y.Constraints, o.Constraints))),
 			cmp.Compare(x.Subnets, y.Subnets),
 			cmp.Compare(x.Name, y.Name),
 		)
 	}
+	var found *CandidateNode
 	for i, h := range heirs {
 		ok, due := r.mayInherit(o, h, now)
-		if ok && (found == nil || better(h, *found) < 0) {
+		if ok && (found == nil || order(h, *found) < 0) {
 			found = &heirs[i]
 		}
 		if !due.IsZero() && (at.IsZero() || due.Before(at)) {

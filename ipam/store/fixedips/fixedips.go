@@ -42,7 +42,7 @@ func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, chan
 		switch {
 		case after == nil:
 			changed(before, l.RemoveRecord(ReservationOf(before).Record))
-		case before == nil || Reserves(before, after) || HandsOver(before, after) || HeirWanted(before) != HeirWanted(after):
+		case before == nil || Reserves(before, after) || HandsOver(before, after) || InheritancePending(before) != InheritancePending(after):
 			changed(after, l.SetRecord(ReservationOf(after)))
 		}
 	})
@@ -61,11 +61,11 @@ func HandsOver(before, after *v1alpha1.FixedIP) bool {
 	return before.Status.VacatedBy != after.Status.VacatedBy || before.Status.MovableFor != after.Status.MovableFor
 }
 
-// HeirWanted reports whether the status says that the node of the addresses is gone and that another node will inherit
+// InheritancePending reports whether the status says that the node of the addresses is gone and that another node will inherit
 // its subnet.
-func HeirWanted(fip *v1alpha1.FixedIP) bool {
+func InheritancePending(fip *v1alpha1.FixedIP) bool {
 	c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
-	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonHeirWanted
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonInheritancePending
 }
 
 // Read reads the FixedIPs that a ledger knows from a cache, without those that are gone. Reading the known ones is

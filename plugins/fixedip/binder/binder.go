@@ -81,8 +81,8 @@ type Binder struct {
 	// preempted others on another node: a nominated node that another program wrote is no reason to leave the pod's own
 	// node. Key: the UID of a pod that the watch shows.
 	widenNext, widened sync.Map
-	// seeking are the pods whose last plan seeks an heir. Key: as widened.
-	seeking sync.Map
+	// orphaned are the pods whose last plan was that of an orphaned pod. Key: as widened.
+	orphaned sync.Map
 }
 
 // New returns the Binder of a profile.
@@ -181,7 +181,7 @@ func (s *Shared) exists(pod *corev1.Pod) bool {
 func (b *Binder) Remove(pod *corev1.Pod) {
 	b.widenNext.Delete(pod.UID)
 	b.widened.Delete(pod.UID)
-	b.seeking.Delete(pod.UID)
+	b.orphaned.Delete(pod.UID)
 	if workload := b.slots.remove(pod.UID); workload != "" {
 		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Slot, workload)})
 	}

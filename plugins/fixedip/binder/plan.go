@@ -47,8 +47,8 @@ type Plan struct {
 	// pod. home is the only node of such a plan; empty: all nodes.
 	failover v1alpha1.Failover
 	home     string
-	// heir: the plan is for the node that inherits the subnet of the reservation.
-	heir bool
+	// candidates: the plan of an orphaned pod accepts the nodes that may inherit the subnet of its address.
+	candidates bool
 	// searching: the pod takes over one of slots.
 	searching bool
 	slots     []freeSlot
@@ -96,7 +96,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{id: id, uid: pod.UID, reservation: r}
-	b.noteSeeking(pod, r.lost != "")
+	b.noteOrphaned(pod, r.lost != "")
 	if r.lost != "" {
 		// No node has the name "".
 		p.Nodes = sets.New("")
@@ -145,9 +145,9 @@ func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	switch {
 	case p.Unreserved:
 		return b.fitsUnreserved(p, node)
-	case p.heir:
-		return b.fitsHeir(node)
-	case p.SeeksHeir():
+	case p.candidates:
+		return b.fitsCandidate(node)
+	case p.Orphaned():
 		return refuse(requeue.WakeOn{}, "node(s) didn't have the subnet of the pod's address %s, whose node %s is gone", address.Join(p.reservation.addrs), p.reservation.lost)
 	}
 	switch r := &p.reservation; {
@@ -193,7 +193,7 @@ func (b *Binder) atHome(node string, addrs []netip.Addr) bool {
 // Scores reports whether the free addresses of nodes matter: not for pods without a fixed address, nor for those that
 // have theirs.
 func (b *Binder) Scores(p *Plan) bool {
-	return !p.Unreserved && !p.heir && (p.reservation.node == "" || p.failover == v1alpha1.Reassign)
+	return !p.Unreserved && !p.candidates && (p.reservation.node == "" || p.failover == v1alpha1.Reassign)
 }
 
 // Score returns the share of a node's addresses that are free, in the family with fewer. A node on which an earlier try

@@ -44,8 +44,8 @@ type reservation struct {
 	unexpected []netip.Addr
 	// recorded: a FixedIP of just the pod's workload names all of the addresses.
 	recorded bool
-	// lost is the node that had the addresses and is gone. No node has their subnet now, and the one that inherits it is
-	// still to be found: see Plan.ForHeir. Empty: they have a node.
+	// lost is the node that had the addresses and is gone: no node has their subnet now, and another node will inherit it.
+	// Empty otherwise.
 	lost string
 	// hasFixedIP tells whether there is a FixedIP, and failover is its policy.
 	hasFixedIP bool
@@ -90,7 +90,7 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	if len(held)+len(away) > 0 {
 		r = b.fromPools(held, away, fip.Spec.NodeName, fip.Spec.IPs)
 		r.unexpected = address.Besides(r.addrs, fip.Spec.IPs)
-	} else if b.seeksHeir(fip) {
+	} else if b.isOrphaned(fip) {
 		r = reservation{lost: fip.Spec.NodeName, addrs: address.ParseAll(fip.Spec.IPs)}
 	} else if r, err = b.fromFixedIP(fip); err != nil {
 		return reservation{}, err
@@ -164,9 +164,9 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 	return r, nil
 }
 
-// seeksHeir reports whether no node has the addresses of a FixedIP, and another node will inherit their subnet.
-func (b *Binder) seeksHeir(fip *v1alpha1.FixedIP) bool {
-	return fixedips.HeirWanted(fip) && fip.Spec.NodeName != "" &&
+// isOrphaned reports whether no node has the addresses of a FixedIP, and another node will inherit their subnet.
+func (b *Binder) isOrphaned(fip *v1alpha1.FixedIP) bool {
+	return fixedips.InheritancePending(fip) && fip.Spec.NodeName != "" &&
 		!slices.ContainsFunc(address.ParseAll(fip.Spec.IPs), func(a netip.Addr) bool { return len(b.Cache.Ledger.HomesOf(a)) > 0 })
 }
 

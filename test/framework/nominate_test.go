@@ -21,7 +21,7 @@ func orphaned(change ...func(*corev1.PodTemplateSpec)) func(*scene) {
 		s.cordon("a", true)
 		s.node("b", "10.2.0.0/29")
 		s.record("web-0", "web", "gone", "10.9.0.6")
-		s.subnetOf("web-0", "False", v1alpha1.ReasonHeirWanted)
+		s.subnetOf("web-0", "False", v1alpha1.ReasonInheritancePending)
 		s.statefulSet("web", change...)
 	}
 }
@@ -51,8 +51,8 @@ func nominated(node string, then func(*scene)) func(*scene) {
 func onSSD(t *corev1.PodTemplateSpec) { t.Spec.NodeSelector = map[string]string{"disk": "ssd"} }
 
 // Finding R1: a pod whose node is gone is nominated to a node that can run it, which inherits the subnet.
-func TestHeir(t *testing.T) {
-	const canRun = "its address 10.9.0.6 was on node gone, which is gone, node %s can run it and inherits that subnet when the grace period ends"
+func TestNominated(t *testing.T) {
+	const canRun = "its address 10.9.0.6 was on node gone, which is gone; node %s can run the pod and inherits the subnet of the address when the grace period ends"
 	waits := func(node string) map[string]string {
 		return map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *" + fmt.Sprintf(canRun, node)}
 	}
@@ -97,7 +97,7 @@ func TestHeir(t *testing.T) {
 		"no node can run the pod, until one is labelled": {
 			world: orphaned(onSSD),
 			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *its address 10.9.0.6 was on node gone, which is gone, and no node that could inherit its subnet can run the pod: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *its address 10.9.0.6 was on node gone, which is gone, and no node that could inherit the subnet of the address can run the pod: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable"},
 					before: nominated("", func(s *scene) { s.patch(&corev1.Node{}, "b", `{"metadata":{"labels":{"disk":"ssd"}}}`) })},
 				{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))},
 			}, onB...),
@@ -108,7 +108,7 @@ func TestHeir(t *testing.T) {
 				s.resubnet("b")
 			},
 			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: *no node that could inherit its subnet can run the pod: 1 node(s) couldn't inherit a subnet now, 1 node(s) were unschedulable"},
+				{rest: map[string]string{"web-0": "Unschedulable: *no node that could inherit the subnet of the address can run the pod: 1 node(s) can't inherit a subnet now, 1 node(s) were unschedulable"},
 					before: nominated("", func(s *scene) { s.resubnet("b", "10.2.0.0/29", "10.9.0.0/29") })},
 			}, onB...),
 		},
@@ -119,7 +119,7 @@ func TestHeir(t *testing.T) {
 			},
 			steps: []step{
 				{rest: map[string]string{"web-0": "Unschedulable: *its address 10.9.0.6 (FixedIP web-0) is in no node's subnet, and was kept on node gone; it waits for a node that has it*"},
-					before: nominated("", func(s *scene) { s.subnetOf("web-0", "False", v1alpha1.ReasonHeirWanted) })},
+					before: nominated("", func(s *scene) { s.subnetOf("web-0", "False", v1alpha1.ReasonInheritancePending) })},
 				{rest: waits("b"), before: nominated("b", func(*scene) {})},
 			},
 		},
