@@ -94,7 +94,7 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory
 			}
 			metrics.Register(c)
 			core := h.SharedInformerFactory().Core().V1()
-			shared, first = &binder.Shared{Cache: c, Client: h.ClientSet(), Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister()}, args
+			shared, first = &binder.Shared{Cache: c, Client: h.ClientSet(), Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(), Quotas: core.ResourceQuotas().Lister()}, args
 		}
 		if err := sameArgs(first, args); err != nil {
 			return nil, err

@@ -57,6 +57,7 @@ type Shared struct {
 	Client kubernetes.Interface
 	Nodes  corelisters.NodeLister
 	Pods   corelisters.PodLister
+	Quotas corelisters.ResourceQuotaLister
 
 	slots slotWaiters
 }
@@ -114,6 +115,9 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fw
 		}
 	})); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	if _, err := f.Core().V1().ResourceQuotas().Informer().AddEventHandler(watch.Handler(b.quotaChanged)); err != nil {
+		return nil, fmt.Errorf("watch ResourceQuotas: %w", err)
 	}
 	return b, nil
 }

@@ -106,7 +106,7 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		if id.Slot {
 			return b.findSlot(p, pod)
 		}
-		return b.findRequested(p, pod)
+		return b.findFirst(p, pod)
 	}
 	if len(r.unexpected) > 0 && b.policyOf(p) != v1alpha1.Reassign {
 		return nil, refuse(p.wakeOn(), "the pool of node %s has IP %s for its name, which its FixedIP does not name and which is being released; the pod is placed when that is done", r.node, address.Join(r.unexpected))
