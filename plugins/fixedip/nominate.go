@@ -113,7 +113,8 @@ func (p *Plugin) feasible(ctx context.Context, state fwk.CycleState, pod *corev1
 	return feasible, strings.Join(reasons, ", ")
 }
 
-// best returns the node with the highest score, the first by name among equals; empty if there is no node.
+// best returns the node with the fewest nominated pods, so that each of several lost nodes has another one; among equals
+// that with the highest score, and then the first by name. It is empty if there is no node.
 func (p *Plugin) best(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes []fwk.NodeInfo) (string, error) {
 	if len(nodes) == 0 {
 		return "", nil
@@ -125,7 +126,12 @@ func (p *Plugin) best(ctx context.Context, state fwk.CycleState, pod *corev1.Pod
 	if !st.IsSuccess() {
 		return "", fmt.Errorf("score the nodes that may inherit a subnet: %w", st.AsError())
 	}
+	// nominated counts the pods that are nominated to each node, which no score does. Key: the name of the node.
+	nominated := map[string]int{}
+	for _, s := range scores {
+		nominated[s.Name] = len(p.handle.NominatedPodsForNode(s.Name))
+	}
 	return slices.MinFunc(scores, func(x, y framework.NodePluginScores) int {
-		return cmp.Or(cmp.Compare(y.TotalScore, x.TotalScore), strings.Compare(x.Name, y.Name))
+		return cmp.Or(cmp.Compare(nominated[x.Name], nominated[y.Name]), cmp.Compare(y.TotalScore, x.TotalScore), strings.Compare(x.Name, y.Name))
 	}).Name, nil
 }

@@ -71,7 +71,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	group := slices.Sorted(maps.Keys(c.nodes))[0]
 	join := func(name, zone string) {
 		e.startNode(name, ofGroup(group, corev1.LabelTopologyZone+"="+zone))
-		e.must(e.WaitNodeReady(e.whileAllRun(), name))
+		e.must(e.WaitNodeReady(within(e.t), name))
 	}
 	for name, zone := range c.nodes {
 		join(name, zone)
@@ -95,8 +95,10 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	for name := range c.idle {
 		e.cordon(name, false)
 	}
-	joined := time.Now()
-	e.await("wait until the other nodes joined a grace period ago", func([]witness.Row) bool { return time.Since(joined) > hold })
+	if len(c.idle) > 0 {
+		// From now on these nodes joined longer ago than the grace period.
+		time.Sleep(hold + time.Second)
+	}
 
 	deleted := time.Now()
 	for _, name := range c.lost {
@@ -104,7 +106,7 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	}
 	if c.late {
 		e.podMessage(pods[0], "no node that could inherit the subnet of the address can run the pod")
-		e.await("wait for the grace period to end", func([]witness.Row) bool { return time.Since(deleted) > hold })
+		time.Sleep(time.Until(deleted.Add(hold + time.Second)))
 	}
 	for _, name := range c.joins {
 		join(name, "a")

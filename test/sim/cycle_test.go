@@ -74,6 +74,8 @@ func (s *scheduler) RunFilterPluginsWithNominatedPods(ctx context.Context, state
 	return s.plugin.Filter(ctx, state, pod, n)
 }
 
+func (s *scheduler) NominatedPodsForNode(string) []fwk.PodInfo { return nil }
+
 func (s *scheduler) RunPreScorePlugins(context.Context, fwk.CycleState, *corev1.Pod, []fwk.NodeInfo) *fwk.Status {
 	return nil
 }
