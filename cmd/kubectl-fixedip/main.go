@@ -219,6 +219,9 @@ func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain
 	if in.Pod, err = get(ctx, c, c.namespace, name, &corev1.Pod{}); err != nil {
 		return in, err
 	}
+	if in.Pod != nil {
+		in.Volumes = c.volumes(ctx, in.Pod)
+	}
 	// The FixedIP of a slot does not have the name of the pod.
 	ofPod := func(r v1alpha1.FixedIP) bool { return r.Namespace == c.namespace && r.Spec.PodName == name }
 	if i := slices.IndexFunc(records, ofPod); i >= 0 {
@@ -231,6 +234,29 @@ func (c *cluster) inputs(ctx context.Context, name, controllers string) (explain
 	namespace, name, _ := strings.Cut(controllers, "/")
 	in.Lease, _ = get(ctx, c, namespace, name, &coordinationv1.Lease{})
 	return in, nil
+}
+
+// volumes reads the persistent volumes of a pod. Those that are not bound yet, and those that the user may not read, are left out.
+func (c *cluster) volumes(ctx context.Context, pod *corev1.Pod) (found []explain.Volume) {
+	for _, v := range pod.Spec.Volumes {
+		claim := ""
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			claim = v.PersistentVolumeClaim.ClaimName
+		case v.Ephemeral != nil:
+			claim = pod.Name + "-" + v.Name
+		default:
+			continue
+		}
+		pvc, _ := get(ctx, c, pod.Namespace, claim, &corev1.PersistentVolumeClaim{})
+		if pvc == nil || pvc.Spec.VolumeName == "" {
+			continue
+		}
+		if pv, _ := get(ctx, c, "", pvc.Spec.VolumeName, &corev1.PersistentVolume{}); pv != nil {
+			found = append(found, explain.Volume{Claim: claim, Volume: pv})
+		}
+	}
+	return found
 }
 
 // workload reads a workload of any kind; nil if it does not exist. unread is the reason if that is unknown, such

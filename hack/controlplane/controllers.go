@@ -27,8 +27,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 )
 
-// enabledControllers are the controllers that a cluster of pods needs. Volumes, certificates, quotas and controllers
-// that need a cloud or a pod network are left out.
+// enabledControllers are the controllers that a cluster of pods and volumes needs. Certificates, attachable volumes and
+// controllers that need a cloud or a pod network are left out.
 var enabledControllers = []string{
 	names.ServiceAccountTokenController,
 	names.ServiceAccountController,
@@ -51,6 +51,9 @@ var enabledControllers = []string{
 	names.EndpointSliceController,
 	names.ClusterRoleAggregationController,
 	names.ResourceQuotaController,
+	names.PersistentVolumeBinderController,
+	names.PersistentVolumeClaimProtectionController,
+	names.PersistentVolumeProtectionController,
 }
 
 // builtinNamespaces get their default service account before the control plane counts as ready: pods cannot

@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/util"
+	"k8s.io/utils/lru"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -51,6 +52,9 @@ type Plugin struct {
 	handle framework.Handle
 	binder *binder.Binder
 	queue  *requeue.Queue
+	// nominations has the node that an orphaned pod was nominated to last, a string. Key: the node that is gone. It saves
+	// work and decides nothing.
+	nominations *lru.Cache
 }
 
 // Name returns the name of the plugin.
@@ -90,7 +94,7 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory
 			}
 			metrics.Register(c)
 			core := h.SharedInformerFactory().Core().V1()
-			shared, first = &binder.Shared{Cache: c, Client: h.ClientSet(), Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister()}, args
+			shared, first = &binder.Shared{Cache: c, Client: h.ClientSet(), Nodes: core.Nodes().Lister(), Pods: core.Pods().Lister(), Quotas: core.ResourceQuotas().Lister()}, args
 		}
 		if err := sameArgs(first, args); err != nil {
 			return nil, err
@@ -137,7 +141,7 @@ func newPlugin(ctx context.Context, shared *binder.Shared, args *config.FixedIPA
 		return nil, err
 	}
 	shared.Cache.Subscribe(q.Notify)
-	return &Plugin{handle: h, binder: b, queue: q}, nil
+	return &Plugin{handle: h, binder: b, queue: q, nominations: lru.New(rememberedNominations)}, nil
 }
 
 // checkOrder returns an error unless the profile calls PostFilter of DefaultPreemption first: its success ends the calls
@@ -205,17 +209,21 @@ func statusOf(err error) *fwk.Status {
 	return fwk.AsStatus(err)
 }
 
-// EventsToRegister names the one event of the framework that the plugin needs: the node of a pod's address is created.
-// All else comes from the plugin's own cache. The scheduler calls this when its profiles are complete, so that the order
-// of their plugins is checked here.
+// EventsToRegister names the events of the framework that the plugin needs: the node of a pod's address is created, and
+// what may let a node run an orphaned pod. All else comes from the plugin's own cache. The scheduler
+// calls this when its profiles are complete, so that the order of their plugins is checked here.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	if err := checkOrder(p.handle); err != nil {
 		return nil, err
 	}
-	return []fwk.ClusterEventWithHint{{
+	hints := []fwk.ClusterEventWithHint{{
 		Event:          fwk.ClusterEvent{Resource: fwk.Node, ActionType: fwk.Add},
 		QueueingHintFn: p.nodeAdded,
-	}}, nil
+	}}
+	for _, e := range candidateEvents {
+		hints = append(hints, fwk.ClusterEventWithHint{Event: e, QueueingHintFn: p.candidateChanged})
+	}
+	return hints, nil
 }
 
 func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
@@ -266,11 +274,14 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 
 // PostFilter says why no node could take the pod, and has the pod wait for what helps it. The profile calls it after
 // DefaultPreemption, whose success ends the calls: then the pod waits for its victims.
-func (p *Plugin) PostFilter(_ context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
+func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
 	s, err := read(state)
 	if err != nil {
 		// PreFilter has refused the pod, the plugin's own or another plugin's.
 		return nil, fwk.NewStatus(fwk.Unschedulable)
+	}
+	if s.Orphaned() {
+		return p.nominate(ctx, state, s, pod)
 	}
 	why, retry := p.binder.Explain(s.Plan, pod, func(node string) []string { return nodes.Get(node).Reasons() })
 	switch {

@@ -143,6 +143,10 @@ func (w *watched) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.
 }
 
 func (w *watched) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (result *framework.PostFilterResult, status *fwk.Status) {
+	if first, err := state.Read(firstFilterKey); err == nil {
+		// What PostFilter itself filters is no step.
+		first.(*firstFilter).Do(func() {})
+	}
 	w.gate.pass(postFilter, pod, func(sabotage) *fwk.Status {
 		result, status = w.Plugin.PostFilter(ctx, state, pod, nodes)
 		return status

@@ -57,10 +57,11 @@ type scene struct {
 	ns     string
 	line   *line
 	plugin *fixedip.Plugin
-	// cached and cachedNodes are the pods and nodes as the scheduler's watch shows them.
-	cached      corelisters.PodLister
-	cachedNodes corelisters.NodeLister
-	want        stored
+	// cached, cachedNodes and cachedQuotas are the pods, nodes and quotas as the scheduler's watch shows them.
+	cached       corelisters.PodLister
+	cachedNodes  corelisters.NodeLister
+	cachedQuotas corelisters.ResourceQuotaLister
+	want         stored
 	// prober is the owner of pods that ask the plugin what it knows. It has no pods itself.
 	prober *appsv1.StatefulSet
 	// flockUID is the UID of the workload whose pods have slots, if the row has one.

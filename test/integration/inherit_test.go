@@ -136,8 +136,8 @@ func TestNodeReplaced(t *testing.T) {
 	had := e.subnetsOf("node-1", 1)
 
 	e.loseNode("node-1")
-	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
-	e.event("web-0", v1alpha1.ReasonNodeGone, "Node node-1, whose subnet has "+before["web-0"].Address+", is gone; after 0s the next node that joins gets it")
+	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
+	e.event("web-0", v1alpha1.ReasonInheritancePending, "Node node-1, whose subnet has "+before["web-0"].Address+", is gone; after 0s another node that can run the pod gets it")
 	e.startNode("node-9", ofGroup("a"))
 	after := e.awaitRunning(before, names("web", 3)...)
 	e.followed("node-9", before, after)
@@ -150,7 +150,7 @@ func TestNodeReplaced(t *testing.T) {
 
 	// The new node is replaced in turn.
 	e.loseNode("node-9")
-	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
 	e.startNode("node-1", ofGroup("a"))
 	e.followed("node-1", before, e.awaitRunning(after, names("web", 3)...))
 	e.untouched(stays)
@@ -168,7 +168,7 @@ func TestHeldSubnet(t *testing.T) {
 	had := e.subnetsOf("node-1", 1)
 
 	e.loseNode("node-1")
-	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
+	e.homed("web-0", metav1.ConditionFalse, v1alpha1.ReasonInheritancePending)
 	e.startNode("node-3", ofGroup("b"))
 	if got := e.subnetsOf("node-3", 1); got[0] == had[0] {
 		t.Errorf("another node was given %v within the hold time", got)

@@ -4,11 +4,13 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/parallelize"
 )
 
 // maxMeanwhile bounds the writes that watches deliver between two extension points of a scheduling cycle.
@@ -53,6 +55,36 @@ func (n snapshot) Get(name string) (fwk.NodeInfo, error) {
 		}
 	}
 	return nil, fmt.Errorf("nodeinfo not found for node name %q", name)
+}
+
+// admits is what there is of other plugins: they keep pods from nodes that are cordoned or not ready.
+func admits(n fwk.NodeInfo) *fwk.Status {
+	if n.Node().Spec.Unschedulable || len(n.Node().Spec.Taints) > 0 {
+		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) were unschedulable")
+	}
+	return nil
+}
+
+func (s *scheduler) Parallelizer() parallelize.Parallelizer { return parallelize.NewParallelizer(1) }
+
+func (s *scheduler) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, n fwk.NodeInfo) *fwk.Status {
+	if st := admits(n); !st.IsSuccess() {
+		return st
+	}
+	return s.plugin.Filter(ctx, state, pod, n)
+}
+
+func (s *scheduler) NominatedPodsForNode(string) []fwk.PodInfo { return nil }
+
+func (s *scheduler) RunPreScorePlugins(context.Context, fwk.CycleState, *corev1.Pod, []fwk.NodeInfo) *fwk.Status {
+	return nil
+}
+
+func (s *scheduler) RunScorePlugins(_ context.Context, _ fwk.CycleState, _ *corev1.Pod, nodes []fwk.NodeInfo) (scores []framework.NodePluginScores, _ *fwk.Status) {
+	for _, n := range nodes {
+		scores = append(scores, framework.NodePluginScores{Name: n.Node().Name, TotalScore: int64(s.w.choose(10))})
+	}
+	return scores, nil
 }
 
 // takeSnapshot returns the nodes that the watch has shown and the pods on them.

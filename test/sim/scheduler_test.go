@@ -59,6 +59,8 @@ type pending struct {
 	attempts int
 	// flies: it is in its binding cycle. woken: an event came meanwhile.
 	flies, woken bool
+	// nominated is where PostFilter nominated it to.
+	nominated string
 	// refused: the plugin has refused it, and only what the plugin says wakes it. Otherwise a node has.
 	refused bool
 	// starved: nothing but the flush of all pods got it tried again.
@@ -111,9 +113,9 @@ func (w *world) startScheduler() *scheduler {
 				}
 			}
 		},
-		UpdateFunc: func(any, any) {
+		UpdateFunc: func(before, after any) {
 			for _, p := range s.pods {
-				if !p.refused {
+				if hint, err := hints[1].QueueingHintFn(klog.Logger{}, p.pod, before, after); !p.refused || err != nil || hint == fwk.Queue {
 					s.wake(p)
 				}
 			}
@@ -209,7 +211,7 @@ func (s *scheduler) ready(now time.Time) (ready []*pending, next time.Time) {
 func (s *scheduler) cycle(p *pending) {
 	pod, state := p.pod.DeepCopy(), framework.NewCycleState()
 	p.attempts++
-	p.woken, p.refused, p.starved = false, false, false
+	p.woken, p.refused, p.starved, p.nominated = false, false, false, ""
 	s.snapshot = s.takeSnapshot()
 	node, st := s.choose(p, state, pod)
 	if st.IsSuccess() {
@@ -228,18 +230,20 @@ func (s *scheduler) cycle(p *pending) {
 	for _, named := range usedBy.FindAllStringSubmatch(st.Message(), -1) {
 		s.w.strange(named[1])
 	}
-	s.condition(pod, st)
+	s.condition(pod, st, p.nominated)
 	s.again(p, st)
 }
 
-// condition tells in the status of a pod that no node can take it, as the scheduler does after each cycle.
-func (s *scheduler) condition(pod *corev1.Pod, st *fwk.Status) {
+// condition tells in the status of a pod that no node can take it, and where it is nominated to, as the scheduler does after
+// each cycle.
+func (s *scheduler) condition(pod *corev1.Pod, st *fwk.Status, nominated string) {
 	if st.Code() == fwk.Error {
 		return
 	}
 	change(s.w.server, pods, keyOf(pod), s.String(), func(now *corev1.Pod) {
 		if now.UID == pod.UID && now.Spec.NodeName == "" {
 			podutil.UpdatePodCondition(&now.Status, &corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable})
+			now.Status.NominatedNodeName = nominated
 		}
 	})
 }
@@ -276,8 +280,8 @@ func (s *scheduler) choose(p *pending, state fwk.CycleState, pod *corev1.Pod) (s
 		if narrowed != nil && !narrowed.AllNodes() && !narrowed.NodeNames.Has(name) {
 			continue
 		}
-		if n.Node().Spec.Unschedulable || len(n.Node().Spec.Taints) > 0 {
-			why.Set(name, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) were unschedulable"))
+		if st := admits(n); !st.IsSuccess() {
+			why.Set(name, st)
 			continue
 		}
 		if !skip {
@@ -291,8 +295,11 @@ func (s *scheduler) choose(p *pending, state fwk.CycleState, pod *corev1.Pod) (s
 		fit = append(fit, n)
 	}
 	if len(fit) == 0 {
-		_, st := s.plugin.PostFilter(s.ctx, state, pod, why)
-		return "", fwk.NewStatus(fwk.Unschedulable, st.Reasons()...)
+		result, st := s.plugin.PostFilter(s.ctx, state, pod, why)
+		if result != nil {
+			p.nominated = result.NominatedNodeName
+		}
+		return "", fwk.NewStatus(fwk.Unschedulable, st.Message())
 	}
 	best, most := fit[0], int64(-1)
 	if st := s.plugin.PreScore(s.ctx, state, pod, fit); st.IsSkip() || skip {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
+	schedulermetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 	"pgregory.net/rapid"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -36,6 +37,8 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
+	// What the plugin uses of the framework counts there.
+	schedulermetrics.Register()
 	m.Run()
 }
 

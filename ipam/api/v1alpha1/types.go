@@ -230,6 +230,9 @@ const (
 	// ReasonNodeGone means that the node of the subnet is gone since lastTransitionTime. The grace period before
 	// another node may inherit the subnet is counted from then.
 	ReasonNodeGone = "NodeGone"
+	// ReasonInheritancePending means the same, and that another node inherits the subnet after the grace period. The scheduler
+	// nominates the pod to a node that can run it, and the controller chooses one of the nominated nodes.
+	ReasonInheritancePending = "InheritancePending"
 	// ReasonSubnetOverlap means that the subnets of two nodes overlap.
 	ReasonSubnetOverlap = "SubnetOverlap"
 	// ReasonSubnetAssigned means that the subnet belongs to a node again.

@@ -81,9 +81,14 @@ type Config struct {
 	Verify conformance.Config
 }
 
-// SubnetRules returns the rules for subnets.
+// SubnetRules returns the rules for subnets. No other node inherits what Kubernetes assigns, whatever the policy.
 func (c Config) SubnetRules() subnetplan.Rules {
-	return subnetplan.Rules{Pools: c.ClusterPools, Policy: c.SubnetPolicy, Hold: c.OrphanGracePeriod, Failover: c.Failover}
+	policy := c.SubnetPolicy
+	if c.SubnetSource == FromNode && policy == subnetplan.Inherit {
+		// Kubernetes may give the range of a node that is gone to any new node, which gets the addresses with it.
+		policy = subnetplan.Hold
+	}
+	return subnetplan.Rules{Pools: c.ClusterPools, Policy: policy, Hold: c.OrphanGracePeriod, Failover: c.Failover}
 }
 
 // Validate returns each field whose value is wrong, under the name of its flag.

@@ -46,6 +46,8 @@ const (
 	// wait.
 	parallelFinishes = 4
 	whileFinishing   = 100 * time.Millisecond
+	// whileRefused is how long an identity waits whose FixedIP is refused: no event reports that a quota has room again.
+	whileRefused = 30 * time.Second
 	// whileUnknown is how long an identity waits whose kind of workload is not known: its watch has just begun, or its
 	// API is not installed.
 	whileUnknown = 5 * time.Second
@@ -196,6 +198,9 @@ func (c *Controller) step(ctx context.Context, req ctrl.Request, s reclaim.State
 		return source.AfterConflict, nil
 	case errors.Is(err, errBusy):
 		return whileFinishing, nil
+	case errors.Is(err, errRefused):
+		log.Info("Action refused, will be tried again", "err", err)
+		return whileRefused, nil
 	case errors.As(err, &notProved):
 		log.V(2).Info("Action waits", "err", err)
 		return notProved.RetryAfter(c.Clock.Now()), nil

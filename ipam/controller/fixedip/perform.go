@@ -33,6 +33,9 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
+// errRefused is the error of a FixedIP that a ResourceQuota or an admission policy refuses.
+var errRefused = errors.New("the FixedIP is refused")
+
 // errBusy is the error of a FinishRecord that has to wait.
 var errBusy = errors.New("as many finalizers are being removed as may be")
 
@@ -56,7 +59,7 @@ func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.
 	case reclaim.Nothing:
 		return nil
 	case reclaim.CreateRecord:
-		return c.createRecord(ctx, key, a)
+		return c.createRecord(ctx, key, s, a)
 	case reclaim.UpdateRecord:
 		return c.updateRecord(ctx, s, a)
 	case reclaim.UpdateStatus, reclaim.Vacate, reclaim.AllowMove:
@@ -84,7 +87,7 @@ func (c *Controller) perform(ctx context.Context, again ctrl.Request, s reclaim.
 }
 
 // createRecord creates the FixedIP of a claim. That of a slot is named after the workload and an address.
-func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, a reclaim.Action) error {
+func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s reclaim.State, a reclaim.Action) error {
 	for i, ip := range a.Spec.IPs {
 		addr, err := address.Parse(ip)
 		if err != nil {
@@ -105,7 +108,13 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, a r
 	record := &v1alpha1.FixedIP{Spec: a.Spec}
 	record.Namespace, record.Name = key.Namespace, key.Name
 	controllerutil.AddFinalizer(record, v1alpha1.Finalizer)
-	if err := c.Live.Create(ctx, record); err != nil && !apierrors.IsAlreadyExists(err) {
+	switch err := c.Live.Create(ctx, record); {
+	case apierrors.IsForbidden(err):
+		if s.Pod != nil {
+			c.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "FixedIPRefused", "RecordClaim", "IP %v is the pod's in the pool of node %s alone, and is lost with that node: %v; it is tried again every %v", a.Spec.IPs, a.Spec.NodeName, err, whileRefused)
+		}
+		return fmt.Errorf("%w: %w", errRefused, err)
+	case err != nil && !apierrors.IsAlreadyExists(err):
 		return err
 	}
 	klog.FromContext(ctx).Info("Claim recorded", "ips", a.Spec.IPs, "node", a.Spec.NodeName)

@@ -155,7 +155,7 @@ func heir(name string, subnets int, node *corev1.Node) subnetplan.CandidateNode 
 	h := subnetplan.CandidateNode{Name: name, Subnets: subnets}
 	if node != nil {
 		h.SuccessorOf, h.Ready, h.Joined = node.Labels[replacesNodeLabel], nodeutil.IsSchedulable(node), node.CreationTimestamp.Time
-		h.Constraints = subnetplan.ConstraintsOf(node)
+		h.Constraints, h.Labels = subnetplan.ConstraintsOf(node), node.Labels
 	}
 	return h
 }
@@ -185,7 +185,13 @@ func (c *Controller) Lost(ctx context.Context, list []subnetplan.Subnet) ([]subn
 		return nil, err
 	}
 	kept := subnetplan.ReservedIn(lost, reservation.Of(records...))
-	return subnetplan.Orphans(list, kept, func(node string) bool { return gone[node] }), nil
+	orphans := subnetplan.Orphans(list, kept, func(node string) bool { return gone[node] })
+	for i := range orphans {
+		if orphans[i].Waiting, err = c.waiting(ctx, orphans[i]); err != nil {
+			return nil, err
+		}
+	}
+	return orphans, nil
 }
 
 // shown reports whether the caches show a Node or a CiliumNode of a name.

@@ -132,6 +132,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 		Watches(&corev1.Node{}, once, builder.WithPredicates(nodeChanged)).
 		Watches(&v1alpha1.NodeSubnet{}, once).
 		Watches(&v1alpha1.FixedIP{}, once, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Pod{}, once, builder.WithPredicates(nominated)).
 		WithOptions(source.Workers(1)).
 		Complete(reconcile.Func(c.reconcileOrphans))
 	if err != nil {
@@ -146,6 +147,16 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return nodeutil.IsSchedulable(before) != nodeutil.IsSchedulable(after) || before.Labels[replacesNodeLabel] != after.Labels[replacesNodeLabel] ||
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !equality.Semantic.DeepEqual(subnetplan.ConstraintsOf(before), subnetplan.ConstraintsOf(after))
 }}
+
+// nominated passes the pods that the scheduler nominates to a node, which may be the heir of an orphan then.
+var nominated = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod)
+		return after.Spec.NodeName == "" && before.Status.NominatedNodeName != after.Status.NominatedNodeName
+	},
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+}
 
 // reconcileNode gives a node the subnets that it lacks, and brings the status of its NodeSubnets up to date.
 func (c *Controller) reconcileNode(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {

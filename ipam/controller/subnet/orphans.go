@@ -24,9 +24,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
@@ -183,6 +186,9 @@ func (c *Controller) inheritOrExpire(ctx context.Context, s *snapshot) error {
 		switch _, err := c.Take(ctx, o, holder(n, s.nodes[heir])); {
 		case err == nil:
 			c.Nodes.Add(source.ForName(heir))
+			// The next orphan goes to another node, if that is as good.
+			i := slices.IndexFunc(s.heirs, func(h subnetplan.CandidateNode) bool { return h.Name == heir })
+			s.heirs[i].Subnets += len(o.Subnets)
 		case !errors.Is(err, ErrChanged):
 			return fmt.Errorf("give the subnets of node %s to node %s: %w", o.Node, heir, err)
 		}
@@ -368,13 +374,12 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 		return nil, err
 	}
 	s.missing = subnetplan.Missing(c.Rules.Pools, address.Union(taken), kept, func(node string) bool { return with[node] })
-	c.addOrphans(s, kept)
-	return s, nil
+	return s, c.addOrphans(ctx, s, kept)
 }
 
 // addOrphans adds the orphans, and the condition of the FixedIPs in them. FixedIPs whose node exists and is about to
 // have its subnets back keep the condition that they have.
-func (c *Controller) addOrphans(s *snapshot, kept []reservation.Address) {
+func (c *Controller) addOrphans(ctx context.Context, s *snapshot, kept []reservation.Address) error {
 	for _, k := range kept {
 		delete(s.available, k.Record)
 	}
@@ -386,11 +391,40 @@ func (c *Controller) addOrphans(s *snapshot, kept []reservation.Address) {
 		if !gone(o.Node) {
 			continue
 		}
+		var err error
+		if o.Waiting, err = c.waiting(ctx, o); err != nil {
+			return err
+		}
 		s.orphans = append(s.orphans, o)
+		reason := v1alpha1.ReasonNodeGone
+		if c.Rules.InheritancePending(o) {
+			reason = v1alpha1.ReasonInheritancePending
+		}
 		for _, k := range o.Reserved {
-			s.available[k.Record] = condition(metav1.ConditionFalse, v1alpha1.ReasonNodeGone, c.waitsFor(o, k))
+			s.available[k.Record] = condition(metav1.ConditionFalse, reason, c.waitsFor(o, k))
 		}
 	}
+	return nil
+}
+
+// waiting returns the pods that wait for reserved addresses of an orphan, as the cache shows them.
+func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) ([]*corev1.Pod, error) {
+	// byOwner has each pod once that waits. Key: the pod as pool entries name it.
+	byOwner := map[string]*corev1.Pod{}
+	for _, k := range o.Reserved {
+		namespace, name, ok := pool.SplitOwnerKey(k.Entry.Owner)
+		if !ok {
+			continue
+		}
+		pod, err := index.Get[corev1.Pod](ctx, c.Cached, client.ObjectKey{Namespace: namespace, Name: name})
+		if err != nil {
+			return nil, err
+		}
+		if podutil.IsUnschedulable(pod) {
+			byOwner[k.Entry.Owner] = pod
+		}
+	}
+	return slices.Collect(maps.Values(byOwner)), nil
 }
 
 // addRecords adds the FixedIPs that are in no pool's subnet, whose subnet overlaps another, or that say so and should
@@ -441,7 +475,7 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	}
 	switch c.Rules.Policy {
 	case subnetplan.Inherit:
-		what += fmt.Sprintf("; after %v the next node that joins gets it", c.Rules.Hold)
+		what += fmt.Sprintf("; after %v another node that can run the pod gets it", c.Rules.Hold)
 	case subnetplan.Free:
 		what += fmt.Sprintf("; after %v the address is released", c.Rules.Hold)
 	}

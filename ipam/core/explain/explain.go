@@ -43,6 +43,8 @@ type Inputs struct {
 	Pools *ledger.Ledger
 	// Nodes contains all nodes. Key: the name.
 	Nodes map[string]*corev1.Node
+	// Volumes are the persistent volumes of the pod.
+	Volumes []Volume
 	// Endpoint is the metadata of the CiliumEndpoint with the pod's name.
 	Endpoint *metav1.ObjectMeta
 	// Schedulers are the names of the scheduler's profiles: the schedulerName of the pods that it places. There is at least

@@ -95,6 +95,19 @@ func (w *world) unplaced() {
 	w.Endpoint = nil
 }
 
+// inZone labels a node with its zone.
+func (w *world) inZone(name, zone string) {
+	w.Nodes[name].Labels = map[string]string{corev1.LabelTopologyZone: zone}
+}
+
+// volumeIn gives the pod a volume that only nodes of a zone can use.
+func (w *world) volumeIn(zone string) {
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
+	inZone := corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}
+	pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{inZone}}}}}
+	w.Volumes = []explain.Volume{{Claim: "data-mysql-0", Volume: pv}}
+}
+
 // unreserved removes the FixedIP and the pool entry of the pod.
 func (w *world) unreserved() {
 	w.Record = nil
@@ -129,6 +142,26 @@ func TestFindings(t *testing.T) {
 		"the pod has its address": {func(*world) {}, []explain.Finding{ok("The pod runs with its fixed address 10.0.1.6")}},
 		"nothing has this name": {func(w *world) { w.without(); w.unreserved() }, []explain.Finding{
 			wrong("Pod db/mysql-0 does not exist, and neither a FixedIP nor a pool entry has its name", ""),
+		}},
+
+		"its volume is elsewhere": {func(w *world) { w.unplaced(); w.volumeIn("b"); w.inZone("node-2", "b") }, []explain.Finding{
+			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
+			wrong("Volume pv-1 (claim data-mysql-0) can be used on node node-2 alone, and address 10.0.1.6 of the pod belongs to node node-1",
+				"set the annotation fixedip.io/failover: Migrate on its workload, so that the address follows the pod, or release the address: kubectl -n db delete fixedip mysql-0"),
+		}},
+		"its volume is nowhere": {func(w *world) { w.unplaced(); w.volumeIn("c") }, []explain.Finding{
+			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
+			wrong("Volume pv-1 (claim data-mysql-0) can be used on no node that is ready for pods", "bring back a node that can use the volume"),
+		}},
+		"its volume is where its address is": {func(w *world) { w.unplaced(); w.volumeIn("a"); w.inZone("node-1", "a") }, []explain.Finding{
+			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
+		}},
+		"its node is gone, and another inherits its subnet": {func(w *world) {
+			w.unplaced()
+			w.pools, w.Pod.Status.NominatedNodeName = w.pools[1:], "node-2"
+			delete(w.Nodes, "node-1")
+		}, []explain.Finding{
+			ok("Address 10.0.1.6 of the pod was on node node-1, which is gone; node node-2 can run the pod and inherits the subnet when the grace period ends"),
 		}},
 
 		// The guide's first case: the pod has no fixed address.

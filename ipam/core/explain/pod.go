@@ -136,6 +136,8 @@ func (e *explanation) waiting() {
 	switch {
 	case e.Record != nil && e.Record.DeletionTimestamp != nil:
 		e.wrong("", "The previous address %s of the pod is being released; the pod gets a new one when FixedIP %s is gone", strings.Join(e.Record.Spec.IPs, ", "), e.Record.Name)
+	case len(e.reserved) > 0 && e.owner == "" && e.Pod.Status.NominatedNodeName != "":
+		e.fine("Address %s of the pod was on node %s, which is gone; node %s can run the pod and inherits the subnet when the grace period ends", address.Join(e.reserved), e.Record.Spec.NodeName, e.Pod.Status.NominatedNodeName)
 	case len(e.reserved) > 0 && e.owner == "":
 		was := ""
 		if e.Record.Spec.NodeName != "" {
@@ -148,6 +150,7 @@ func (e *explanation) waiting() {
 	default:
 		e.room()
 	}
+	e.volumes()
 	e.schedulerSaid()
 }
 

@@ -39,6 +39,16 @@ func inZoneA(o *subnetplan.OrphanedSubnets) { o.Constraints = &zoneA }
 func inPool(o *subnetplan.OrphanedSubnets)  { o.Constraints = &poolOfA }
 func tainted(o *subnetplan.OrphanedSubnets) { o.Constraints = &taintedOfA }
 
+// waiting has pods wait that need the label disk: ssd. Each is nominated to a node; empty: none can run it.
+func waiting(nominated ...string) func(o *subnetplan.OrphanedSubnets) {
+	return func(o *subnetplan.OrphanedSubnets) {
+		for _, node := range nominated {
+			pod := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: map[string]string{"disk": "ssd"}}, Status: corev1.PodStatus{NominatedNodeName: node}}
+			o.Waiting = append(o.Waiting, pod)
+		}
+	}
+}
+
 func TestJoinerInherits(t *testing.T) {
 	inherit, hold := subnetplan.Rules{Policy: subnetplan.Inherit, Hold: 30 * time.Second}, subnetplan.Rules{Policy: subnetplan.Hold}
 	mine := kept("10.0.0.17", "node-1")
@@ -68,6 +78,9 @@ func TestJoinerInherits(t *testing.T) {
 		"not in another zone":                         {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
 		"in the same zone":                            {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: zoneA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, "node-1"},
 		"not with a taint that the pods may not bear": {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), inZoneA)}, ""},
+		"not where no pod that waits can run":         {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "hdd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, ""},
+		"where a pod that waits can run":              {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), waiting(""))}, "node-1"},
+		"not with a taint that no pod bears":          {inherit, subnetplan.CandidateNode{Name: "node-5", Labels: map[string]string{"disk": "ssd"}, Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(with(lost(time.Hour, mine), waiting("")), tainted)}, ""},
 		"with the taint that its node had":            {inherit, subnetplan.CandidateNode{Name: "node-5", Constraints: taintedOfA}, []subnetplan.OrphanedSubnets{with(lost(time.Hour, mine), tainted)}, "node-1"},
 		"a successor in another zone was chosen":      {hold, subnetplan.CandidateNode{Name: "node-5", SuccessorOf: "node-1", Constraints: zoneB}, []subnetplan.OrphanedSubnets{with(lost(0, mine), inZoneA)}, "node-1"},
 	} {
@@ -104,8 +117,16 @@ func TestAdopter(t *testing.T) {
 		"the node that has a part":                 {subnetplan.Hold, with(lost(0), func(o *subnetplan.OrphanedSubnets) { o.Candidate = "a" }), []subnetplan.CandidateNode{{Name: "a"}, ready("b", newer, none)}, "a", time.Time{}},
 		"a node that joined since":                 {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "b", time.Time{}},
 		"a node that joined a little before":       {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none), ready("b", at(-90*time.Second), none)}, "b", time.Time{}},
-		"a node that joined too long before":       {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("b", at(-91*time.Second), none)}, "", time.Time{}},
-		"no node joined since":                     {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
+		"a node that joined long before":           {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
+		"the node that pods are nominated to":      {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), ready("b", newer, none)}, "a", time.Time{}},
+		"most pods are nominated to it":            {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a", "b", "b")), []subnetplan.CandidateNode{ready("a", newer, none), ready("b", old, none)}, "b", time.Time{}},
+		"in another zone, as pods can run there":   {subnetplan.Inherit, with(with(lost(time.Minute, waits), waiting("a")), inZoneA), []subnetplan.CandidateNode{ready("a", old, zoneB), ready("b", newer, zoneA)}, "a", time.Time{}},
+		"nominated, within the grace period":       {subnetplan.Inherit, with(lost(20*time.Second, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", at(10 * time.Second)},
+		"nominated, and not ready any more":        {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{{Name: "a", Joined: old}}, "", time.Time{}},
+		"nominated, and another one was chosen":    {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none), {Name: "b", SuccessorOf: "node-1"}}, "b", time.Time{}},
+		"nominated, and the policy is Hold":        {subnetplan.Hold, with(lost(time.Minute, waits), waiting("a")), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
+		"no node can run the pods that wait":       {subnetplan.Inherit, with(lost(time.Minute, waits), waiting("")), []subnetplan.CandidateNode{ready("a", old, none)}, "", time.Time{}},
+		"a pod waits that may migrate":             {subnetplan.Inherit, with(lost(time.Minute, follows), waiting("")), []subnetplan.CandidateNode{ready("a", old, none)}, "a", time.Time{}},
 		"the node is not ready yet":                {subnetplan.Inherit, lost(time.Minute, waits), []subnetplan.CandidateNode{{Name: "b", Joined: newer}}, "", time.Time{}},
 		"the node has to wait":                     {subnetplan.Inherit, lost(20*time.Second, waits), []subnetplan.CandidateNode{ready("b", newer, none)}, "", at(10 * time.Second)},
 		"an address may migrate":                   {subnetplan.Hold, lost(10*time.Second, waits, follows), []subnetplan.CandidateNode{ready("a", old, none)}, "a", time.Time{}},

@@ -11,6 +11,10 @@ import (
 	"time"
 
 	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -35,6 +39,18 @@ type OrphanedSubnets struct {
 	Successor string
 	// Constraints are what the node required of its pods; nil: not recorded.
 	Constraints *v1alpha1.NodeConstraints
+	// Waiting are the pods of the reserved addresses that a scheduler found no node for.
+	Waiting []*corev1.Pod
+}
+
+// nominated returns how many of the waiting pods are nominated to a node: the scheduler found that they can run there.
+func (o OrphanedSubnets) nominated(node string) (count int) {
+	for _, pod := range o.Waiting {
+		if pod.Status.NominatedNodeName == node {
+			count++
+		}
+	}
+	return count
 }
 
 // waited reports whether the subnets have been without a node for the time given.
@@ -167,7 +183,7 @@ func lostNode(kept []reservation.Address, has func(string) bool) string {
 type OrphanPolicy string
 
 const (
-	// Inherit means that after the grace period they go to the first suitable node that joined since.
+	// Inherit means that after the grace period another node gets them: one that can run the pods that wait.
 	Inherit OrphanPolicy = "Inherit"
 	// Hold means that they wait for a node of the same name.
 	Hold OrphanPolicy = "Hold"
@@ -225,6 +241,16 @@ type CandidateNode struct {
 	// Joined is when its Node was created.
 	Joined      time.Time
 	Constraints v1alpha1.NodeConstraints
+	// Labels are those of its Node.
+	Labels map[string]string
+}
+
+// admits reports whether the labels of a node, and its taints but for those of its state, admit a pod.
+func (h CandidateNode) admits(pod *corev1.Pod) bool {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name, Labels: h.Labels}, Spec: corev1.NodeSpec{Taints: h.Constraints.Taints}}
+	match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+	_, untolerated := corev1helpers.FindMatchingUntoleratedTaint(node.Spec.Taints, pod.Spec.Tolerations, nil)
+	return err == nil && match && !untolerated
 }
 
 // chosen reports whether a node has to inherit an orphan, whatever the policy: a person chose it, or it has been given
@@ -236,28 +262,48 @@ func (o OrphanedSubnets) chosen(h CandidateNode) bool {
 // mayInherit reports whether a node may inherit an orphan now. If not, at is when it may; zero: not before something
 // changes.
 //
-// A node that was chosen may at once. A node without subnets that joins may after the grace period, by policy Inherit. A
-// node that has subnets must be ready, and may soon if an address may migrate. By policy Inherit it may after the grace
-// period if it joined while the orphan was reserved for its own node, or at most as long before: replacements often join
-// before what they replace is deleted.
+// A node that was chosen may at once. Others may by policy Inherit, after the grace period: a node to which the scheduler
+// has nominated one of the waiting pods; a node without subnets, which runs no pods yet, if its labels and taints admit
+// one of them; and while no pod waits, a node that joined late. The last two have to suit the same pods as the node that
+// is gone.
+//
+// If an address may migrate, a node that has subnets and suits may soon, whatever the policy: its pods may leave it for
+// where they can run.
 func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok bool, at time.Time) {
-	hold := r.Hold
+	hold, nominated := r.Hold, o.nominated(h.Name) > 0
+	fits := nominated
+	if h.Subnets > 0 {
+		fits = fits || len(o.Waiting) == 0 && r.joinedLate(o, h)
+	} else {
+		fits = fits || len(o.Waiting) == 0 || slices.ContainsFunc(o.Waiting, h.admits)
+	}
 	switch {
 	case len(o.Subnets) == 0 || o.Node == h.Name, o.Candidate == "" && len(o.Reserved) == 0, o.Candidate != "" && o.Candidate != h.Name:
 		return false, time.Time{}
 	case o.chosen(h):
 		return true, time.Time{}
-	case o.Since.IsZero() || !suits(h.Constraints, o.Constraints):
+	case o.Since.IsZero(), h.Subnets > 0 && !h.Ready, !nominated && !suits(h.Constraints, o.Constraints):
 		return false, time.Time{}
-	case h.Subnets > 0 && h.Ready && r.migrates(o):
+	case h.Subnets > 0 && r.migrates(o):
 		hold = min(r.Hold, migrateGracePeriod)
-	case r.Policy != Inherit || h.Subnets > 0 && (!h.Ready || h.Joined.Before(o.Since.Add(-r.Hold))):
+	case r.Policy != Inherit, !fits:
 		return false, time.Time{}
 	}
 	if !o.waited(hold, now) {
 		return false, o.Since.Add(hold)
 	}
 	return true, time.Time{}
+}
+
+// joinedLate reports whether a node joined while an orphan was reserved for its own node, or at most as long before:
+// replacements often join before what they replace is deleted.
+func (r Rules) joinedLate(o OrphanedSubnets, h CandidateNode) bool {
+	return !h.Joined.Before(o.Since.Add(-r.Hold))
+}
+
+// InheritancePending reports whether another node inherits an orphan as soon as one may: the scheduler nominates waiting pods then.
+func (r Rules) InheritancePending(o OrphanedSubnets) bool {
+	return len(o.Subnets) > 0 && (r.Policy == Inherit || r.migrates(o))
 }
 
 // JoinerInherits returns the orphan that a node inherits instead of a new subnet. After those that it was chosen for
@@ -272,23 +318,31 @@ func (r Rules) JoinerInherits(j CandidateNode, orphans []OrphanedSubnets, now ti
 	return found, ok
 }
 
-// PickExistingNode returns the node that inherits an orphan in addition to its subnets: a node that was chosen for it,
-// then one of the same node pool, then the one with the fewest subnets, then by name. No heir: none may have it now. at
-// is when to ask again; zero: not before something changes.
+// PickExistingNode returns the node that inherits an orphan in addition to its subnets. In this order: a node that was
+// chosen for it, the one to which most waiting pods are nominated, one that joined late, one of the same node pool, the
+// one with the fewest subnets, the first by name. No heir: none may have it now. at is when to ask again; zero: not
+// before something changes.
 func (r Rules) PickExistingNode(o OrphanedSubnets, heirs []CandidateNode, now time.Time) (heir string, at time.Time) {
-	rank := func(h CandidateNode) int {
-		switch {
-		case o.chosen(h):
-			return 0
-		case samePool(h.Constraints, o.Constraints):
+	last := func(is bool) int {
+		if is {
 			return 1
 		}
-		return 2
+		return 0
+	}
+	order := func(x, y CandidateNode) int {
+		return cmp.Or(
+			cmp.Compare(last(!o.chosen(x)), last(!o.chosen(y))),
+			cmp.Compare(o.nominated(y.Name), o.nominated(x.Name)),
+			cmp.Compare(last(!r.joinedLate(o, x)), last(!r.joinedLate(o, y))),
+			cmp.Compare(last(!samePool(x.Constraints, o.Constraints)), last(!samePool(y.Constraints, o.Constraints))),
+			cmp.Compare(x.Subnets, y.Subnets),
+			cmp.Compare(x.Name, y.Name),
+		)
 	}
 	var found *CandidateNode
 	for i, h := range heirs {
 		ok, due := r.mayInherit(o, h, now)
-		if ok && (found == nil || cmp.Or(rank(h)-rank(*found), cmp.Compare(h.Subnets, found.Subnets), cmp.Compare(h.Name, found.Name)) < 0) {
+		if ok && (found == nil || order(h, *found) < 0) {
 			found = &heirs[i]
 		}
 		if !due.IsZero() && (at.IsZero() || due.Before(at)) {

@@ -57,6 +57,7 @@ type Shared struct {
 	Client kubernetes.Interface
 	Nodes  corelisters.NodeLister
 	Pods   corelisters.PodLister
+	Quotas corelisters.ResourceQuotaLister
 
 	slots slotWaiters
 }
@@ -81,6 +82,8 @@ type Binder struct {
 	// preempted others on another node: a nominated node that another program wrote is no reason to leave the pod's own
 	// node. Key: the UID of a pod that the watch shows.
 	widenNext, widened sync.Map
+	// orphaned are the pods whose last plan was that of an orphaned pod. Key: as widened.
+	orphaned sync.Map
 }
 
 // New returns the Binder of a profile.
@@ -112,6 +115,9 @@ func New(shared *Shared, args *config.FixedIPArgs, snapshot func(node string) fw
 		}
 	})); err != nil {
 		return nil, fmt.Errorf("watch pods: %w", err)
+	}
+	if _, err := f.Core().V1().ResourceQuotas().Informer().AddEventHandler(watch.Handler(b.quotaChanged)); err != nil {
+		return nil, fmt.Errorf("watch ResourceQuotas: %w", err)
 	}
 	return b, nil
 }
@@ -179,6 +185,7 @@ func (s *Shared) exists(pod *corev1.Pod) bool {
 func (b *Binder) Remove(pod *corev1.Pod) {
 	b.widenNext.Delete(pod.UID)
 	b.widened.Delete(pod.UID)
+	b.orphaned.Delete(pod.UID)
 	if workload := b.slots.remove(pod.UID); workload != "" {
 		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Slot, workload)})
 	}
@@ -232,6 +239,8 @@ func (b *Binder) MayUse(pod *corev1.Pod, node string) bool {
 	switch {
 	case err != nil:
 		return false
+	case r.lost != "":
+		return true
 	case r.node != "":
 		return r.node == node || b.homeNodeIfMoved(id, r) == node
 	}

@@ -47,6 +47,8 @@ type Plan struct {
 	// pod. home is the only node of such a plan; empty: all nodes.
 	failover v1alpha1.Failover
 	home     string
+	// candidates: the plan of an orphaned pod accepts the nodes that may inherit the subnet of its address.
+	candidates bool
 	// searching: the pod takes over one of slots.
 	searching bool
 	slots     []freeSlot
@@ -94,11 +96,17 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{id: id, uid: pod.UID, reservation: r}
+	b.noteOrphaned(pod, r.lost != "")
+	if r.lost != "" {
+		// No node has the name "".
+		p.Nodes = sets.New("")
+		return p, nil
+	}
 	if r.node == "" {
 		if id.Slot {
 			return b.findSlot(p, pod)
 		}
-		return b.findRequested(p, pod)
+		return b.findFirst(p, pod)
 	}
 	if len(r.unexpected) > 0 && b.policyOf(p) != v1alpha1.Reassign {
 		return nil, refuse(p.wakeOn(), "the pool of node %s has IP %s for its name, which its FixedIP does not name and which is being released; the pod is placed when that is done", r.node, address.Join(r.unexpected))
@@ -134,8 +142,13 @@ func (b *Binder) Skip(p *Plan) bool {
 // without a reservation, a node with room in each family. It returns a *Refusal if the node cannot, and has no side
 // effect. No preemption helps a pod that is refused: a pod that is evicted keeps its address.
 func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
-	if p.Unreserved {
+	switch {
+	case p.Unreserved:
 		return b.fitsUnreserved(p, node)
+	case p.candidates:
+		return b.fitsCandidate(node)
+	case p.Orphaned():
+		return refuse(requeue.WakeOn{}, "node(s) didn't have the subnet of the pod's address %s, whose node %s is gone", address.Join(p.reservation.addrs), p.reservation.lost)
 	}
 	switch r := &p.reservation; {
 	case r.node == "", p.failover == v1alpha1.Reassign && r.node != node.Name:
@@ -180,7 +193,7 @@ func (b *Binder) atHome(node string, addrs []netip.Addr) bool {
 // Scores reports whether the free addresses of nodes matter: not for pods without a fixed address, nor for those that
 // have theirs.
 func (b *Binder) Scores(p *Plan) bool {
-	return !p.Unreserved && (p.reservation.node == "" || p.failover == v1alpha1.Reassign)
+	return !p.Unreserved && !p.candidates && (p.reservation.node == "" || p.failover == v1alpha1.Reassign)
 }
 
 // Score returns the share of a node's addresses that are free, in the family with fewer. A node on which an earlier try

@@ -21,6 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
@@ -43,6 +44,9 @@ type reservation struct {
 	unexpected []netip.Addr
 	// recorded: a FixedIP of just the pod's workload names all of the addresses.
 	recorded bool
+	// lost is the node that had the addresses and is gone: no node has their subnet now, and another node will inherit it.
+	// Empty otherwise.
+	lost string
 	// hasFixedIP tells whether there is a FixedIP, and failover is its policy.
 	hasFixedIP bool
 	failover   v1alpha1.Failover
@@ -86,6 +90,8 @@ func (b *Binder) reservationOf(ctx context.Context, id identity.Identity) (reser
 	if len(held)+len(away) > 0 {
 		r = b.fromPools(held, away, fip.Spec.NodeName, fip.Spec.IPs)
 		r.unexpected = address.Besides(r.addrs, fip.Spec.IPs)
+	} else if b.isOrphaned(fip) {
+		r = reservation{lost: fip.Spec.NodeName, addrs: address.ParseAll(fip.Spec.IPs)}
 	} else if r, err = b.fromFixedIP(fip); err != nil {
 		return reservation{}, err
 	}
@@ -156,6 +162,12 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 		r.node, r.addrs = home, append(r.addrs, a)
 	}
 	return r, nil
+}
+
+// isOrphaned reports whether no node has the addresses of a FixedIP, and another node will inherit their subnet.
+func (b *Binder) isOrphaned(fip *v1alpha1.FixedIP) bool {
+	return fixedips.InheritancePending(fip) && fip.Spec.NodeName != "" &&
+		!slices.ContainsFunc(address.ParseAll(fip.Spec.IPs), func(a netip.Addr) bool { return len(b.Cache.Ledger.HomesOf(a)) > 0 })
 }
 
 func containsAll(addrs, wanted []netip.Addr) bool {

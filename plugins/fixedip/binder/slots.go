@@ -146,7 +146,7 @@ func (b *Binder) findSlot(p *Plan, pod *corev1.Pod) (*Plan, error) {
 		return nil, err
 	}
 	if !b.slots.search(workload, pod.UID, len(free), func() bool { return b.exists(pod) }) {
-		return b.findRequested(p, pod)
+		return b.findFirst(p, pod)
 	}
 	p.searching, p.slots = true, available(free)
 	if len(p.slots) == 0 {

@@ -53,6 +53,8 @@ const (
 	Slot Cause = "slot"
 	// Workload means that the pod's workload became known, or its annotations changed.
 	Workload Cause = "workload"
+	// Quota means that the quota of the pod's namespace allows more FixedIPs.
+	Quota Cause = "quota"
 	// Annotation means that the annotations of the pod changed.
 	Annotation Cause = "annotation"
 	// Failover means that the home node cannot take the pod, and other nodes are tried.

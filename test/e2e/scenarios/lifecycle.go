@@ -25,6 +25,22 @@ func (s *scene) placed(ctx context.Context, w workload) (identities, error) {
 	return s.settled(ctx, w.name, int(w.replicas))
 }
 
+// placedOn creates a StatefulSet whose first pods run on one node. Pods that replace them may run on all nodes of w.
+func (s *scene) placedOn(ctx context.Context, node string, w workload) (identities, error) {
+	first := w
+	first.nodes = []string{node}
+	set := s.statefulSet(first)
+	set.Spec.UpdateStrategy.Type = appsv1.OnDeleteStatefulSetStrategyType
+	if err := s.create(ctx, set); err != nil {
+		return nil, err
+	}
+	before, err := s.settled(ctx, w.name, int(w.replicas))
+	if err != nil {
+		return nil, err
+	}
+	return before, change(ctx, s, set, func(o *appsv1.StatefulSet) { o.Spec.Template = w.template() })
+}
+
 func firstPlacement(ctx context.Context, s *scene) error {
 	pods, err := s.placed(ctx, workload{name: "web", replicas: 4})
 	if err != nil {

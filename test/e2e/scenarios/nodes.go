@@ -8,10 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/realcluster"
@@ -165,9 +170,102 @@ func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	return err
 }
 
+// drainedWithBudget drains a node as an upgrade does. By policy Wait the pod that waits for the node uses up the
+// budget, and says which node it waits for; by policy Migrate the drain ends.
+func drainedWithBudget(ctx context.Context, s *scene) error {
+	for name, annotations := range map[string]map[string]string{"waits": nil, "moves": {"fixedip.io/failover": "Migrate"}} {
+		before, err := s.placedOn(ctx, victimNode, workload{name: name, replicas: 2, nodes: []string{victimNode, otherNode}, annotations: annotations})
+		if err != nil {
+			return err
+		}
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: s.meta(name), Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: workload{name: name}.selector(),
+		}}
+		if err := s.create(ctx, budget); err != nil {
+			return err
+		}
+		if err := s.cordon(ctx, victimNode); err != nil {
+			return err
+		}
+		first, second := before.names()[0], before.names()[1]
+		if err := eventually(ctx, func() error { return s.evict(ctx, first) }); err != nil {
+			return err
+		}
+		if annotations != nil {
+			if err := eventually(ctx, func() error { return s.evict(ctx, second) }); err != nil {
+				return fmt.Errorf("the drain does not end: %w", err)
+			}
+			after, err := s.back(ctx, before, first, second)
+			if err != nil {
+				return err
+			}
+			for _, i := range after {
+				if i.node != otherNode {
+					return fmt.Errorf("the pods were drained from %s, and are now: %v", victimNode, after)
+				}
+			}
+			continue
+		}
+		told, err := s.waiting(ctx, first)
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned; uncordon it") {
+			return fmt.Errorf("pod %s waits for node %s with the message: %s", first, victimNode, told)
+		}
+		if err := s.evict(ctx, second); !apierrors.IsTooManyRequests(err) {
+			return fmt.Errorf("pod %s waits, and the budget allows one: evicting %s gives: %w", first, second, err)
+		}
+		if err := s.uncordon(ctx, victimNode); err != nil {
+			return err
+		}
+		if _, err := s.back(ctx, before, first); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodeRemoved removes a node for good, and none is added: a node that has been there all the time inherits its subnet. In
+// the end a new machine has the name of the node.
+func nodeRemoved(ctx context.Context, s *scene) error {
+	node := s.cluster.Node(victimNode)
+	old := victimNode
+	if s.cluster.Node(spareNode) != nil {
+		node, old = s.cluster.Node(spareNode), spareNode
+	}
+	before, err := s.placedOn(ctx, old, workload{name: "web", replicas: 2, nodes: []string{old, otherNode}})
+	if err != nil {
+		return err
+	}
+	if err := s.deleteNode(ctx, old); err != nil {
+		return err
+	}
+	after, err := s.back(ctx, before, before.names()...)
+	for name, i := range after {
+		if i.node != otherNode {
+			err = errors.Join(err, fmt.Errorf("pod %s is on %s", name, i.node))
+		}
+	}
+	return errors.Join(err, node.Reboot(ctx, false), node.WaitReady(ctx))
+}
+
+// deleteNode removes a node for good.
+func (s *scene) deleteNode(ctx context.Context, name string) error {
+	if err := s.cluster.Node(name).PowerOff(); err != nil {
+		return err
+	}
+	return s.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+}
+
 // nodeReplaced removes a node for good. The next node that joins inherits its subnet: first the spare node, then a
 // new machine with the name of the first.
-func nodeReplaced(ctx context.Context, s *scene) error {
+func nodeReplaced(ctx context.Context, s *scene) error { return s.replaceNode(ctx, false) }
+
+// nodeSurged does the same, but the other node joins first, longer ago than the grace period.
+func nodeSurged(ctx context.Context, s *scene) error { return s.replaceNode(ctx, true) }
+
+func (s *scene) replaceNode(ctx context.Context, surge bool) error {
 	old, next := victimNode, spareNode
 	if s.cluster.Node(spareNode) != nil {
 		old, next = spareNode, victimNode
@@ -176,19 +274,27 @@ func nodeReplaced(ctx context.Context, s *scene) error {
 	if err != nil {
 		return err
 	}
-	if err := s.cluster.Node(old).PowerOff(); err != nil {
+	join := func() error {
+		if node := s.cluster.Node(next); node != nil {
+			return errors.Join(node.Reboot(ctx, false), node.WaitReady(ctx))
+		}
+		return s.cluster.AddNode(ctx, next)
+	}
+	if surge {
+		if err := join(); err != nil {
+			return err
+		}
+		if err := s.joinedBefore(ctx, next, gracePeriod); err != nil {
+			return err
+		}
+	}
+	if err := s.deleteNode(ctx, old); err != nil {
 		return err
 	}
-	if err := s.remove(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: old}}); err != nil {
-		return err
-	}
-	if node := s.cluster.Node(next); node != nil {
-		err = errors.Join(node.Reboot(ctx, false), node.WaitReady(ctx))
-	} else {
-		err = s.cluster.AddNode(ctx, next)
-	}
-	if err != nil {
-		return err
+	if !surge {
+		if err := join(); err != nil {
+			return err
+		}
 	}
 	after, err := s.back(ctx, before, before.names()...)
 	if err != nil {
@@ -200,4 +306,18 @@ func nodeReplaced(ctx context.Context, s *scene) error {
 		}
 	}
 	return nil
+}
+
+// joinedBefore returns when a node joined longer ago than the given time.
+func (s *scene) joinedBefore(ctx context.Context, name string, ago time.Duration) error {
+	return eventually(ctx, func() error {
+		var node corev1.Node
+		if err := s.api.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+			return err
+		}
+		if since := time.Since(node.CreationTimestamp.Time); since <= ago {
+			return fmt.Errorf("node %s joined %v ago, want more than %v", name, since, ago)
+		}
+		return nil
+	})
 }

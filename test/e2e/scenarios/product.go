@@ -55,7 +55,7 @@ cluster-pool-ipv6-cidr: ["` + layout.PodCIDR(layout.IPv6) + `"]
 workload-kind: [Deployment.apps=Slot]
 label-selector: {matchLabels: {fixed: by-label}}
 address-cooldown: ` + coolDown.String() + `
-orphaned-subnet-grace-period: 15s
+orphaned-subnet-grace-period: ` + gracePeriod.String() + `
 leader-election-lease-duration: 4s
 leader-election-renew-deadline: 3s
 leader-election-retry-period: 500ms
@@ -85,6 +85,9 @@ profiles:
       workloads:
       - {apiGroup: apps, kind: Deployment, identity: Slot}
 `
+
+// gracePeriod is how long the subnet of a node that is gone waits for a node of its name.
+const gracePeriod = 15 * time.Second
 
 // coolDown is the address cooldown.
 const coolDown = 20 * time.Second

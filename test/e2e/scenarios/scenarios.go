@@ -31,10 +31,13 @@ var scenarios = []scenario{
 	{"deleted and recreated after the TTL", "the addresses went back, and nothing remembers them", recreatedAfterTTL, itsPods, true},
 	{"asked-for address", "a pod gets the addresses that its template asks for", askedFor, itsPods, true},
 	{"pool written by hand", "an entry that an administrator wrote is respected, and recorded", handWritten, itsPods, true},
+	{"quota reached", "a pod waits with a reason, and is placed when the quota allows its FixedIP", quotaReached, itsPods, true},
 	{"sticky MAC", "the interface has the MAC address that it had before", stickyMAC, itsPods, true},
 	{"sandbox killed", "the pod runs on in a new sandbox with the addresses of the old one", sandboxKilled, itsPods, true},
 
 	{"node drained", "the pod waits for its node and has its addresses there again", nodeDrained, theVictim, true},
+	{"drained with a budget", "the pod that waits says for which node; a pod that may migrate lets the drain end", drainedWithBudget, theVictim, true},
+	{"volume", "the pod runs where its volume and its address are", volume, theVictim, true},
 	{"agent cut off", "who had an address has it again; who gets a first one keeps what it got", agentCutOff, theVictim, true},
 	{"agent cut off, strict", "no pod ever has another address than its own", agentCutOffStrict, theVictim, true},
 	{"kubelet stopped", "a node that is silent keeps its pods' addresses", kubeletStopped, theVictim, true},
@@ -48,6 +51,8 @@ var scenarios = []scenario{
 	{"agent restarted", "pods that are replaced meanwhile come back with their addresses", agentRestarted, everything, true},
 	{"API server restarted", "pods that are replaced meanwhile come back with their addresses", apiServerRestarted, everything, true},
 
+	{"node surged", "a node that joined before inherits the subnet, and the pods follow their addresses", nodeSurged, everythingForGood, true},
+	{"node removed", "a node that has been there all the time inherits the subnet", nodeRemoved, everythingForGood, true},
 	{"node replaced", "another node inherits the subnet, and the pods follow their addresses", nodeReplaced, everythingForGood, true},
 	{"placed by another scheduler", "the address that a pod runs with is the one it keeps", adopted, everythingForGood, true},
 }

@@ -1,0 +1,60 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fixedip
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/test/controllertest"
+)
+
+// Finding R4: a FixedIP that a quota refuses is told on its pod, tried again, and created when the quota allows it. The
+// entry stands meanwhile.
+func TestRefusedFixedIP(t *testing.T) {
+	web := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web", UID: "web-1"}, Spec: appsv1.StatefulSetSpec{Replicas: ptr.To[int32](3)}}
+	pod := controllertest.Pod(0)
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "web", UID: "web-1", Controller: ptr.To(true)}}
+	pod.Status.Phase, pod.Status.PodIPs = corev1.PodRunning, []corev1.PodIP{{IP: controllertest.IP(0)}}
+	objects := controllertest.Objects(web, pod)
+	s := newStage(t, objects, objects)
+	refuses := true
+	s.fixedips.Live = interceptor.NewClient(s.API, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+		if refuses {
+			return apierrors.NewForbidden(v1alpha1.GroupVersion.WithResource("fixedips").GroupResource(), o.GetName(), errors.New("exceeded quota: addresses"))
+		}
+		return c.Create(ctx, o, opts...)
+	}})
+	before := s.Owners()
+	for range 2 {
+		result, err := s.fixedips.Reconcile(t.Context(), source.ForOwner("db/web-0")[0])
+		if err != nil || result.RequeueAfter != whileRefused {
+			t.Errorf("looked at again after %v, %v; want after %v", result.RequeueAfter, err, whileRefused)
+		}
+		if !s.Event("FixedIPRefused") {
+			t.Error("no event says that the FixedIP is refused")
+		}
+	}
+	if now := s.Owners(); now != before {
+		t.Errorf("the owners were %s and are %s", before, now)
+	}
+	refuses = false
+	if _, err := s.fixedips.Reconcile(t.Context(), source.ForOwner("db/web-0")[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.API.Get(t.Context(), client.ObjectKey{Namespace: "db", Name: "web-0"}, &v1alpha1.FixedIP{}); err != nil {
+		t.Errorf("the quota allows the FixedIP: %v", err)
+	}
+}

@@ -1,0 +1,72 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/storage/volume"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+)
+
+// Volume is a persistent volume of the pod.
+type Volume struct {
+	// Claim is the name of the PersistentVolumeClaim.
+	Claim string
+	// Volume is the PersistentVolume that it is bound to.
+	Volume *corev1.PersistentVolume
+}
+
+// maxNamedNodes is how many nodes a finding names.
+const maxNamedNodes = 3
+
+// volumes reports the volumes that the node of the pod's address cannot use, and those that no node can use.
+func (e *explanation) volumes() {
+	for _, v := range e.Volumes {
+		usable := func(node *corev1.Node) bool {
+			return node != nil && volume.CheckNodeAffinity(v.Volume, node.Labels) == nil
+		}
+		var nodes []string
+		for _, name := range slices.Sorted(maps.Keys(e.Nodes)) {
+			if usable(e.Nodes[name]) && nodeutil.IsSchedulable(e.Nodes[name]) {
+				nodes = append(nodes, name)
+			}
+		}
+		what := fmt.Sprintf("Volume %s (claim %s)", v.Volume.Name, v.Claim)
+		switch {
+		case len(nodes) == 0:
+			e.wrong("bring back a node that can use the volume", "%s can be used on no node that is ready for pods", what)
+		case e.Nodes[e.owner] != nil && !usable(e.Nodes[e.owner]):
+			help := fmt.Sprintf("set the annotation fixedip.io/failover: Migrate on its workload, so that the address follows the pod, or release the address: kubectl -n %s delete fixedip %s", e.Namespace, e.recordName())
+			e.wrong(help, "%s can be used on %s alone, and address %s of the pod belongs to node %s", what, someNodes(nodes), address.Join(e.reserved), e.owner)
+		}
+	}
+}
+
+// recordName returns the name of the FixedIP, which is that of the pod unless the pod has a slot.
+func (e *explanation) recordName() string {
+	if e.Record != nil {
+		return e.Record.Name
+	}
+	return e.Name
+}
+
+// someNodes names the first of some nodes.
+func someNodes(names []string) string {
+	more := ""
+	if len(names) > maxNamedNodes {
+		more = fmt.Sprintf(" and %d others", len(names)-maxNamedNodes)
+		names = names[:maxNamedNodes]
+	}
+	if len(names) == 1 {
+		return "node " + names[0] + more
+	}
+	return "the nodes " + strings.Join(names, ", ") + more
+}

@@ -1,0 +1,65 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package binder
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
+)
+
+// A pod is orphaned if the subnet of its address is: the node is gone, and another node inherits the subnet. Only the
+// scheduler knows which nodes can run the pod, and nominates the pod to one of them (status.nominatedNodeName). The
+// controller reads the nominations and gives the subnet to a node that pods are nominated to (ADR 0027).
+
+// Orphaned reports whether no node has the subnet of the pod's address, and another node will inherit it.
+func (p *Plan) Orphaned() bool { return p.reservation.lost != "" }
+
+// Lost returns the node that had the address of an orphaned pod and is gone.
+func (p *Plan) Lost() string { return p.reservation.lost }
+
+// ForCandidates returns the plan of an orphaned pod by which Fits accepts the nodes that may inherit the subnet.
+func (p *Plan) ForCandidates() *Plan {
+	return &Plan{id: p.id, uid: p.uid, reservation: p.reservation, candidates: true}
+}
+
+// ExplainOrphaned says what an orphaned pod waits for, and what helps. nominated is the node that it is nominated to;
+// empty: no node can run it, for the reasons in refused.
+func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
+	addrs := address.Join(p.reservation.addrs)
+	reason := fmt.Sprintf("its address %s was on node %s, which is gone; node %s can run the pod and inherits the subnet of the address when the grace period ends", addrs, p.Lost(), nominated)
+	if nominated == "" {
+		reason = fmt.Sprintf("its address %s was on node %s, which is gone, and no node that could inherit the subnet of the address can run the pod: %s", addrs, p.Lost(), refused)
+	}
+	return &Refusal{Reason: reason, WakeOn: p.wakeOn().And(metrics.Workload, p.id.Resource()).AndHome(p.reservation.addrs...)}
+}
+
+// fitsCandidate accepts a node that may inherit a subnet: it is ready, and its agent works with the subnets that it has.
+func (b *Binder) fitsCandidate(node *corev1.Node) error {
+	n, ok := b.Cache.Ledger.Node(node.Name)
+	if !ok || len(n.Subnets) == 0 || !nodeutil.IsSchedulable(node) {
+		return refuse(requeue.WakeOn{}, "node(s) can't inherit a subnet now")
+	}
+	return nil
+}
+
+// noteOrphaned records for IsOrphaned whether a pod is orphaned.
+func (b *Binder) noteOrphaned(pod *corev1.Pod, orphaned bool) {
+	if orphaned {
+		b.remember(&b.orphaned, pod)
+	} else {
+		b.orphaned.Delete(pod.UID)
+	}
+}
+
+// IsOrphaned reports whether the last plan of a pod was that of an orphaned pod: a change of any node may help it.
+func (b *Binder) IsOrphaned(pod *corev1.Pod) bool {
+	_, orphaned := b.orphaned.Load(pod.UID)
+	return orphaned
+}

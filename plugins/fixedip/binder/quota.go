@@ -1,0 +1,52 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package binder
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
+	"fixedip.io/fixedip/plugins/fixedip/requeue"
+)
+
+// fixedIPCount is the resource by which a ResourceQuota limits the FixedIPs of a namespace.
+const fixedIPCount corev1.ResourceName = "count/fixedips.fixedip.io"
+
+// findFirst plans a first placement. An address that is claimed without a FixedIP is lost with its node, so that nothing
+// is claimed in a namespace whose quota of FixedIPs is used up.
+func (b *Binder) findFirst(p *Plan, pod *corev1.Pod) (*Plan, error) {
+	quotas, err := b.Quotas.ResourceQuotas(p.id.Namespace).List(labels.Everything())
+	if err != nil {
+		return nil, fmt.Errorf("list the ResourceQuotas of namespace %s from the cache: %w", p.id.Namespace, err)
+	}
+	for _, q := range quotas {
+		if full(q) && !p.reservation.hasFixedIP {
+			hard, used := q.Status.Hard[fixedIPCount], q.Status.Used[fixedIPCount]
+			return nil, refuse(p.wakeOn().And(metrics.Quota, p.id.Namespace),
+				"gets no fixed address: ResourceQuota %s allows %s FixedIPs in namespace %s, and %s exist; raise %s there, or delete FixedIPs that are not needed",
+				q.Name, hard.String(), p.id.Namespace, used.String(), fixedIPCount)
+		}
+	}
+	return b.findRequested(p, pod)
+}
+
+// full reports whether a quota allows no further FixedIP. A nil quota allows any number.
+func full(q *corev1.ResourceQuota) bool {
+	if q == nil {
+		return false
+	}
+	hard, limited := q.Status.Hard[fixedIPCount]
+	used := q.Status.Used[fixedIPCount]
+	return limited && used.Cmp(hard) >= 0
+}
+
+// quotaChanged makes an event of a quota that allows further FixedIPs.
+func (b *Binder) quotaChanged(before, after *corev1.ResourceQuota) {
+	if full(before) && !full(after) {
+		b.Cache.Notify(requeue.Event{Keys: requeue.Keys(metrics.Quota, before.Namespace)})
+	}
+}

@@ -1,0 +1,138 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Scenarios about what else limits where pods run: quotas and volumes.
+
+const fixedIPCount corev1.ResourceName = "count/fixedips.fixedip.io"
+
+func quotaReached(ctx context.Context, s *scene) error {
+	quota := &corev1.ResourceQuota{ObjectMeta: s.meta("addresses"), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{fixedIPCount: resource.MustParse("2")}}}
+	if err := s.create(ctx, quota); err != nil {
+		return err
+	}
+	before, err := s.placed(ctx, workload{name: "web", replicas: 2})
+	if err != nil {
+		return err
+	}
+	err = eventually(ctx, func() error {
+		if err := s.api.Get(ctx, client.ObjectKeyFromObject(quota), quota); err != nil {
+			return err
+		}
+		if used := quota.Status.Used[fixedIPCount]; used.Value() != 2 {
+			return fmt.Errorf("the quota counts %s FixedIPs, want 2", used.String())
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.scale(ctx, "web", 3); err != nil {
+		return err
+	}
+	told, err := s.waiting(ctx, "web-2")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(told, "ResourceQuota addresses allows 2 FixedIPs") {
+		return fmt.Errorf("pod web-2 waits for the quota with the message: %s", told)
+	}
+	if entries := s.witness.Entries(s.namespace, "web-2"); len(entries) > 0 {
+		return fmt.Errorf("pod web-2 waits for the quota, and the pools have %v for it", entries)
+	}
+	// A pod that has its address needs nothing of the quota.
+	if err := s.deletePods(ctx, false, "web-0"); err != nil {
+		return err
+	}
+	if _, err := s.back(ctx, before, "web-0"); err != nil {
+		return err
+	}
+	if err := change(ctx, s, quota, func(q *corev1.ResourceQuota) { q.Spec.Hard[fixedIPCount] = resource.MustParse("3") }); err != nil {
+		return err
+	}
+	_, err = s.settled(ctx, "web", 3)
+	return err
+}
+
+// volume has a local volume on the third node. The pod may run on another node as well, but only there it can use the
+// volume.
+func volume(ctx context.Context, s *scene) error {
+	path := "/var/lib/volume-" + s.namespace
+	if _, err := s.cluster.Node(victimNode).Run(ctx, "mkdir", "-p", path); err != nil {
+		return err
+	}
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)}
+	there := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{victimNode}}
+	disk := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		StorageClassName: class.Name, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}},
+		NodeAffinity:           &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{there}}}}},
+	}}
+	for _, o := range []client.Object{class, disk} {
+		if err := s.create(ctx, o); err != nil {
+			return err
+		}
+	}
+	set := s.statefulSet(workload{name: "web", replicas: 1, nodes: []string{victimNode, otherNode}})
+	set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: disk.Spec.AccessModes, StorageClassName: &class.Name, Resources: corev1.VolumeResourceRequirements{Requests: disk.Spec.Capacity},
+	}}}
+	set.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+	if err := s.create(ctx, set); err != nil {
+		return err
+	}
+	before, err := s.settled(ctx, "web", 1)
+	if err != nil {
+		return err
+	}
+	if before["web-0"].node != victimNode {
+		return fmt.Errorf("the volume is on %s, and the pod on %s", victimNode, before["web-0"].node)
+	}
+	if err := s.deletePods(ctx, false, "web-0"); err != nil {
+		return err
+	}
+	if _, err := s.back(ctx, before, "web-0"); err != nil {
+		return err
+	}
+	// The address and the volume are on a node that takes no pods.
+	if err := s.cordon(ctx, victimNode); err != nil {
+		return err
+	}
+	if err := s.evict(ctx, "web-0"); err != nil {
+		return err
+	}
+	told, err := s.waiting(ctx, "web-0")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned; uncordon it") {
+		return fmt.Errorf("pod web-0 waits for node %s with the message: %s", victimNode, told)
+	}
+	if err := s.uncordon(ctx, victimNode); err != nil {
+		return err
+	}
+	if _, err := s.back(ctx, before, "web-0"); err != nil {
+		return err
+	}
+	for _, o := range []client.Object{disk, class} {
+		if err := client.IgnoreNotFound(s.api.Delete(ctx, o)); err != nil {
+			return fmt.Errorf("delete %T %s: %w", o, o.GetName(), err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package framework
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// orphaned has the node of web-0 be gone, whose FixedIP says so. Node a is cordoned, and node b is not.
+func orphaned(change ...func(*corev1.PodTemplateSpec)) func(*scene) {
+	return func(s *scene) {
+		s.node("a", "10.1.0.0/29")
+		s.cordon("a", true)
+		s.node("b", "10.2.0.0/29")
+		s.record("web-0", "web", "gone", "10.9.0.6")
+		s.subnetOf("web-0", "False", v1alpha1.ReasonInheritancePending)
+		s.statefulSet("web", change...)
+	}
+}
+
+// subnetOf is what the controller writes about the subnet of a FixedIP.
+func (s *scene) subnetOf(pod, status, reason string) {
+	s.t.Helper()
+	fip := &v1alpha1.FixedIP{}
+	fip.Namespace, fip.Name = s.ns, pod
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"","lastTransitionTime":"2026-11-24T12:00:00Z"}]}}`, v1alpha1.ConditionSubnetAvailable, status, reason)
+	s.must(s.api.Status().Patch(within(s.t), fip, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// nominated checks where web-0 is nominated to; empty: nowhere.
+func nominated(node string, then func(*scene)) func(*scene) {
+	return func(s *scene) {
+		s.t.Helper()
+		var pod corev1.Pod
+		s.must(s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: "web-0"}, &pod))
+		if pod.Status.NominatedNodeName != node {
+			s.t.Errorf("web-0 is nominated to %q, want %q", pod.Status.NominatedNodeName, node)
+		}
+		then(s)
+	}
+}
+
+func onSSD(t *corev1.PodTemplateSpec) { t.Spec.NodeSelector = map[string]string{"disk": "ssd"} }
+
+// Finding R1: a pod whose node is gone is nominated to a node that can run it, which inherits the subnet.
+func TestNominated(t *testing.T) {
+	const canRun = "its address 10.9.0.6 was on node gone, which is gone; node %s can run the pod and inherits the subnet of the address when the grace period ends"
+	waits := func(node string) map[string]string {
+		return map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *" + fmt.Sprintf(canRun, node)}
+	}
+	inherits := func(node, own string) func(*scene) {
+		return func(s *scene) { s.resubnet(node, own, "10.9.0.0/29") }
+	}
+	onB := []step{
+		{at: preBind, then: claimed("b", "10.9.0.6")},
+		{at: bind, then: bound("web-0", "b")},
+		{rest: map[string]string{"web-0": "on b"}},
+	}
+	play(t, map[string]row{
+		"the pod is nominated to a node that can run it, and runs there when that has the subnet": {
+			world: orphaned(),
+			steps: append([]step{{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))}}, onB...),
+		},
+		"the pod runs on another node if that has the subnet": {
+			world: orphaned(),
+			steps: []step{
+				{rest: waits("b"), before: nominated("b", func(s *scene) {
+					s.cordon("a", false)
+					s.resubnet("a", "10.1.0.0/29", "10.9.0.0/29")
+				})},
+				{at: preBind, then: claimed("a", "10.9.0.6")},
+				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"the pod is nominated to another node when the first one cannot run it any more": {
+			world: orphaned(),
+			steps: append([]step{
+				{rest: waits("b"), before: nominated("b", func(s *scene) {
+					s.cordon("b", true)
+					s.cordon("a", false)
+				})},
+				{rest: waits("a"), before: nominated("a", func(s *scene) {
+					s.cordon("b", false)
+					s.resubnet("b", "10.2.0.0/29", "10.9.0.0/29")
+				})},
+			}, onB...),
+		},
+		"no node can run the pod, until one is labelled": {
+			world: orphaned(onSSD),
+			steps: append([]step{
+				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *its address 10.9.0.6 was on node gone, which is gone, and no node that could inherit the subnet of the address can run the pod: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable"},
+					before: nominated("", func(s *scene) { s.patch(&corev1.Node{}, "b", `{"metadata":{"labels":{"disk":"ssd"}}}`) })},
+				{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))},
+			}, onB...),
+		},
+		"a node without a subnet cannot inherit one": {
+			world: func(s *scene) {
+				orphaned()(s)
+				s.resubnet("b")
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": "Unschedulable: *no node that could inherit the subnet of the address can run the pod: 1 node(s) can't inherit a subnet now, 1 node(s) were unschedulable"},
+					before: nominated("", func(s *scene) { s.resubnet("b", "10.2.0.0/29", "10.9.0.0/29") })},
+			}, onB...),
+		},
+		"nothing is nominated while the subnet is kept for its own node": {
+			world: func(s *scene) {
+				orphaned()(s)
+				s.subnetOf("web-0", "False", v1alpha1.ReasonNodeGone)
+			},
+			steps: []step{
+				{rest: map[string]string{"web-0": "Unschedulable: *its address 10.9.0.6 (FixedIP web-0) is in no node's subnet, and was kept on node gone; it waits for a node that has it*"},
+					before: nominated("", func(s *scene) { s.subnetOf("web-0", "False", v1alpha1.ReasonInheritancePending) })},
+				{rest: waits("b"), before: nominated("b", func(*scene) {})},
+			},
+		},
+	})
+}

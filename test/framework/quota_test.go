@@ -1,0 +1,71 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package framework
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// quota creates a ResourceQuota of one FixedIP, of which some are used, as the quota controller would write it.
+func (s *scene) quota(used int) {
+	s.t.Helper()
+	q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/fixedips.fixedip.io": resource.MustParse("1")}}}
+	q.Namespace, q.Name = s.ns, "addresses"
+	s.create(q)
+	s.usesOfQuota(used)
+}
+
+// usesOfQuota sets how many FixedIPs are used.
+func (s *scene) usesOfQuota(used int) {
+	s.t.Helper()
+	q := &corev1.ResourceQuota{}
+	q.Namespace, q.Name = s.ns, "addresses"
+	patch := fmt.Sprintf(`{"status":{"hard":{"count/fixedips.fixedip.io":"1"},"used":{"count/fixedips.fixedip.io":"%d"}}}`, used)
+	s.must(s.api.Status().Patch(within(s.t), q, client.RawPatch(types.MergePatchType, []byte(patch))))
+	s.until("the use of the quota", func() bool {
+		seen, err := s.cachedQuotas.ResourceQuotas(s.ns).Get(q.Name)
+		if err != nil {
+			return false
+		}
+		now, ok := seen.Status.Used["count/fixedips.fixedip.io"]
+		return ok && now.Value() == int64(used)
+	})
+}
+
+// Finding R4: nothing is claimed while the quota of the namespace allows no further FixedIP.
+func TestQuota(t *testing.T) {
+	play(t, map[string]row{
+		"a pod waits for the quota of its namespace, and nothing is claimed meanwhile": {
+			world: oneNode,
+			steps: append([]step{
+				{at: preFilter, before: func(s *scene) { s.quota(1) }, answer: "UnschedulableAndUnresolvable: gets no fixed address: ResourceQuota addresses allows 1 FixedIPs in namespace *"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/1 nodes are available: gets no fixed address: ResourceQuota addresses allows 1 FixedIPs in namespace *, and 1 exist; raise count/fixedips.fixedip.io there, or delete FixedIPs that are not needed*"},
+					before: func(s *scene) { s.usesOfQuota(0) }},
+			}, placed()...),
+		},
+		"a pod that has its address needs nothing of the quota": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/29")
+				s.record("web-0", "web", "a", "10.1.0.6")
+				s.statefulSet("web")
+			},
+			steps: append([]step{{at: preFilter, before: func(s *scene) { s.quota(1) }}}, placed()...),
+		},
+		"a quota of other resources limits nothing": {
+			world: func(s *scene) {
+				q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("9")}}}
+				q.Namespace, q.Name = s.ns, "pods"
+				s.create(q)
+				oneNode(s)
+			},
+			steps: placed(),
+		},
+	})
+}

@@ -1,0 +1,146 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"fixedip.io/fixedip/hack/witness"
+)
+
+// podsPerNode is how many pods with fixed addresses each node has that is lost.
+const podsPerNode = 30
+
+// replacement is how a cluster loses nodes. All nodes of a row are of a group that its pods select.
+type replacement struct {
+	// nodes have the pods, podsPerNode each. Value: the zone.
+	nodes map[string]string
+	// idle are cordoned while the pods are placed, and join more than a grace period before nodes are lost. Value: the zone.
+	idle map[string]string
+	// lost are gone at once, and joins come after that.
+	lost, joins []string
+	// late: joins come only when the grace period is over and pods have said that no node can run them.
+	late bool
+	// zone is the zone that the pods select; empty: any.
+	zone string
+	// heirs are the nodes that may run the pods then.
+	heirs []string
+}
+
+// Finding R1: a pod whose node is gone runs again after the grace period, with its address, on a node that its constraints
+// allow, without anybody acting.
+func TestNodesAreReplaced(t *testing.T) {
+	t.Parallel()
+	grace := "5s"
+	if g := os.Getenv("FIXEDIP_GRACE_PERIOD"); g != "" {
+		grace = g
+	}
+	hold, err := time.ParseDuration(grace)
+	if err != nil {
+		t.Fatalf("FIXEDIP_GRACE_PERIOD: %v", err)
+	}
+	e := start(t, options{controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/20", "--cluster-pool-ipv4-mask-size=25", "--orphaned-subnet-grace-period=" + grace}})
+	for _, c := range []struct {
+		name string
+		replacement
+	}{
+		{"rolling upgrade, delete then add", replacement{nodes: map[string]string{"rolling-1": "a"}, lost: []string{"rolling-1"}, joins: []string{"rolling-2"}, heirs: []string{"rolling-2"}}},
+		{"surge upgrade, add long before delete", replacement{nodes: map[string]string{"surge-1": "a"}, idle: map[string]string{"surge-2": "a"}, lost: []string{"surge-1"}, heirs: []string{"surge-2"}}},
+		{"scale-down, no new node", replacement{nodes: map[string]string{"down-1": "a"}, idle: map[string]string{"down-2": "a", "down-0": "b"}, zone: "a", lost: []string{"down-1"}, heirs: []string{"down-2"}}},
+		{"no node can run the pods until one joins", replacement{nodes: map[string]string{"full-1": "a"}, idle: map[string]string{"full-0": "b"}, zone: "a", lost: []string{"full-1"}, joins: []string{"full-2"}, late: true, heirs: []string{"full-2"}}},
+		{"loss of a third of the nodes at once", replacement{nodes: map[string]string{"spot-1": "a", "spot-2": "a"}, idle: map[string]string{"spot-3": "a", "spot-4": "a", "spot-5": "a", "spot-6": "a"}, lost: []string{"spot-1", "spot-2"}, heirs: []string{"spot-3", "spot-4", "spot-5", "spot-6"}}},
+	} {
+		e.part(c.name, func(e *env) {
+			took := e.replace(c.replacement, hold)
+			e.t.Logf("%s: %d pods ready again %.1fs after their nodes were deleted, of which the grace period is %v", c.name, podsPerNode*len(c.nodes), took.Seconds(), hold)
+		})
+	}
+}
+
+// replace plays a row, and returns the time from the loss of the nodes until all pods are ready.
+func (e *env) replace(c replacement, hold time.Duration) time.Duration {
+	e.t.Helper()
+	group := slices.Sorted(maps.Keys(c.nodes))[0]
+	join := func(name, zone string) {
+		e.startNode(name, ofGroup(group, corev1.LabelTopologyZone+"="+zone))
+		e.must(e.WaitNodeReady(within(e.t), name))
+	}
+	for name, zone := range c.nodes {
+		join(name, zone)
+	}
+	for name, zone := range c.idle {
+		join(name, zone)
+		e.cordon(name, true)
+	}
+	var pods []string
+	for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
+		e.create(statefulSet(node, podsPerNode, on(group), func(s *appsv1.StatefulSet) {
+			// A cordoned node is none.
+			s.Spec.Template.Spec.Tolerations = nil
+			if c.zone != "" {
+				s.Spec.Template.Spec.NodeSelector[corev1.LabelTopologyZone] = c.zone
+			}
+		}))
+		pods = append(pods, names(node, podsPerNode)...)
+	}
+	before := e.awaitRunning(nil, pods...)
+	for name := range c.idle {
+		e.cordon(name, false)
+	}
+	if len(c.idle) > 0 {
+		// From now on these nodes joined longer ago than the grace period.
+		time.Sleep(hold + time.Second)
+	}
+
+	deleted := time.Now()
+	for _, name := range c.lost {
+		e.loseNode(name)
+	}
+	if c.late {
+		e.podMessage(pods[0], "no node that could inherit the subnet of the address can run the pod")
+		time.Sleep(time.Until(deleted.Add(hold + time.Second)))
+	}
+	for _, name := range c.joins {
+		join(name, "a")
+	}
+	after := e.awaitRunning(before, pods...)
+	took := time.Since(deleted)
+	// heirOf has where the pods of each node are now. Key: the node that had them.
+	heirOf := map[string]map[string]bool{}
+	for name, b := range before {
+		a := after[name]
+		if a.Address != b.Address || !slices.Contains(c.heirs, a.Node) {
+			e.t.Errorf("pod %s had %s on %s, and has %s on %s, want the same on one of %v", name, b.Address, b.Node, a.Address, a.Node, c.heirs)
+		}
+		if heirOf[b.Node] == nil {
+			heirOf[b.Node] = map[string]bool{}
+		}
+		heirOf[b.Node][a.Node] = true
+	}
+	var heirs []string
+	for node, h := range heirOf {
+		if len(h) != 1 {
+			e.t.Errorf("the pods of node %s are on %v now, want one node", node, h)
+		}
+		heirs = slices.AppendSeq(heirs, maps.Keys(h))
+	}
+	slices.Sort(heirs)
+	if len(slices.Compact(slices.Clone(heirs))) != len(c.lost) {
+		e.t.Errorf("%d nodes were lost, and their pods are on %v now, want as many nodes", len(c.lost), heirs)
+	}
+	for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
+		e.delete(statefulSet(node, 0))
+	}
+	e.await("wait for the pods to end", func(rows []witness.Row) bool {
+		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return slices.Contains(pods, r.Pod) })
+	})
+	return took
+}
