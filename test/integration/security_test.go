@@ -150,7 +150,7 @@ func (e *env) leastPrivilege() {
 		// In addition to the rights of every scheduler.
 		"fixedip-scheduler": slices.Concat(
 			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("list,watch", "fixedip.io", "fixedips"),
-			each("patch", "", "pods"), each("list,watch", "apps", "deployments"),
+			each("patch", "", "pods"), each("list,watch", "", "resourcequotas"), each("list,watch", "apps", "deployments"),
 			[]string{
 				right("create", "coordination.k8s.io", "leases", "", system),
 				right("get", "coordination.k8s.io", "leases", "fixedip-scheduler", system), right("update", "coordination.k8s.io", "leases", "fixedip-scheduler", system),
