@@ -6,6 +6,8 @@ package reservation
 import (
 	"net/netip"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -57,4 +59,11 @@ func Of(records ...*v1alpha1.FixedIP) []Address {
 		}
 	}
 	return reserved
+}
+
+// InheritancePending reports whether the status says that the node of the addresses is gone and that another node will inherit
+// its subnet.
+func InheritancePending(fip *v1alpha1.FixedIP) bool {
+	c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonInheritancePending
 }

@@ -11,8 +11,6 @@ import (
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,6 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
@@ -42,7 +41,7 @@ func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, chan
 		switch {
 		case after == nil:
 			changed(before, l.RemoveRecord(ReservationOf(before).Record))
-		case before == nil || Reserves(before, after) || HandsOver(before, after) || InheritancePending(before) != InheritancePending(after):
+		case before == nil || Reserves(before, after) || HandsOver(before, after) || reservation.InheritancePending(before) != reservation.InheritancePending(after):
 			changed(after, l.SetRecord(ReservationOf(after)))
 		}
 	})
@@ -59,13 +58,6 @@ func Reserves(before, after *v1alpha1.FixedIP) bool {
 // take them to another node.
 func HandsOver(before, after *v1alpha1.FixedIP) bool {
 	return before.Status.VacatedBy != after.Status.VacatedBy || before.Status.MovableFor != after.Status.MovableFor
-}
-
-// InheritancePending reports whether the status says that the node of the addresses is gone and that another node will inherit
-// its subnet.
-func InheritancePending(fip *v1alpha1.FixedIP) bool {
-	c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionSubnetAvailable)
-	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonInheritancePending
 }
 
 // Read reads the FixedIPs that a ledger knows from a cache, without those that are gone. Reading the known ones is

@@ -21,7 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
-	"fixedip.io/fixedip/ipam/store/fixedips"
+	reserved "fixedip.io/fixedip/ipam/core/reservation"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 	"fixedip.io/fixedip/plugins/fixedip/metrics"
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
@@ -166,7 +166,7 @@ func (b *Binder) fromFixedIP(fip *v1alpha1.FixedIP) (reservation, error) {
 
 // isOrphaned reports whether no node has the addresses of a FixedIP, and another node will inherit their subnet.
 func (b *Binder) isOrphaned(fip *v1alpha1.FixedIP) bool {
-	return fixedips.InheritancePending(fip) && fip.Spec.NodeName != "" &&
+	return reserved.InheritancePending(fip) && fip.Spec.NodeName != "" &&
 		!slices.ContainsFunc(address.ParseAll(fip.Spec.IPs), func(a netip.Addr) bool { return len(b.Cache.Ledger.HomesOf(a)) > 0 })
 }
 
