@@ -210,8 +210,8 @@ func statusOf(err error) *fwk.Status {
 }
 
 // EventsToRegister names the events of the framework that the plugin needs: the node of a pod's address is created, and
-// what may let a node run an orphaned pod. All else comes from the plugin's own cache. The scheduler
-// calls this when its profiles are complete, so that the order of their plugins is checked here.
+// what may let a node run an orphaned pod. All else comes from the plugin's own cache. The scheduler calls this when its
+// profiles are complete, so that the order of their plugins is checked here.
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	if err := checkOrder(p.handle); err != nil {
 		return nil, err

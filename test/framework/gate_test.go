@@ -144,7 +144,7 @@ func (w *watched) Filter(ctx context.Context, state fwk.CycleState, pod *corev1.
 
 func (w *watched) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (result *framework.PostFilterResult, status *fwk.Status) {
 	if first, err := state.Read(firstFilterKey); err == nil {
-		// What PostFilter itself filters is no step.
+		// Calls of Filter that PostFilter makes are not steps.
 		first.(*firstFilter).Do(func() {})
 	}
 	w.gate.pass(postFilter, pod, func(sabotage) *fwk.Status {

@@ -50,7 +50,7 @@ func TestQuota(t *testing.T) {
 					before: func(s *scene) { s.usesOfQuota(0) }},
 			}, placed()...),
 		},
-		"a pod that has its address needs nothing of the quota": {
+		"a pod that has a FixedIP is not affected by the quota": {
 			world: func(s *scene) {
 				s.node("a", "10.1.0.0/29")
 				s.record("web-0", "web", "a", "10.1.0.6")

@@ -31,12 +31,12 @@ type replacement struct {
 	late bool
 	// zone is the zone that the pods select; empty: any.
 	zone string
-	// heirs are the nodes that may run the pods then.
-	heirs []string
+	// mayRun are the nodes that may run the pods afterwards.
+	mayRun []string
 }
 
-// Finding R1: a pod whose node is gone runs again after the grace period, with its address, on a node that its constraints
-// allow, without anybody acting.
+// Finding R1: after the grace period a pod whose node is gone runs again with its address, on a node that satisfies its
+// constraints. No administrator has to act.
 func TestNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	grace := "5s"
@@ -52,11 +52,11 @@ func TestNodesAreReplaced(t *testing.T) {
 		name string
 		replacement
 	}{
-		{"rolling upgrade, delete then add", replacement{nodes: map[string]string{"rolling-1": "a"}, lost: []string{"rolling-1"}, joins: []string{"rolling-2"}, heirs: []string{"rolling-2"}}},
-		{"surge upgrade, add long before delete", replacement{nodes: map[string]string{"surge-1": "a"}, idle: map[string]string{"surge-2": "a"}, lost: []string{"surge-1"}, heirs: []string{"surge-2"}}},
-		{"scale-down, no new node", replacement{nodes: map[string]string{"down-1": "a"}, idle: map[string]string{"down-2": "a", "down-0": "b"}, zone: "a", lost: []string{"down-1"}, heirs: []string{"down-2"}}},
-		{"no node can run the pods until one joins", replacement{nodes: map[string]string{"full-1": "a"}, idle: map[string]string{"full-0": "b"}, zone: "a", lost: []string{"full-1"}, joins: []string{"full-2"}, late: true, heirs: []string{"full-2"}}},
-		{"loss of a third of the nodes at once", replacement{nodes: map[string]string{"spot-1": "a", "spot-2": "a"}, idle: map[string]string{"spot-3": "a", "spot-4": "a", "spot-5": "a", "spot-6": "a"}, lost: []string{"spot-1", "spot-2"}, heirs: []string{"spot-3", "spot-4", "spot-5", "spot-6"}}},
+		{"rolling upgrade, delete then add", replacement{nodes: map[string]string{"rolling-1": "a"}, lost: []string{"rolling-1"}, joins: []string{"rolling-2"}, mayRun: []string{"rolling-2"}}},
+		{"surge upgrade, add long before delete", replacement{nodes: map[string]string{"surge-1": "a"}, idle: map[string]string{"surge-2": "a"}, lost: []string{"surge-1"}, mayRun: []string{"surge-2"}}},
+		{"scale-down, no new node", replacement{nodes: map[string]string{"down-1": "a"}, idle: map[string]string{"down-2": "a", "down-0": "b"}, zone: "a", lost: []string{"down-1"}, mayRun: []string{"down-2"}}},
+		{"no node can run the pods until one joins", replacement{nodes: map[string]string{"full-1": "a"}, idle: map[string]string{"full-0": "b"}, zone: "a", lost: []string{"full-1"}, joins: []string{"full-2"}, late: true, mayRun: []string{"full-2"}}},
+		{"loss of a third of the nodes at once", replacement{nodes: map[string]string{"spot-1": "a", "spot-2": "a"}, idle: map[string]string{"spot-3": "a", "spot-4": "a", "spot-5": "a", "spot-6": "a"}, lost: []string{"spot-1", "spot-2"}, mayRun: []string{"spot-3", "spot-4", "spot-5", "spot-6"}}},
 	} {
 		e.part(c.name, func(e *env) {
 			took := e.replace(c.replacement, hold)
@@ -113,28 +113,28 @@ func (e *env) replace(c replacement, hold time.Duration) time.Duration {
 	}
 	after := e.awaitRunning(before, pods...)
 	took := time.Since(deleted)
-	// heirOf has where the pods of each node are now. Key: the node that had them.
-	heirOf := map[string]map[string]bool{}
+	// movedTo has where the pods of each node are now. Key: the node that had them.
+	movedTo := map[string]map[string]bool{}
 	for name, b := range before {
 		a := after[name]
-		if a.Address != b.Address || !slices.Contains(c.heirs, a.Node) {
-			e.t.Errorf("pod %s had %s on %s, and has %s on %s, want the same on one of %v", name, b.Address, b.Node, a.Address, a.Node, c.heirs)
+		if a.Address != b.Address || !slices.Contains(c.mayRun, a.Node) {
+			e.t.Errorf("pod %s had %s on %s, and has %s on %s, want the same on one of %v", name, b.Address, b.Node, a.Address, a.Node, c.mayRun)
 		}
-		if heirOf[b.Node] == nil {
-			heirOf[b.Node] = map[string]bool{}
+		if movedTo[b.Node] == nil {
+			movedTo[b.Node] = map[string]bool{}
 		}
-		heirOf[b.Node][a.Node] = true
+		movedTo[b.Node][a.Node] = true
 	}
-	var heirs []string
-	for node, h := range heirOf {
+	var nodes []string
+	for node, h := range movedTo {
 		if len(h) != 1 {
 			e.t.Errorf("the pods of node %s are on %v now, want one node", node, h)
 		}
-		heirs = slices.AppendSeq(heirs, maps.Keys(h))
+		nodes = slices.AppendSeq(nodes, maps.Keys(h))
 	}
-	slices.Sort(heirs)
-	if len(slices.Compact(slices.Clone(heirs))) != len(c.lost) {
-		e.t.Errorf("%d nodes were lost, and their pods are on %v now, want as many nodes", len(c.lost), heirs)
+	slices.Sort(nodes)
+	if len(slices.Compact(slices.Clone(nodes))) != len(c.lost) {
+		e.t.Errorf("%d nodes were lost, and their pods are on %v now, want as many nodes", len(c.lost), nodes)
 	}
 	for _, node := range slices.Sorted(maps.Keys(c.nodes)) {
 		e.delete(statefulSet(node, 0))

@@ -57,7 +57,7 @@ func (n snapshot) Get(name string) (fwk.NodeInfo, error) {
 	return nil, fmt.Errorf("nodeinfo not found for node name %q", name)
 }
 
-// admits is what there is of other plugins: they keep pods from nodes that are cordoned or not ready.
+// admits stands for the filters of all other plugins: no pod fits on a node that is cordoned or has taints.
 func admits(n fwk.NodeInfo) *fwk.Status {
 	if n.Node().Spec.Unschedulable || len(n.Node().Spec.Taints) > 0 {
 		return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "node(s) were unschedulable")

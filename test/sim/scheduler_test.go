@@ -234,8 +234,8 @@ func (s *scheduler) cycle(p *pending) {
 	s.again(p, st)
 }
 
-// condition tells in the status of a pod that no node can take it, and where it is nominated to, as the scheduler does after
-// each cycle.
+// condition records in the status of a pod that no node can take it, and which node it is nominated to, as the scheduler does
+// after each cycle.
 func (s *scheduler) condition(pod *corev1.Pod, st *fwk.Status, nominated string) {
 	if st.Code() == fwk.Error {
 		return

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
-	// What the plugin uses of the framework counts there.
+	// Functions of the framework that the plugin calls increment these metrics.
 	schedulermetrics.Register()
 	m.Run()
 }

@@ -111,7 +111,7 @@ func (c *Controller) createRecord(ctx context.Context, key client.ObjectKey, s r
 	switch err := c.Live.Create(ctx, record); {
 	case apierrors.IsForbidden(err):
 		if s.Pod != nil {
-			c.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "FixedIPRefused", "RecordClaim", "IP %v is the pod's in the pool of node %s alone, and is lost with that node: %v; it is tried again every %v", a.Spec.IPs, a.Spec.NodeName, err, whileRefused)
+			c.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "FixedIPRefused", "RecordClaim", "No FixedIP reserves IP %v: %v. If node %s is deleted, the pod loses the IP; fixedip-controller retries every %v", a.Spec.IPs, err, a.Spec.NodeName, whileRefused)
 		}
 		return fmt.Errorf("%w: %w", errRefused, err)
 	case err != nil && !apierrors.IsAlreadyExists(err):

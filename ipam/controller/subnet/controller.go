@@ -148,7 +148,7 @@ var nodeChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !equality.Semantic.DeepEqual(subnetplan.ConstraintsOf(before), subnetplan.ConstraintsOf(after))
 }}
 
-// nominated passes the pods that the scheduler nominates to a node, which may be the heir of an orphan then.
+// nominated passes pods whose nomination to a node changes: the node may inherit an orphaned subnet.
 var nominated = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {

@@ -409,7 +409,8 @@ func (c *Controller) addOrphans(ctx context.Context, s *snapshot, kept []reserva
 
 // waiting returns the pods that wait for reserved addresses of an orphan, as the cache shows them.
 func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) ([]*corev1.Pod, error) {
-	// byOwner has each pod once that waits. Key: the pod as pool entries name it.
+	// byOwner has each waiting pod once, although it may wait for an address of each family. Key: the pod as pool entries
+	// name it.
 	byOwner := map[string]*corev1.Pod{}
 	for _, k := range o.Reserved {
 		namespace, name, ok := pool.SplitOwnerKey(k.Entry.Owner)

@@ -146,7 +146,7 @@ func TestFindings(t *testing.T) {
 
 		"its volume is elsewhere": {func(w *world) { w.unplaced(); w.volumeIn("b"); w.inZone("node-2", "b") }, []explain.Finding{
 			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is ready for pods"),
-			wrong("Volume pv-1 (claim data-mysql-0) can be used on node node-2 alone, and address 10.0.1.6 of the pod belongs to node node-1",
+			wrong("Volume pv-1 (claim data-mysql-0) can be used only on node node-2, and address 10.0.1.6 of the pod belongs to node node-1",
 				"set the annotation fixedip.io/failover: Migrate on its workload, so that the address follows the pod, or release the address: kubectl -n db delete fixedip mysql-0"),
 		}},
 		"its volume is nowhere": {func(w *world) { w.unplaced(); w.volumeIn("c") }, []explain.Finding{

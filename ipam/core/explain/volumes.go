@@ -13,6 +13,7 @@ import (
 	"k8s.io/component-helpers/storage/volume"
 
 	"fixedip.io/fixedip/ipam/core/address"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
 )
 
@@ -44,18 +45,13 @@ func (e *explanation) volumes() {
 		case len(nodes) == 0:
 			e.wrong("bring back a node that can use the volume", "%s can be used on no node that is ready for pods", what)
 		case e.Nodes[e.owner] != nil && !usable(e.Nodes[e.owner]):
-			help := fmt.Sprintf("set the annotation fixedip.io/failover: Migrate on its workload, so that the address follows the pod, or release the address: kubectl -n %s delete fixedip %s", e.Namespace, e.recordName())
-			e.wrong(help, "%s can be used on %s alone, and address %s of the pod belongs to node %s", what, someNodes(nodes), address.Join(e.reserved), e.owner)
+			help := "set the annotation " + identity.AnnotationFailover + ": Migrate on its workload, so that the address follows the pod"
+			if e.Record != nil {
+				help += fmt.Sprintf(", or release the address: kubectl -n %s delete fixedip %s", e.Namespace, e.Record.Name)
+			}
+			e.wrong(help, "%s can be used only on %s, and address %s of the pod belongs to node %s", what, someNodes(nodes), address.Join(e.reserved), e.owner)
 		}
 	}
-}
-
-// recordName returns the name of the FixedIP, which is that of the pod unless the pod has a slot.
-func (e *explanation) recordName() string {
-	if e.Record != nil {
-		return e.Record.Name
-	}
-	return e.Name
 }
 
 // someNodes names the first of some nodes.

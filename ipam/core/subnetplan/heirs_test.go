@@ -91,7 +91,7 @@ func TestJoinerInherits(t *testing.T) {
 	}
 }
 
-func TestAdopter(t *testing.T) {
+func TestPickExistingNode(t *testing.T) {
 	waits, follows := kept("10.0.0.17", "node-1"), kept("10.0.0.18", "node-1", mayMove)
 	at := func(d time.Duration) time.Time { return clock.Add(d) }
 	old, newer := at(-time.Hour), at(-time.Second)

@@ -270,23 +270,17 @@ func (o OrphanedSubnets) chosen(h CandidateNode) bool {
 // If an address may migrate, a node that has subnets and suits may soon, whatever the policy: its pods may leave it for
 // where they can run.
 func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok bool, at time.Time) {
-	hold, nominated := r.Hold, o.nominated(h.Name) > 0
-	fits := nominated
-	if h.Subnets > 0 {
-		fits = fits || len(o.Waiting) == 0 && r.joinedLate(o, h)
-	} else {
-		fits = fits || len(o.Waiting) == 0 || slices.ContainsFunc(o.Waiting, h.admits)
-	}
+	hold := r.Hold
 	switch {
 	case len(o.Subnets) == 0 || o.Node == h.Name, o.Candidate == "" && len(o.Reserved) == 0, o.Candidate != "" && o.Candidate != h.Name:
 		return false, time.Time{}
 	case o.chosen(h):
 		return true, time.Time{}
-	case o.Since.IsZero(), h.Subnets > 0 && !h.Ready, !nominated && !suits(h.Constraints, o.Constraints):
+	case o.Since.IsZero(), h.Subnets > 0 && !h.Ready, o.nominated(h.Name) == 0 && !suits(h.Constraints, o.Constraints):
 		return false, time.Time{}
 	case h.Subnets > 0 && r.migrates(o):
 		hold = min(r.Hold, migrateGracePeriod)
-	case r.Policy != Inherit, !fits:
+	case r.Policy != Inherit, !r.fits(o, h):
 		return false, time.Time{}
 	}
 	if !o.waited(hold, now) {
@@ -295,13 +289,25 @@ func (r Rules) mayInherit(o OrphanedSubnets, h CandidateNode, now time.Time) (ok
 	return true, time.Time{}
 }
 
+// fits reports whether a node may inherit an orphan by policy Inherit as far as the waiting pods decide.
+func (r Rules) fits(o OrphanedSubnets, h CandidateNode) bool {
+	switch {
+	case o.nominated(h.Name) > 0:
+		return true
+	case len(o.Waiting) == 0:
+		return h.Subnets == 0 || r.joinedLate(o, h)
+	}
+	return h.Subnets == 0 && slices.ContainsFunc(o.Waiting, h.admits)
+}
+
 // joinedLate reports whether a node joined while an orphan was reserved for its own node, or at most as long before:
 // replacements often join before what they replace is deleted.
 func (r Rules) joinedLate(o OrphanedSubnets, h CandidateNode) bool {
 	return !h.Joined.Before(o.Since.Add(-r.Hold))
 }
 
-// InheritancePending reports whether another node inherits an orphan as soon as one may: the scheduler nominates waiting pods then.
+// InheritancePending reports whether another node inherits an orphan as soon as one may. If so, the scheduler nominates the
+// waiting pods.
 func (r Rules) InheritancePending(o OrphanedSubnets) bool {
 	return len(o.Subnets) > 0 && (r.Policy == Inherit || r.migrates(o))
 }
@@ -323,18 +329,22 @@ func (r Rules) JoinerInherits(j CandidateNode, orphans []OrphanedSubnets, now ti
 // one with the fewest subnets, the first by name. No heir: none may have it now. at is when to ask again; zero: not
 // before something changes.
 func (r Rules) PickExistingNode(o OrphanedSubnets, heirs []CandidateNode, now time.Time) (heir string, at time.Time) {
-	last := func(is bool) int {
-		if is {
-			return 1
+	// first orders nodes for which something is true before others.
+	first := func(x, y bool) int {
+		switch {
+		case x == y:
+			return 0
+		case x:
+			return -1
 		}
-		return 0
+		return 1
 	}
 	order := func(x, y CandidateNode) int {
 		return cmp.Or(
-			cmp.Compare(last(!o.chosen(x)), last(!o.chosen(y))),
+			first(o.chosen(x), o.chosen(y)),
 			cmp.Compare(o.nominated(y.Name), o.nominated(x.Name)),
-			cmp.Compare(last(!r.joinedLate(o, x)), last(!r.joinedLate(o, y))),
-			cmp.Compare(last(!samePool(x.Constraints, o.Constraints)), last(!samePool(y.Constraints, o.Constraints))),
+			first(r.joinedLate(o, x), r.joinedLate(o, y)),
+			first(samePool(x.Constraints, o.Constraints), samePool(y.Constraints, o.Constraints)),
 			cmp.Compare(x.Subnets, y.Subnets),
 			cmp.Compare(x.Name, y.Name),
 		)

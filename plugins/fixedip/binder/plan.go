@@ -96,8 +96,8 @@ func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 		return nil, err
 	}
 	p := &Plan{id: id, uid: pod.UID, reservation: r}
-	b.noteOrphaned(pod, r.lost != "")
-	if r.lost != "" {
+	b.noteOrphaned(pod, p.Orphaned())
+	if p.Orphaned() {
 		// No node has the name "".
 		p.Nodes = sets.New("")
 		return p, nil

@@ -77,7 +77,7 @@ var (
 	cycles = counter("prefilter_total", "narrowed",
 		"Scheduling cycles of pods with a fixed address that passed PreFilter, by whether PreFilter narrowed the nodes to the home node.")
 	wakeups = counter("requeues_total", "reason",
-		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
+		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )
 
 func counter(name, label, help string) *k8smetrics.CounterVec {

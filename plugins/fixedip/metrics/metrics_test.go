@@ -87,7 +87,7 @@ fixedip_pool_write_conflicts_total 1
 # TYPE fixedip_prefilter_total counter
 fixedip_prefilter_total{narrowed="false"} 1
 fixedip_prefilter_total{narrowed="true"} 2
-# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), room (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
+# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed), node (the home node changed), free_address (an address became free), slot (a slot of the workload became free), workload (it became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
 # TYPE fixedip_requeues_total counter
 fixedip_requeues_total{reason="annotation"} 1
 fixedip_requeues_total{reason="missed"} 1

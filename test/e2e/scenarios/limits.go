@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Scenarios about what else limits where pods run: quotas and volumes.
+// Scenarios in which a quota or a volume limits where pods run.
 
 const fixedIPCount corev1.ResourceName = "count/fixedips.fixedip.io"
 
@@ -54,7 +54,7 @@ func quotaReached(ctx context.Context, s *scene) error {
 	if entries := s.witness.Entries(s.namespace, "web-2"); len(entries) > 0 {
 		return fmt.Errorf("pod web-2 waits for the quota, and the pools have %v for it", entries)
 	}
-	// A pod that has its address needs nothing of the quota.
+	// A pod that has a FixedIP is not affected by the quota.
 	if err := s.deletePods(ctx, false, "web-0"); err != nil {
 		return err
 	}
@@ -68,20 +68,20 @@ func quotaReached(ctx context.Context, s *scene) error {
 	return err
 }
 
-// volume has a local volume on the third node. The pod may run on another node as well, but only there it can use the
-// volume.
+// volume gives a pod a local volume on the third node. The selectors of the pod allow another node, too, but the volume can
+// be used only on the third.
 func volume(ctx context.Context, s *scene) error {
 	path := "/var/lib/volume-" + s.namespace
 	if _, err := s.cluster.Node(victimNode).Run(ctx, "mkdir", "-p", path); err != nil {
 		return err
 	}
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)}
-	there := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{victimNode}}
+	onNode := corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{victimNode}}
 	disk := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		StorageClassName: class.Name, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 		PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path}},
-		NodeAffinity:           &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{there}}}}},
+		NodeAffinity:           &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{onNode}}}}},
 	}}
 	for _, o := range []client.Object{class, disk} {
 		if err := s.create(ctx, o); err != nil {

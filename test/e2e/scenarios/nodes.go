@@ -170,69 +170,78 @@ func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	return err
 }
 
-// drainedWithBudget drains a node as an upgrade does. By policy Wait the pod that waits for the node uses up the
-// budget, and says which node it waits for; by policy Migrate the drain ends.
+// drainedWithBudget drains a node as an upgrade does. With failover policy Wait the pod that waits for the node uses up the
+// budget, and its message names the node. With policy Migrate the drain ends.
 func drainedWithBudget(ctx context.Context, s *scene) error {
-	for name, annotations := range map[string]map[string]string{"waits": nil, "moves": {"fixedip.io/failover": "Migrate"}} {
-		before, err := s.placedOn(ctx, victimNode, workload{name: name, replicas: 2, nodes: []string{victimNode, otherNode}, annotations: annotations})
-		if err != nil {
-			return err
-		}
-		budget := &policyv1.PodDisruptionBudget{ObjectMeta: s.meta(name), Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: workload{name: name}.selector(),
-		}}
-		if err := s.create(ctx, budget); err != nil {
-			return err
-		}
-		if err := s.cordon(ctx, victimNode); err != nil {
-			return err
-		}
-		first, second := before.names()[0], before.names()[1]
-		if err := eventually(ctx, func() error { return s.evict(ctx, first) }); err != nil {
-			return err
-		}
-		if annotations != nil {
-			if err := eventually(ctx, func() error { return s.evict(ctx, second) }); err != nil {
-				return fmt.Errorf("the drain does not end: %w", err)
-			}
-			after, err := s.back(ctx, before, first, second)
-			if err != nil {
-				return err
-			}
-			for _, i := range after {
-				if i.node != otherNode {
-					return fmt.Errorf("the pods were drained from %s, and are now: %v", victimNode, after)
-				}
-			}
-			continue
-		}
-		told, err := s.waiting(ctx, first)
-		if err != nil {
-			return err
-		}
-		if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned; uncordon it") {
-			return fmt.Errorf("pod %s waits for node %s with the message: %s", first, victimNode, told)
-		}
-		if err := s.evict(ctx, second); !apierrors.IsTooManyRequests(err) {
-			return fmt.Errorf("pod %s waits, and the budget allows one: evicting %s gives: %w", first, second, err)
-		}
-		if err := s.uncordon(ctx, victimNode); err != nil {
-			return err
-		}
-		if _, err := s.back(ctx, before, first); err != nil {
-			return err
+	before, err := s.drainBegun(ctx, workload{name: "waits"})
+	if err != nil {
+		return err
+	}
+	first, second := before.names()[0], before.names()[1]
+	told, err := s.waiting(ctx, first)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned; uncordon it") {
+		return fmt.Errorf("pod %s waits for node %s with the message: %s", first, victimNode, told)
+	}
+	if err := s.evict(ctx, second); !apierrors.IsTooManyRequests(err) {
+		return fmt.Errorf("pod %s waits, and the budget allows one: evicting %s gives: %w", first, second, err)
+	}
+	if err := s.uncordon(ctx, victimNode); err != nil {
+		return err
+	}
+	if _, err := s.back(ctx, before, first); err != nil {
+		return err
+	}
+
+	before, err = s.drainBegun(ctx, workload{name: "moves", annotations: map[string]string{"fixedip.io/failover": "Migrate"}})
+	if err != nil {
+		return err
+	}
+	first, second = before.names()[0], before.names()[1]
+	if err := eventually(ctx, func() error { return s.evict(ctx, second) }); err != nil {
+		return fmt.Errorf("the drain does not end: %w", err)
+	}
+	after, err := s.back(ctx, before, first, second)
+	if err != nil {
+		return err
+	}
+	for _, i := range after {
+		if i.node != otherNode {
+			return fmt.Errorf("the pods were drained from %s, and are now: %v", victimNode, after)
 		}
 	}
-	return nil
+	return s.uncordon(ctx, victimNode)
 }
 
-// nodeRemoved removes a node for good, and none is added: a node that has been there all the time inherits its subnet. In
-// the end a new machine has the name of the node.
+// drainBegun places two pods of a workload on the third node with a PodDisruptionBudget for one, cordons the node, and
+// evicts the first pod.
+func (s *scene) drainBegun(ctx context.Context, w workload) (identities, error) {
+	w.replicas, w.nodes = 2, []string{victimNode, otherNode}
+	before, err := s.placedOn(ctx, victimNode, w)
+	if err != nil {
+		return nil, err
+	}
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: s.meta(w.name), Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: w.selector(),
+	}}
+	if err := s.create(ctx, budget); err != nil {
+		return nil, err
+	}
+	if err := s.cordon(ctx, victimNode); err != nil {
+		return nil, err
+	}
+	// The disruption controller may not have counted the pods of the budget yet.
+	return before, eventually(ctx, func() error { return s.evict(ctx, before.names()[0]) })
+}
+
+// nodeRemoved removes a node for good, and none is added: a node that joined at the start inherits its subnet. At the end a
+// new machine joins under the name of the removed node.
 func nodeRemoved(ctx context.Context, s *scene) error {
-	node := s.cluster.Node(victimNode)
 	old := victimNode
 	if s.cluster.Node(spareNode) != nil {
-		node, old = s.cluster.Node(spareNode), spareNode
+		old = spareNode
 	}
 	before, err := s.placedOn(ctx, old, workload{name: "web", replicas: 2, nodes: []string{old, otherNode}})
 	if err != nil {
@@ -247,6 +256,7 @@ func nodeRemoved(ctx context.Context, s *scene) error {
 			err = errors.Join(err, fmt.Errorf("pod %s is on %s", name, i.node))
 		}
 	}
+	node := s.cluster.Node(old)
 	return errors.Join(err, node.Reboot(ctx, false), node.WaitReady(ctx))
 }
 

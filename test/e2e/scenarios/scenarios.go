@@ -36,7 +36,7 @@ var scenarios = []scenario{
 	{"sandbox killed", "the pod runs on in a new sandbox with the addresses of the old one", sandboxKilled, itsPods, true},
 
 	{"node drained", "the pod waits for its node and has its addresses there again", nodeDrained, theVictim, true},
-	{"drained with a budget", "the pod that waits says for which node; a pod that may migrate lets the drain end", drainedWithBudget, theVictim, true},
+	{"drained with a budget", "a waiting pod names the node that it waits for; with failover Migrate the drain ends", drainedWithBudget, theVictim, true},
 	{"volume", "the pod runs where its volume and its address are", volume, theVictim, true},
 	{"agent cut off", "who had an address has it again; who gets a first one keeps what it got", agentCutOff, theVictim, true},
 	{"agent cut off, strict", "no pod ever has another address than its own", agentCutOffStrict, theVictim, true},
@@ -52,7 +52,7 @@ var scenarios = []scenario{
 	{"API server restarted", "pods that are replaced meanwhile come back with their addresses", apiServerRestarted, everything, true},
 
 	{"node surged", "a node that joined before inherits the subnet, and the pods follow their addresses", nodeSurged, everythingForGood, true},
-	{"node removed", "a node that has been there all the time inherits the subnet", nodeRemoved, everythingForGood, true},
+	{"node removed", "a node that joined at the start inherits the subnet", nodeRemoved, everythingForGood, true},
 	{"node replaced", "another node inherits the subnet, and the pods follow their addresses", nodeReplaced, everythingForGood, true},
 	{"placed by another scheduler", "the address that a pod runs with is the one it keeps", adopted, everythingForGood, true},
 }

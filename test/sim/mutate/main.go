@@ -122,7 +122,7 @@ var mutations = []mutation{
 		"f.reason, f.grace = ReasonNoCiliumEndpoint, s.Grace.Endpoint", "f.reason, f.curable = ReasonNoCiliumEndpoint, false"},
 }
 
-// also are the second places of bugs that two places prevent, each alone. Key: the name of the mutation.
+// also has the second place of each bug that two places prevent independently. Key: the name of the mutation.
 var also = map[string]mutation{
 	"give away the subnet of a node that has lost its CiliumNode":     {"", "ipam/controller/subnet/orphans.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
 	"take the answer of an agent that has not restored its endpoints": {"", "ipam/core/pool/blocker.go", "if n.Unreported {", "if false {"},

@@ -132,7 +132,7 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 			}
 		}
 		if podutil.IsUnschedulable(pod) {
-			// The heir of its node has to suit it.
+			// A node that inherits the subnet of the pod's address has to suit the pod.
 			trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 			trimmed.Status.NominatedNodeName = pod.Status.NominatedNodeName
 			trimmed.Spec.NodeSelector, trimmed.Spec.Affinity, trimmed.Spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations
