@@ -119,9 +119,23 @@ func TestClaim(t *testing.T) {
 			steps: []step{
 				{at: preBind, before: func(s *scene) {
 					s.deleteCiliumNode("a")
+					s.seesRoom("a", false)
 					s.ciliumNode("a", "10.1.0.0/29")
+					s.seesRoom("a", true)
 				}, then: claimed("a", "10.1.0.6")},
 				{at: bind, then: bound("web-0", "a")},
+				{rest: map[string]string{"web-0": "on a"}},
+			},
+		},
+		"a CiliumNode that was created again gets the claim, also if the watch does not show it": {
+			world: oneNode,
+			steps: []step{
+				{at: preBind, before: func(s *scene) {
+					s.line.hold()
+					s.deleteCiliumNode("a")
+					s.ciliumNode("a", "10.1.0.0/29")
+				}, then: claimed("a", "10.1.0.6")},
+				{at: bind, before: func(s *scene) { s.line.release() }, then: bound("web-0", "a")},
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},

@@ -127,10 +127,10 @@ func (m *machine) agentUp() {
 	} else if len(cn.OwnerReferences) == 0 || cn.OwnerReferences[0].UID != node.UID {
 		change(s, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.OwnerReferences = []metav1.OwnerReference{owner} })
 	}
-	m.ipam, m.ready, m.dirty = agent.New(m.w.choose), false, false
+	m.ipam, m.ready, m.wroteAt = agent.New(m.w.choose), false, time.Time{}
 	cn, _ := one[*ciliumv2.CiliumNode](s, ciliumNodes, m.name)
 	m.nextNode = len(s.history[ciliumNodes])
-	m.ipam.See(cn)
+	m.dirty = m.ipam.See(cn)
 	for _, b := range m.sandboxes {
 		b.held = false
 	}
@@ -308,7 +308,7 @@ func (m *machine) actions(now time.Time) []action {
 			if m.labels < maxLabels && m.unreported() {
 				add("agent labels its CiliumNode", m.label)
 			}
-			if m.ready && m.dirty && !now.Before(m.wroteAt.Add(updateRate)) && !now.Before(m.reportsAfter) {
+			if m.dirty && !now.Before(m.wroteAt.Add(updateRate)) && !now.Before(m.reportsAfter) {
 				add("agent reports", m.report)
 			}
 		}
@@ -381,11 +381,15 @@ func (m *machine) label() {
 	change(m.w.server, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": cn.ResourceVersion} })
 }
 
-// report writes the status as the agent does: on top of the version that it has seen.
+// report writes the status as the agent does: on top of the version that it has seen. An agent that was restarted answers
+// a handshake before it has restored its endpoints, and lists none of their addresses then (Cilium fact 24).
 func (m *machine) report() {
 	m.wroteAt = time.Now()
 	if m.ipam.Node == nil {
 		return
+	}
+	if !m.ready {
+		m.w.stats["report before the restore"]++
 	}
 	cn := m.ipam.Node.DeepCopy()
 	cn.Status.IPAM.Used = m.ipam.Used()

@@ -156,9 +156,7 @@ var active = []rule{
 		return v.watchBlockers(a), ok
 	}},
 	{"beside", func(v *evaluation) (Action, bool) {
-		if !v.isHeld || v.node != v.spec.NodeName {
-			return Action{}, false
-		}
+		// Also where the recorded addresses are on another node: a scheduler that did not see the FixedIP yet claimed it.
 		beside := address.Besides(v.held.Addrs, v.spec.IPs)
 		return v.watchBlockers(Action{Type: ReleaseEntries, Node: v.node, Addrs: beside}), len(beside) > 0 && RunsWithout(v.Pod, beside) && v.blocker(beside) == ""
 	}},

@@ -200,6 +200,11 @@ func TestDecide(t *testing.T) {
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.5")}}},
 		"but not while the pod may have it": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, Pod: podOn("node-1"), Workload: standing}, reclaim.Action{}},
+		"a claim of a scheduler that did not see the FixedIP is released while the pod runs without it": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.9"), Workload: standing},
+			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.6")}}},
+		"and stays while the pod may have it": {
+			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6"), held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.2.6"), Workload: standing}, reclaim.Action{}},
 		"the record follows a subnet that was inherited": {
 			reclaim.State{Record: record(), Held: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: standing},
 			reclaim.Action{Type: reclaim.UpdateRecord, Spec: *onNode2}},
@@ -359,7 +364,8 @@ func TestDecide(t *testing.T) {
 		"it got one of another family alone": {
 			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "fd00::6")}, Pod: podOn("node-2"), Workload: standing}, reclaim.Action{}},
 		"it runs with the old one all the same": {
-			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.1.6"), Workload: standing}, reclaim.Action{}},
+			reclaim.State{Record: record(reassigns), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2", "10.0.1.6"), Workload: standing},
+			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2", Addrs: []netip.Addr{addr("10.0.2.6")}}},
 		"what it had is released": {
 			reclaim.State{Record: record(reassigns, deleting), Held: []ledger.NodeAddresses{mine[0], held("node-2", "10.0.2.6")}, Pod: podOn("node-2"), Workload: standing},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},

@@ -43,7 +43,8 @@
 //	  expiring           the addresses are about to be released: report when
 //	  reassigned         the pod runs elsewhere with other addresses (Reassign): replace the FixedIP
 //	  superseded         the pod is bound, and entries elsewhere are of other claims or moves: release these
-//	  beside             the pod runs without what the pool of its node has beside the recorded addresses: release it
+//	  beside             the pod runs without what the pool of its node has in place of the recorded addresses, or
+//	                     beside them: release it
 //	  unused move        the pod runs without what a move prepared, or opted out: release the move target
 //	  report             report the status
 //
