@@ -337,6 +337,23 @@ func TestFailover(t *testing.T) {
 				{rest: map[string]string{"web-0": "on a"}},
 			},
 		},
+		"Migrate: what was moved stays on a node whose CiliumNode was created again": {
+			failover: "Migrate", movable: true,
+			world: livingOnB("Migrate"),
+			steps: []step{
+				{at: bind, then: bound("web-0", "b")},
+				{rest: map[string]string{"web-0": "on b"}, before: func(s *scene) {
+					s.cordon("b", true)
+					s.cordon("a", true)
+					s.deleteCiliumNode("b")
+					s.unreportedCiliumNode("b", "10.2.0.0/29")
+					s.seesRoom("b", false)
+					s.removes("web-0")
+				}},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/3 nodes are available: *"},
+					before: told("the controller waits for the agent on node b to confirm that nothing uses 10.1.0.6", func(*scene) {})},
+			},
+		},
 		"Wait: says what else could be done": {
 			world: failingOver("Wait"),
 			steps: placed(

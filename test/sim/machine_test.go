@@ -66,6 +66,8 @@ type machine struct {
 	// startsAfter and tellsAfter are when pods may start there again, and the kubelet tell of those that have, reportsAfter
 	// and seesAfter when the agent may tell of what it has given out, and hear of its CiliumNode.
 	startsAfter, tellsAfter, reportsAfter, seesAfter time.Time
+	// stopsAfter is when the kubelet may stop a pod, restoresAfter when an agent that starts may have restored its endpoints.
+	stopsAfter, restoresAfter time.Time
 	// remade: the CiliumNode was deleted since the agent last started.
 	remade bool
 	// own are the addresses of the node itself, as they are on its disk. Key: router or health, and whether it is of IPv6.
@@ -302,7 +304,7 @@ func (m *machine) actions(now time.Time) []action {
 			} else if _, ok := one[*ciliumv2.CiliumNode](m.w.server, ciliumNodes, m.name); !ok && m.ipam.Node == nil && m.remade {
 				add("agent makes its CiliumNode again", m.remakeCiliumNode)
 			}
-			if !m.ready && m.poolIsLarge() {
+			if !m.ready && m.poolIsLarge() && !now.Before(m.restoresAfter) {
 				add("agent is ready", func() { m.agentStarted() })
 			}
 			if m.labels < maxLabels && m.unreported() {
@@ -327,7 +329,7 @@ func (m *machine) actions(now time.Time) []action {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {
 		sandbox := m.sandboxes[uid]
-		if pod := m.podOf(uid); pod == nil || pod.DeletionTimestamp != nil {
+		if pod := m.podOf(uid); (pod == nil || pod.DeletionTimestamp != nil) && !now.Before(m.stopsAfter) {
 			add("kubelet stops "+sandbox.key+" "+string(uid), func() { m.stop(sandbox) })
 		}
 	}

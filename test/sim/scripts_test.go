@@ -134,6 +134,18 @@ func (w *world) scripts() []action {
 					w.cordon(pod.Spec.NodeName)
 					w.deletePod(pod, "user")
 				})
+				if m != nil && m.ready && !m.cut && m.sandboxes[pod.UID] != nil {
+					// The agent is asked whether the address is free while the pod still runs, restarts, and answers before it
+					// has restored its endpoints.
+					add("force-delete as its agent restarts: pod "+pod.Name, nil, func() {
+						m.stopsAfter, m.seesAfter = time.Now().Add(4*actLasts), time.Now().Add(4*actLasts)
+						w.cordon(pod.Spec.NodeName)
+						w.forceDelete(pod)
+						w.calm(actLasts)
+						m.agentDown()
+						m.restoresAfter = time.Now().Add(2 * actLasts)
+					})
+				}
 				if w.unlisted(pod) {
 					// What the agent's silence is worth.
 					add("force-delete young pod: "+pod.Name, m, func() {

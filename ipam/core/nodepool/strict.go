@@ -40,7 +40,7 @@ func Strict(n pool.NodePool, pods []PodAddresses, kept func(netip.Addr) bool) (e
 		}
 		s := strict{n: n, family: f, open: offersAny(n, f), kept: kept}
 		for _, owner := range pool.NodeOwners {
-			s.settle(owner, pool.ForOwner(owner), func(netip.Addr) bool { return true }, !s.open || len(n.Used) > 0)
+			s.settle(owner, pool.ForOwner(owner), func(netip.Addr) bool { return true }, !s.open || !n.Unreported)
 		}
 		for _, p := range pods {
 			has := func(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }

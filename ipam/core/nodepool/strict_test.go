@@ -67,7 +67,7 @@ func TestStrict(t *testing.T) {
 			node: usedBy(leaving(own(map[string]pool.Entry{"10.0.1.4": {}}), map[string]pool.Handshake{"10.0.1.4": pool.MarkedForRelease}), map[string]string{"10.0.1.1": "router"}),
 			pods: []nodepool.PodAddresses{runs("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
 		"turned strict: an agent that has not reported may have its router anywhere": {
-			node: node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}})},
+			node: unreported(node(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}))},
 		"the agent alone says so: it may be an earlier pod of the name": {
 			node: usedBy(node(own(map[string]pool.Entry{"10.0.1.4": {}})), map[string]string{"10.0.1.4": "db/web"}), pods: []nodepool.PodAddresses{runs("web")}},
 		"the status alone says so: the agent is late": {

@@ -76,8 +76,9 @@ func FillDynamic(n pool.NodePool, f address.Family, w Watermark, kept func(netip
 // removes those that the agent has answered. Every mark follows from the pool alone, so that a handshake continues after
 // an interruption.
 //
-// held reports whether a pod has an address as far as is known beside the agent's report: an agent that has just started
-// answers before it has restored its endpoints. kept reports whether a FixedIP reserves it: such entries are released
+// An agent that has just started answers before it has restored its endpoints: what it is ready to release counts only with
+// a report of the node's own addresses. held reports whether a pod has an address as far as is known beside the agent's
+// report. kept reports whether a FixedIP reserves it: such entries are released
 // whatever the pool lacks, so that their pods can have them.
 //
 // unanswered reports handshakes whose answer is overdue: the agent may have forgotten it, and looks again only when
@@ -90,7 +91,7 @@ func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, u
 		switch {
 		case address.Of(a) != f || state == pool.OtherState:
 		case state == pool.DoNotRelease,
-			exists && (e.Kind != pool.Dynamic || state == pool.Released || n.InUse(a) || held(a)),
+			exists && (e.Kind != pool.Dynamic || state == pool.Released || state == pool.ReadyForRelease && n.Unreported || n.InUse(a) || held(a)),
 			!exists && state == pool.MarkedForRelease,
 			n.AwaitsAgent(a) && unanswered(a):
 			marks = append(marks, n.ChangeHandshake(a, pool.NoHandshake))
@@ -99,8 +100,7 @@ func ReleaseExcess(n pool.NodePool, f address.Family, w Watermark, held, kept, u
 		}
 	}
 	slices.SortFunc(marks, func(x, y pool.HandshakeChange) int { return x.Addr.Compare(y.Addr) })
-	// An agent that has never reported an address has not looked at the pool yet.
-	if len(n.Used) == 0 {
+	if n.Unreported {
 		return marks
 	}
 	ended := marks

@@ -30,6 +30,12 @@ func node(entries map[string]pool.Entry, used ...string) pool.NodePool {
 	return n
 }
 
+// unreported is a node whose agent has not reported.
+func unreported(n pool.NodePool) pool.NodePool {
+	n.Unreported = true
+	return n
+}
+
 func edited(edits []pool.EntryChange) []string {
 	var out []string
 	for _, e := range edits {

@@ -228,8 +228,8 @@ func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
 	r := &p.reservation
 	n, known := b.Cache.Ledger.Node(r.node)
 	// The former pod did not run with addresses that were only on their way there, unless they were released there from
-	// it.
-	wereUsed := !r.moving || slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return n.Entries[a].CoolsDownFrom(p.id.Key()) })
+	// it. Of a CiliumNode that was deleted and created again the pool does not say what it had.
+	wereUsed := !r.moving || !known || n.Unreported || slices.ContainsFunc(r.addrs, func(a netip.Addr) bool { return n.Entries[a].CoolsDownFrom(p.id.Key()) })
 	used := slices.IndexFunc(r.addrs, n.InUse)
 	switch {
 	case isDown(node), !wereUsed && !moves:
