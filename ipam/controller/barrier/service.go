@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -183,6 +184,8 @@ func (s *Service) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	maps.DeleteFunc(n.answers, func(_ string, a answer) bool { return s.clock.Since(a.at) >= remembered })
 	s.drop(req.Name)
 	barrier, open := n.barrier, n.open()
+	// Questions that come from here on wait for the next probe: what they depend on may be newer than the read below.
+	known := slices.AppendSeq(slices.Collect(maps.Keys(n.waiting)), maps.Keys(n.asked))
 	s.mu.Unlock()
 	if open == 0 {
 		return ctrl.Result{}, nil
@@ -200,7 +203,7 @@ func (s *Service) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	if barrier != nil && !s.read(ctx, *barrier, now) {
 		return s.await(now), nil
 	}
-	return s.ask(ctx, now)
+	return s.ask(ctx, now, known)
 }
 
 // read reads the answer to the barrier under way, if there is one. It reports whether the barrier is over.
@@ -235,12 +238,13 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 	return true
 }
 
-// ask writes a probe for the questions that wait, if there are any.
-func (s *Service) ask(ctx context.Context, now pool.NodePool) (ctrl.Result, error) {
+// ask writes a probe for those of the known questions that wait, unless the agent has one to answer already: that of another
+// controller, or one whose writer was killed or got no answer from the API server.
+func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (ctrl.Result, error) {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
-	// Questions that come while the probe is written wait for the next one.
 	served := maps.Clone(n.waiting)
+	maps.DeleteFunc(served, func(key string, _ func()) bool { return !slices.Contains(known, key) })
 	s.mu.Unlock()
 	if len(served) == 0 {
 		return ctrl.Result{RequeueAfter: remembered}, nil
@@ -249,17 +253,20 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool) (ctrl.Result, erro
 		// The agent would pass over the probe.
 		return s.await(now), nil
 	}
-	if delay := s.pools.Delay(now.Name); delay > 0 {
-		return ctrl.Result{RequeueAfter: delay}, nil
-	}
-	probe := agentview.NewProbe(now)
-	asked, err := s.pools.Ask(ctx, now, probe)
-	if err != nil {
-		// A probe that was written although the answer was lost is removed by the agent, or with the next probe.
-		return ctrl.Result{}, fmt.Errorf("ask the agent of node %s: %w", now.Name, err)
+	barrier, joined := agentview.Join(now)
+	if !joined {
+		if delay := s.pools.Delay(now.Name); delay > 0 {
+			return ctrl.Result{RequeueAfter: delay}, nil
+		}
+		probe := agentview.NewProbe(now)
+		asked, err := s.pools.Ask(ctx, now, probe)
+		if err != nil {
+			return ctrl.Result{}, fmt.Errorf("ask the agent of node %s: %w", now.Name, err)
+		}
+		barrier = agentview.Barrier{AskedNode: asked, Probe: probe}
 	}
 	s.mu.Lock()
-	n.barrier, n.last = &agentview.Barrier{AskedNode: asked, Probe: probe}, agentview.Pending
+	n.barrier, n.last = &barrier, agentview.Pending
 	for key := range served {
 		n.asked[key] = n.waiting[key]
 		delete(n.waiting, key)

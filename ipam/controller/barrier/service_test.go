@@ -35,8 +35,8 @@ type world struct {
 	probes int
 	delay  time.Duration
 	fail   error
-	// during runs while a probe is written.
-	during func()
+	// during runs while a probe is written, reading while the CiliumNode is read.
+	during, reading func()
 	// notified are the keys of the questions whose callers were notified.
 	notified []string
 }
@@ -59,6 +59,9 @@ func (w *world) Get(context.Context, string) (pool.NodePool, error) {
 	}
 	n := *w.node
 	n.Probes = slices.Clone(n.Probes)
+	if w.reading != nil {
+		w.reading()
+	}
 	return n, nil
 }
 
@@ -70,7 +73,7 @@ func (w *world) Ask(_ context.Context, n pool.NodePool, probe netip.Addr) (pool.
 		return pool.NodePool{}, w.fail
 	}
 	w.probes++
-	w.node.Probes = []netip.Addr{probe}
+	w.node.Probes = append(w.node.Probes, probe)
 	w.node.ResourceVersion = fmt.Sprint("after probe ", w.probes)
 	return w.Get(context.Background(), n.Name)
 }
@@ -272,6 +275,44 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.want("a", true)
 			w.wantWrites(2)
+		},
+		"after a restart of the controller the question that stands is joined": func(w *world) {
+			w.want("a", false)
+			w.reconcile()
+			w.restart()
+			w.want("a", false)
+			w.reconcile()
+			w.answer()
+			w.reconcile()
+			w.want("a", true)
+			w.wantWrites(1)
+		},
+		"the probe of another controller is joined and stays until the agent reports": func(w *world) {
+			other := pool.Probe(7)
+			w.node.Probes = []netip.Addr{other}
+			w.want("a", false)
+			w.reconcile()
+			w.reconcile()
+			w.want("a", false)
+			if !slices.Equal(w.node.Probes, []netip.Addr{other}) {
+				w.Errorf("the probes are %v", w.node.Probes)
+			}
+			w.answer()
+			w.reconcile()
+			w.want("a", true)
+			w.wantWrites(0)
+		},
+		"a question that comes while the CiliumNode is read joins no probe": func(w *world) {
+			w.node.Probes = []netip.Addr{pool.Probe(7)}
+			w.want("a", false)
+			w.reading = func() { w.want("b", false) }
+			w.reconcile()
+			w.reading = nil
+			w.answer()
+			w.reconcile()
+			w.wantNotified("a")
+			w.want("b", false)
+			w.wantWrites(1)
 		},
 		"an agent that does not answer is reported once, and waited for": func(w *world) {
 			w.want("a", false)

@@ -15,7 +15,8 @@ import (
 
 // Barrier is a question to the agent of one node that has been written and may not be answered yet.
 type Barrier struct {
-	// AskedNode is the node as the patch that wrote the probe left it. The answer proves that the agent has seen this pool.
+	// AskedNode is the node as the patch that wrote the probe left it, or as it was when another question was joined. The
+	// answer proves that the agent has seen this pool.
 	AskedNode pool.NodePool
 	// Probe is the address that asks.
 	Probe netip.Addr
@@ -27,6 +28,16 @@ func NewProbe(n pool.NodePool) netip.Addr {
 	h := fnv.New64a()
 	h.Write([]byte(n.UID + "/" + n.ResourceVersion))
 	return pool.Probe(h.Sum64())
+}
+
+// Join returns the Barrier for questions that wait when the agent has a probe to answer already; false: it has none. n has
+// to be read from the API server after the questions were asked: the report that removes the probe is accepted after that.
+// The probe is not replaced, since the controller that wrote it would take its absence as the answer.
+func Join(n pool.NodePool) (Barrier, bool) {
+	if len(n.Probes) == 0 {
+		return Barrier{}, false
+	}
+	return Barrier{AskedNode: n, Probe: n.Probes[0]}, true
 }
 
 // Answer is what a version of a CiliumNode says about a Barrier.

@@ -27,7 +27,8 @@
 //
 //  1. The caller writes what the agent has to know, for example an entry that offers an address to no other pod.
 //  2. The caller asks. One barrier serves every question that was asked before its probe was written.
-//  3. Ask writes the probe. The patch returns the version V.
+//  3. Ask writes the probe. The patch returns the version V. If the CiliumNode lists a probe already, of another controller
+//     or of one that was killed, the question joins it, and V is the version that was read: see Join.
 //  4. Each time the watch shows a change, the CiliumNode is read from the API server, and Barrier.Answer judges it. A
 //     cached version would not do: one from before the patch does not list the probe either.
 //  5. Evidence.Judge says for one address whether it is Clear, InUse or Unknown.

@@ -142,8 +142,7 @@ func SyncLedger(ctx context.Context, watches cache.Cache, l *ledger.Ledger, chan
 }
 
 // Ask writes a probe into the status of a CiliumNode, in one patch, and returns the node as it is with the probe: the
-// agent answers by removing it (see package agentview). Probes of earlier questions that n still lists are removed by
-// the same patch.
+// agent answers by removing it (see package agentview). Other probes stay: only a report of the agent removes one.
 //
 // The patch has two keys. The one in release-ips, an address that is released and not in the pool, makes the agent write
 // its status (Cilium fact 24). The one in used disappears with that write, since the agent builds used from its allocators,

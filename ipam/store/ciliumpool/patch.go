@@ -148,12 +148,7 @@ const probeOwner = "fixedip.io/agent-barrier"
 
 // encodeProbe returns the JSON patch for a probe beside the report of the agent.
 func encodeProbe(n pool.NodePool, probe netip.Addr) any {
-	ops := statusOperations(n)
-	for _, old := range n.Probes {
-		path := usedPath + "/" + old.String()
-		ops = append(ops, operation{"test", path + "/owner", probeOwner}, operation{"remove", path, nil})
-	}
-	return append(ops,
+	return append(statusOperations(n),
 		operation{"add", releaseIPsPath + "/" + probe.String(), pool.Released},
 		operation{"add", usedPath + "/" + probe.String(), ipamtypes.AllocationIP{Owner: probeOwner}})
 }

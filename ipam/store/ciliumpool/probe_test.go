@@ -35,13 +35,12 @@ func TestAsk(t *testing.T) {
 		now, seen *ciliumv2.CiliumNode
 		release   keys
 		err       error
-		// unreported means that the agent has not reported before.
-		unreported bool
+		// unreported means that the agent has not reported before, beside that another probe stands.
+		unreported, beside bool
 	}{
 		"the first question":                   {now: reported(), release: keys{probe: "released"}},
 		"beside a release handshake":           {now: reported(func(cn *ciliumv2.CiliumNode) { cn.Status.IPAM.ReleaseIPs = keys{"10.0.1.2": "do-not-release"} }), release: keys{"10.0.1.2": "do-not-release", probe: "released"}},
-		"an earlier question is replaced":      {now: reported(withOld), release: keys{old: "released", probe: "released"}},
-		"the agent has answered it meanwhile":  {now: reported(), seen: reported(withOld), err: ErrChanged},
+		"another probe stays":                  {now: reported(withOld), release: keys{old: "released", probe: "released"}, beside: true},
 		"another CiliumNode of the name":       {now: reported(func(cn *ciliumv2.CiliumNode) { cn.UID = "other" }), seen: reported(), err: ErrChanged},
 		"a CiliumNode without a report":        {now: ciliumNode(), release: keys{probe: "released"}, unreported: true},
 		"an agent that lists nothing any more": {now: ciliumNode(), seen: reported(), err: ErrChanged},
@@ -70,10 +69,14 @@ func TestAsk(t *testing.T) {
 			if !row.unreported {
 				want["10.0.1.1"], used[addr("10.0.1.1")] = ipamtypes.AllocationIP{Owner: "router"}, "router"
 			}
+			probes := []netip.Addr{addr(probe)}
+			if row.beside {
+				want[old], probes = ipamtypes.AllocationIP{Owner: probeOwner}, []netip.Addr{addr(old), addr(probe)}
+			}
 			if diff := cmp.Diff(want, cn.Status.IPAM.Used); diff != "" {
 				t.Errorf("used (-want +got): %s", diff)
 			}
-			if diff := cmp.Diff([]netip.Addr{netip.MustParseAddr(probe)}, after.Probes, compareAddrs); diff != "" {
+			if diff := cmp.Diff(probes, after.Probes, compareAddrs); diff != "" {
 				t.Errorf("probes (-want +got): %s", diff)
 			}
 			// A probe is neither an address in use nor a release handshake.
