@@ -30,7 +30,8 @@ const (
 // notInFile are flags that a configuration file cannot set.
 var notInFile = []string{"config", "help", "version"}
 
-// settings records the sources of flag values: the command line, then the file of --config, then the environment.
+// settings records the sources of flag values: the command line, then the file of --config, then the environment, then the
+// defaults of the guide if a flag has a name of the guide.
 type settings struct {
 	fs *pflag.FlagSet
 	// origins contains the source of each flag that was not set on the command line. Key: the name of the flag. Value: a
@@ -42,8 +43,8 @@ type settings struct {
 // settle sets the flags that the command line did not set. An error names the source and the value.
 func settle(fs *pflag.FlagSet, configFile string, getenv func(string) string) (*settings, error) {
 	s := &settings{fs: fs, origins: map[string]string{}}
-	var err error
-	if s.warnings, err = settleAliases(fs); err != nil {
+	guide, err := s.settleAliases()
+	if err != nil {
 		return nil, err
 	}
 	if configFile != "" {
@@ -51,7 +52,13 @@ func settle(fs *pflag.FlagSet, configFile string, getenv func(string) string) (*
 			return nil, fmt.Errorf("--config %s: %w", configFile, err)
 		}
 	}
-	return s, s.readEnvironment(getenv)
+	if err := s.readEnvironment(getenv); err != nil {
+		return nil, err
+	}
+	if guide {
+		return s, s.useGuideDefaults()
+	}
+	return s, nil
 }
 
 func (s *settings) readFile(path string) error {
@@ -182,15 +189,16 @@ func exists(path string) bool {
 }
 
 // aliases are the flags that a guide to fixed addresses on Cilium names differently. They have the meaning of the guide.
-var aliases = []struct{ old, new string }{
-	{"labelSector", "label-selector"},
-	{"ipRateNum", "min-free-ips"},
-	{"maxAllocatedIP", "max-dynamic-ips"},
-	{"enableIPv6", "enable-ipv6"},
-	{"enableStaticPodIPv6", "enable-static-pod-ipv6"},
-	{"excludeDbbranchPrefixs", "exclude-dbbranch-prefixes"},
-	{"cepTerminationTimeout", "cep-termination-timeout"},
-	{"logLevel", "v"},
+// fallback is the guide's default where it differs.
+var aliases = []struct{ old, new, fallback string }{
+	{"labelSector", "label-selector", `{"matchLabels":{"noStatic":"true"}}`},
+	{"ipRateNum", "min-free-ips", "255"},
+	{"maxAllocatedIP", "max-dynamic-ips", "255"},
+	{"enableIPv6", "enable-ipv6", "false"},
+	{"enableStaticPodIPv6", "enable-static-pod-ipv6", "false"},
+	{"excludeDbbranchPrefixs", "exclude-dbbranch-prefixes", ""},
+	{"cepTerminationTimeout", "cep-termination-timeout", ""},
+	{"logLevel", "v", "4"},
 }
 
 // variable is an environment variable that sets a flag if neither the command line nor the configuration file does.
@@ -237,19 +245,40 @@ func addAliases(fs *pflag.FlagSet) {
 	}
 }
 
-// settleAliases marks the flags of the aliases that were set as changed, and returns a warning for each. Setting a flag
-// under both names is an error.
-func settleAliases(fs *pflag.FlagSet) (warnings []string, err error) {
+// settleAliases marks the flags of the aliases that were set as changed, warns of each, and reports whether there are any.
+// Setting a flag under both names is an error.
+func (s *settings) settleAliases() (guide bool, err error) {
 	for _, a := range aliases {
-		given, target := fs.Lookup(a.old), fs.Lookup(a.new)
+		given, target := s.fs.Lookup(a.old), s.fs.Lookup(a.new)
 		if given == nil || !given.Changed {
 			continue
 		}
 		if target.Changed {
-			return nil, fmt.Errorf("--%s and --%s are the same flag; set --%s only", a.old, a.new, a.new)
+			return false, fmt.Errorf("--%s and --%s are the same flag; set --%s only", a.old, a.new, a.new)
 		}
-		target.Changed = true
-		warnings = append(warnings, fmt.Sprintf("Flag --%s is deprecated; use --%s", a.old, a.new))
+		guide, target.Changed = true, true
+		s.warnings = append(s.warnings, fmt.Sprintf("Flag --%s is deprecated; use --%s", a.old, a.new))
 	}
-	return warnings, nil
+	return guide, nil
+}
+
+// useGuideDefaults sets what is not set to the guide's defaults, since a manifest with the guide's names relies on them.
+func (s *settings) useGuideDefaults() error {
+	var used []string
+	for _, a := range aliases {
+		target := s.fs.Lookup(a.new)
+		if a.fallback == "" || target == nil || target.Changed {
+			continue
+		}
+		if err := s.fs.Lookup(a.old).Value.Set(a.fallback); err != nil {
+			return fmt.Errorf("default %s of --%s: %w", a.fallback, a.old, err)
+		}
+		s.set(target, "the default of --"+a.old)
+		used = append(used, fmt.Sprintf("--%s=%s", a.new, target.Value))
+	}
+	if len(used) > 0 {
+		s.warnings = append(s.warnings, fmt.Sprintf("Flags have the guide's names, so the guide's defaults apply: %s; set these flags for other values", strings.Join(used, " ")))
+	}
+	s.warnings = append(s.warnings, "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderElectionLost are FixedIPPoolLow and FixedIPNoLeader in manifests/prometheus/rules.yaml")
+	return nil
 }

@@ -65,6 +65,16 @@ func orZero(v string) string {
 	return v
 }
 
+// guideAlerts is the warning about the guide's alerts.
+const guideAlerts = "The guide's alerts CiliumIPAMPoolLow and CiliumIPAMLeaderElectionLost are FixedIPPoolLow and FixedIPNoLeader in manifests/prometheus/rules.yaml"
+
+// asGuide sets the options to the guide's defaults.
+func asGuide(o *options) {
+	o.labelSelector = `{"matchLabels":{"noStatic":"true"}}`
+	o.Watermark.Free, o.Watermark.Max = 255, 255
+	o.ipv6, o.staticPodIPv6 = false, false
+}
+
 const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n"
 
 func TestSettings(t *testing.T) {
@@ -80,23 +90,52 @@ func TestSettings(t *testing.T) {
 		"nothing": {want: func(*options) {}},
 		"the guide's names": {
 			given: given{args: []string{"--ipRateNum=10", "--maxAllocatedIP=100", "--enableIPv6=false"}},
-			want:  func(o *options) { o.Watermark.Free, o.Watermark.Max, o.ipv6 = 10, 100, false },
+			v:     "2",
+			want: func(o *options) {
+				asGuide(o)
+				o.Watermark.Free, o.Watermark.Max = 10, 100
+			},
 			warnings: []string{
 				"Flag --ipRateNum is deprecated; use --min-free-ips",
 				"Flag --maxAllocatedIP is deprecated; use --max-dynamic-ips",
 				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
+				`Flags have the guide's names, so the guide's defaults apply: --label-selector={"matchLabels":{"noStatic":"true"}} --enable-static-pod-ipv6=false --v=2; set these flags for other values`,
+				guideAlerts,
 			},
 		},
+		"the guide's names, and nothing is left to its defaults": {
+			given: given{
+				args: []string{"--ipRateNum=10", "--v=3"},
+				file: head + "label-selector: app=mysql\nenable-ipv6: true\nenable-static-pod-ipv6: true\nmax-dynamic-ips: 100\n",
+			},
+			v: "3",
+			want: func(o *options) {
+				o.Watermark.Free, o.Watermark.Max, o.labelSelector = 10, 100, "app=mysql"
+			},
+			warnings: []string{"Flag --ipRateNum is deprecated; use --min-free-ips", guideAlerts},
+		},
 		"a switch without a value": {
-			given:    given{args: []string{"--enableIPv6"}},
-			want:     func(*options) {},
-			warnings: []string{"Flag --enableIPv6 is deprecated; use --enable-ipv6"},
+			given: given{args: []string{"--enableIPv6"}},
+			v:     "2",
+			want: func(o *options) {
+				asGuide(o)
+				o.ipv6 = true
+			},
+			warnings: []string{
+				"Flag --enableIPv6 is deprecated; use --enable-ipv6",
+				`Flags have the guide's names, so the guide's defaults apply: --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-static-pod-ipv6=false --v=2; set these flags for other values`,
+				guideAlerts,
+			},
 		},
 		"the guide's log level": {
-			given:    given{args: []string{"--logLevel=5"}},
-			want:     func(*options) {},
-			v:        "4",
-			warnings: []string{"Flag --logLevel is deprecated; use --v"},
+			given: given{args: []string{"--logLevel=5"}},
+			want:  asGuide,
+			v:     "4",
+			warnings: []string{
+				"Flag --logLevel is deprecated; use --v",
+				`Flags have the guide's names, so the guide's defaults apply: --label-selector={"matchLabels":{"noStatic":"true"}} --min-free-ips=255 --max-dynamic-ips=255 --enable-ipv6=false --enable-static-pod-ipv6=false; set these flags for other values`,
+				guideAlerts,
+			},
 		},
 		"no such log level":        {given: given{args: []string{"--logLevel=7"}}, wantErr: `invalid argument "7" for "--logLevel" flag: must be a number from 0 (panic) to 6 (trace)`},
 		"a bad value, guide's way": {given: given{args: []string{"--ipRateNum=ten"}}, wantErr: `invalid argument "ten" for "--ipRateNum" flag: strconv.ParseInt: parsing "ten": invalid syntax`},
@@ -120,14 +159,13 @@ v: 6
 		},
 		"flags before the file, the file before the environment": {
 			given: given{
-				args: []string{"--min-free-ips=3", "--maxAllocatedIP=33"},
+				args: []string{"--min-free-ips=3"},
 				file: head + "min-free-ips: 4\nmax-dynamic-ips: 44\nleader-election-namespace: of-file\n",
 				env:  map[string]string{"POD_NAMESPACE": "of-env", "KUBECONFIG": "/k"},
 			},
 			want: func(o *options) {
-				o.Watermark.Free, o.Watermark.Max, o.Namespace, o.kubeconfig = 3, 33, "of-file", "/k"
+				o.Watermark.Free, o.Watermark.Max, o.Namespace, o.kubeconfig = 3, 44, "of-file", "/k"
 			},
-			warnings: []string{"Flag --maxAllocatedIP is deprecated; use --max-dynamic-ips"},
 		},
 		"the guide's variables": {
 			given: given{env: map[string]string{
