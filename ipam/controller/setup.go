@@ -82,9 +82,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 	pools := &nodepool.Reconciler{
 		Watermark: cfg.Watermark, CoolDown: cfg.CoolDown, StrictNodes: cfg.StrictNodes, StripManagedFields: cfg.StripManagedFields,
 		Ledger: p.Ledger, Writer: p.writer, Cached: p.Cached, Live: p.Live, Events: p.Events, Clock: p.Clock, Agents: p.Agents,
-		Kinds: p.Kinds, RecordsSeen: p.watched["fixedips"],
+		Kinds: p.Kinds, RecordsSeen: p.watched["fixedips"], Requests: &to.nodes,
 	}
-	if err := pools.Setup(mgr, &to.nodes); err != nil {
+	if err := pools.Setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of pools: %w", err)
 	}
 	synced := func() bool { return p.watched["ciliumnodes"]() && p.watched["fixedips"]() }

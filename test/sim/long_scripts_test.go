@@ -67,6 +67,31 @@ func (w *world) longScripts() []action {
 			w.fillNodes()
 			w.mute(nil)
 		})
+		// Its address is given to another before its agent has heard that it was released, and its next pod comes.
+		add("rests behind its agent: StatefulSet "+name, func() {
+			key := keyOf(w.newSet(name, 1, nil)) + "-0"
+			w.calm(actLasts)
+			pod, ok := one[*corev1.Pod](w.server, pods, key)
+			if !ok || pod.Spec.NodeName == "" {
+				return
+			}
+			node := pod.Spec.NodeName
+			if m := w.machine(node); m != nil {
+				m.seesAfter = time.Now().Add(2 * coolDown)
+			}
+			_ = w.server.remove(statefulSets, namespace+"/"+name, nil, true, "user")
+			w.deletePod(pod, "user")
+			w.calm(coolDown + 2*actLasts)
+			w.onlyOn(node)
+			for _, other := range []string{"a", "b", "c"}[:maxSets] {
+				if other != name {
+					w.wanted(other)
+				}
+			}
+			w.calm(2 * actLasts)
+			w.newSet(name, 1, nil)
+			w.mute(nil)
+		})
 		// What it got in place of its claim is kept for it, and its agent does not know when others come.
 		for _, scheduler := range schedulersThen {
 			add("kept behind its agent"+scheduler+": StatefulSet "+name, func() {

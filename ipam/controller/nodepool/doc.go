@@ -12,7 +12,8 @@
 //	read live   if an edit would be wrong for a pod that the cache does not show yet, the Node and its pods are read
 //	            from the API server, and the edits are decided again
 //	write       one write of edits and marks, confirmed by the live pods, and undone if they disagree (Reconciler.write)
-//	ask         the agent, if it has not reported to its CiliumNode for a minute (Reconciler.askUnreported)
+//	ask         the agent, if it has not reported to its CiliumNode for a minute (Reconciler.askUnreported), and whether it
+//	            has seen a cooldown that is over (Reconciler.acknowledged)
 //	requeue     at State.NextCheck; Nodes, pods and the ledger cause all other passes (Reconciler.Setup)
 //
 // The package may not change entries that an identity owns: those belong to the scheduler and to the controllers fixedip,

@@ -5,6 +5,7 @@ package nodepool
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -59,7 +60,7 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 			s.Capacity = pods.Value()
 		}
 	}
-	setReadiness(s, node)
+	r.setReadiness(s, node)
 	s.Overdue, s.NextTimeout = r.observe(n)
 	if len(s.Overdue) > 0 && (node == nil || !nodeutil.IsReady(node)) {
 		// No agent is there to answer a new mark. The time has to be checked: a node that gets ready again does not
@@ -95,13 +96,31 @@ func waiting(pods []corev1.Pod) (owners []string) {
 	return owners
 }
 
-// setReadiness sets since when a node is ready. If there is no Node, nothing runs there.
-func setReadiness(s *nodepool.State, node *corev1.Node) {
+// setReadiness sets since when a node is ready. If there is no Node, nothing runs there, and no agent is asked.
+func (r *Reconciler) setReadiness(s *nodepool.State, node *corev1.Node) {
 	s.NotReady, s.ReadySince = false, time.Time{}
+	s.Acknowledged = func(pool.NodePool, netip.Addr) bool { return true }
 	if node != nil {
 		since, ready := nodeutil.ReadySince(node)
-		s.NotReady, s.ReadySince = !ready, since
+		s.NotReady, s.ReadySince, s.Acknowledged = !ready, since, r.acknowledged
 	}
+}
+
+// acknowledged asks the agent of a node whether it has seen that an address is in cooldown, and reports whether it has
+// answered and does not use the address. The pool of the node is looked at again when there is an answer.
+func (r *Reconciler) acknowledged(n pool.NodePool, a netip.Addr) bool {
+	cooldown := n.Entries[a]
+	question := fmt.Sprint("have you seen the cooldown of ", a, " in CiliumNode ", n.UID, cooldown)
+	evidence, answered := r.Agents.Ask(n.Name, question, func() { r.Requests.Add(source.ForName(n.Name)) })
+	if answered.IsZero() {
+		return false
+	}
+	if _, used := evidence.Used[a]; !used && evidence.Entries[a] == cooldown {
+		return true
+	}
+	// This answer will never do. The agent is asked again.
+	r.Agents.Forget(n.Name, question)
+	return false
 }
 
 // readLive replaces what the caches show of the node and its pods by what the API server has.
@@ -110,7 +129,7 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 	if err != nil {
 		return err
 	}
-	setReadiness(s, node)
+	r.setReadiness(s, node)
 	pods, err := index.LivePodsOnNode(ctx, r.Live, n.Name)
 	if err != nil {
 		return err

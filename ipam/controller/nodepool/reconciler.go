@@ -57,6 +57,8 @@ type Reconciler struct {
 	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
 	// could be added for an address that is reserved.
 	RecordsSeen func() bool
+	// Requests are the nodes whose pools the ledger has seen change, or whose agents have answered.
+	Requests *source.Requests
 
 	Watermark nodepool.Watermark
 	CoolDown  time.Duration
@@ -70,11 +72,11 @@ type Reconciler struct {
 	nodes map[string]*memory
 }
 
-// Setup adds the controller to a manager. nodes reports the nodes whose pools the ledger has seen change.
-func (r *Reconciler) Setup(mgr ctrl.Manager, nodes *source.Requests) error {
+// Setup adds the controller to a manager.
+func (r *Reconciler) Setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("pool").
-		WatchesRawSource(nodes.Source(r.RecordsSeen, func() []ctrl.Request {
+		WatchesRawSource(r.Requests.Source(r.RecordsSeen, func() []ctrl.Request {
 			var all []ctrl.Request
 			for _, n := range r.Ledger.Nodes() {
 				all = append(all, source.ForName(n.Name))

@@ -46,6 +46,7 @@ func TestRestThatEndsDuringALook(t *testing.T) {
 	s := newStage(t, controllertest.Objects(node), controllertest.Objects(node))
 	s.fill(map[string]pool.Entry{"10.0.1.9": pool.CooldownEntry("", controllertest.Begin)}, nil)
 	s.syncLedger()
+	s.answers()
 	r := s.reconciler(func(o *Reconciler) {
 		o.Watermark = nodepool.Watermark{Free: 1, Max: 1}
 		o.Cached = slowReader{s.Cached, s.Clock, 5 * time.Second}
@@ -171,6 +172,7 @@ func TestRestForAPodThatWaits(t *testing.T) {
 				other.Used[netip.MustParseAddr("10.0.1.9")] = "db/mysql-0"
 			}
 			s.Ledger.SetNode(other)
+			s.answers()
 			r := s.reconciler(nil)
 			n, _ := s.Ledger.Node("n")
 			state, err := r.gather(t.Context(), n)
@@ -193,18 +195,29 @@ func TestRestForAPodThatWaits(t *testing.T) {
 }
 
 // Finding C13. A cooldown does not end on the word of a cache: a pod that the watch has yet to show may run with the
-// address, and its agent may not have reported it.
+// address, and its agent may not have reported it. Nor does it end before the agent has seen it and reported.
 func TestCooldownEndsAfterALiveLook(t *testing.T) {
 	const addr = "10.0.1.9"
 	runs := controllertest.Pod(0)
 	runs.Status.PodIPs = []corev1.PodIP{{IP: addr}}
 	for name, c := range map[string]struct {
 		live []client.Object
+		// says is what the agent says.
+		says func(s *stage)
 		want bool
 	}{
-		"no pod has it":                          {want: true},
-		"a pod that the cache does not show has": {live: controllertest.Objects(runs)},
-		"one that it does not show may have it":  {live: controllertest.Objects(controllertest.Pod(0))},
+		"no pod has it":                          {says: (*stage).answers, want: true},
+		"a pod that the cache does not show has": {says: (*stage).answers, live: controllertest.Objects(runs)},
+		"one that it does not show may have it":  {says: (*stage).answers, live: controllertest.Objects(controllertest.Pod(0))},
+		"the agent has not answered":             {says: func(*stage) {}},
+		"the agent has seen an earlier entry": {says: func(s *stage) {
+			s.answers()
+			s.answer.Entries = map[netip.Addr]pool.Entry{netip.MustParseAddr(addr): pool.OwnedEntry("db", "web-0", "StatefulSet", "web")}
+		}},
+		"the agent uses it": {says: func(s *stage) {
+			s.answers()
+			s.answer.Used = map[netip.Addr]string{netip.MustParseAddr(addr): "db/web-0"}
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
@@ -212,6 +225,7 @@ func TestCooldownEndsAfterALiveLook(t *testing.T) {
 			s := newStage(t, append(c.live, node), controllertest.Objects(node.DeepCopy()))
 			s.fill(map[string]pool.Entry{addr: pool.CooldownEntry("db/web-0", controllertest.Begin)}, nil)
 			s.syncLedger()
+			c.says(s)
 			r := s.reconciler(nil)
 			s.Clock.SetTime(controllertest.Begin.Add(time.Minute))
 			if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/agentview"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -26,12 +27,23 @@ type stage struct {
 	t *testing.T
 	// asked are the nodes whose agents were asked.
 	asked []string
+	// answer is what the agent says that it has seen and uses; nil: it does not answer.
+	answer *agentview.Evidence
 }
 
-// Ask asks an agent that does not answer.
+// Ask asks the agent.
 func (s *stage) Ask(node, _ string, _ func()) (agentview.Evidence, time.Time) {
 	s.asked = append(s.asked, node)
-	return agentview.Evidence{}, time.Time{}
+	if s.answer == nil {
+		return agentview.Evidence{}, time.Time{}
+	}
+	return *s.answer, s.Clock.Now()
+}
+
+// answers has the agent acknowledge the pool that the ledger has.
+func (s *stage) answers() {
+	n, _ := s.Ledger.Node("n")
+	s.answer = &agentview.Evidence{Node: n.Name, UID: n.UID, Entries: n.Entries, Used: n.Used}
 }
 
 func (s *stage) Forget(string, string) {}
@@ -45,7 +57,7 @@ func newStage(t *testing.T, api, cached []client.Object) *stage {
 func (s *stage) reconciler(change func(*Reconciler)) *Reconciler {
 	r := &Reconciler{
 		Ledger: s.Ledger, Writer: s.Writer, Live: s.API, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock, Agents: s, Kinds: identity.NewKinds(),
-		StrictNodes: labels.Nothing(), CoolDown: 10 * time.Second,
+		StrictNodes: labels.Nothing(), CoolDown: 10 * time.Second, Requests: &source.Requests{},
 	}
 	if change != nil {
 		change(r)

@@ -42,6 +42,8 @@ type State struct {
 	// Held reports whether a pod on the node has an address, Reserved whether a FixedIP reserves it, and Elsewhere
 	// whether the pool or the agent of another node still has an address whose home is this node.
 	Held, Reserved, OnOtherNode func(netip.Addr) bool
+	// Acknowledged reports whether the agent has reported since an address is in cooldown, and does not use it.
+	Acknowledged func(n pool.NodePool, a netip.Addr) bool
 	// Gone are the owners of unreserved entries that are not needed.
 	Gone map[string]bool
 	// Live is true if the pods were read from the API server.
@@ -197,9 +199,9 @@ func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 // still reports starts again.
 //
 // On a node that is not ready no cooldown ends: a pod that was deleted by force may run on there with an address that the
-// agent never reported; and what the agent did not report before the node was ready proves nothing. Nor does the cooldown of
-// an address whose home is this node end while another node still has it: an agent there that is behind would give it to the
-// next pod with that name.
+// agent never reported; and what the agent did not report before the node was ready proves nothing. Nor does a cooldown end
+// before the agent has acknowledged it, or, at the home of the address, while another node still has it: an agent that is
+// behind would give it to the next pod with the name that it had before.
 func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next time.Time) {
 	if s.NotReady {
 		return nil, time.Time{}
@@ -227,7 +229,7 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 			if s.CoolDown > 0 {
 				edits = append(edits, n.Set(a, pool.CooldownEntry(e.Pod, s.Now)))
 			}
-		default:
+		case s.Acknowledged(n, a):
 			edit, _ := n.Drop(a)
 			edits = append(edits, edit)
 		}

@@ -185,8 +185,12 @@ func TestBarOutlastsCoolDown(t *testing.T) {
 	}
 }
 
-// expireCooldowns is State.ExpireCooldowns on a node that is ready since heard, for addresses that no other node has.
+// seen is what an agent says that has acknowledged every cooldown.
+func seen(pool.NodePool, netip.Addr) bool { return true }
+
+// expireCooldowns is State.ExpireCooldowns on a node that is ready since heard and whose agent has acknowledged all, for
+// addresses that no other node has.
 func expireCooldowns(n pool.NodePool, now time.Time, coolDown time.Duration, heard time.Time, held func(netip.Addr) bool) ([]pool.EntryChange, time.Time) {
-	s := nodepool.State{Now: now, CoolDown: coolDown, ReadySince: heard, Held: held, OnOtherNode: func(netip.Addr) bool { return false }}
+	s := nodepool.State{Now: now, CoolDown: coolDown, ReadySince: heard, Held: held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: seen}
 	return s.ExpireCooldowns(n)
 }

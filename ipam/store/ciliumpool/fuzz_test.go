@@ -203,7 +203,7 @@ var fuzzNow = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // plans are all that the controller may write to the node. Key: what for.
 func (w around) plans() map[string][]pool.EntryChange {
 	all := map[string][]pool.EntryChange{}
-	rested := nodepool.State{Now: fuzzNow, CoolDown: time.Minute, Held: w.held, OnOtherNode: func(netip.Addr) bool { return false }}
+	rested := nodepool.State{Now: fuzzNow, CoolDown: time.Minute, Held: w.held, OnOtherNode: func(netip.Addr) bool { return false }, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}
 	all["rested"], _ = rested.ExpireCooldowns(w.n)
 	all["strict"], _ = nodepool.Strict(w.n, w.occupants(), w.kept)
 	for _, f := range address.Families {

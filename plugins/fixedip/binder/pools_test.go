@@ -290,7 +290,7 @@ func (a *actor) expire(ctx context.Context) {
 	for _, node := range []string{"a", "b"} {
 		err := a.binder.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 			none := func(netip.Addr) bool { return false }
-			state := nodepool.State{Now: time.Now(), Held: none, OnOtherNode: none}
+			state := nodepool.State{Now: time.Now(), Held: none, OnOtherNode: none, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}
 			edits, _ := state.ExpireCooldowns(n)
 			return edits, nil
 		})
