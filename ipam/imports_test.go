@@ -37,6 +37,7 @@ var rules = []struct {
 	{"ipam/controller/config", []string{"ipam/api", "ipam/controller/conformance", "ipam/controller/internal/source", "ipam/core"}, []string{"k8s.io/kubernetes", "k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/cilium"}},
 	{"ipam/controller/nodepool", []string{"ipam/api", "ipam/controller/internal", "ipam/core", "ipam/store/ciliumpool"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/internal", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
+	{"ipam/controller/waiting", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/release", []string{"ipam/api", "ipam/controller/internal", "ipam/controller/metrics", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller/fixedip", []string{"ipam/api", "ipam/controller/barrier", "ipam/controller/internal", "ipam/controller/metrics", "ipam/controller/release", "ipam/core", "ipam/store"}, []string{"k8s.io/kubernetes"}},
 	{"ipam/controller", []string{"ipam/api", "ipam/core", "ipam/store", "ipam/controller"}, []string{"k8s.io/kubernetes"}},

@@ -37,6 +37,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/nodepool"
 	"fixedip.io/fixedip/ipam/controller/release"
 	"fixedip.io/fixedip/ipam/controller/subnet"
+	"fixedip.io/fixedip/ipam/controller/waiting"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
@@ -93,8 +94,19 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == config.FromNode, StrictNodes: cfg.StrictNodes,
 		FirstEntries: pools.FirstEntries, Resync: cfg.ResyncPeriod, Synced: synced, Nodes: &to.joining, Orphans: &to.orphans,
 	}
+	waits := &waiting.Controller{Ledger: p.Ledger, Cached: p.Cached, Events: p.Events, Clock: p.Clock}
+	if err := waits.Setup(mgr); err != nil {
+		return err
+	}
 	metrics.Register(metrics.Sources{
 		Ledger: p.Ledger, ClusterPools: cfg.ClusterPools, Phases: phases.Counts, Synced: p.watched.States, Barriers: p.agents.Overdue,
+		Waiting: func() []metrics.WaitingPods {
+			counts, err := waits.Counts(ctx)
+			if err != nil {
+				mgr.GetLogger().Error(err, "Waiting pods are not counted")
+			}
+			return counts
+		},
 		Subnets: func() (orphaned int, claimed []netip.Prefix) { return subnets.Count(ctx) },
 	})
 	if err := subnets.Setup(ctx, mgr, p.watched["fixedips"]); err != nil {

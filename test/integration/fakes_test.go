@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -47,8 +48,10 @@ type fakes struct {
 	pods   toolscache.SharedIndexInformer
 
 	mu sync.Mutex
-	// nodes are the names of the fake nodes. Pods of the scheduler are served too, once it has bound them to one.
+	// nodes are the names of the fake nodes on which the scheduler places pods.
 	nodes map[string]bool
+	// agents are the names of the fake nodes whose agents answer.
+	agents map[string]bool
 	// addrs contains the addresses with which pods were bound. Key: the UID. Pods that the scheduler bound have the
 	// addresses of their entries.
 	addrs map[types.UID]string
@@ -76,13 +79,13 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	e.must(err)
 	cfg.QPS, cfg.Burst = 5000, 10000
 	ctx, cancel := context.WithCancel(context.Background())
-	fast, err := client.New(cfg, client.Options{Scheme: e.api.Scheme()})
+	fast, err := client.NewWithWatch(cfg, client.Options{Scheme: e.api.Scheme()})
 	e.must(err)
 	f := &fakes{
 		e: e, api: kubernetes.NewForConfigOrDie(cfg), place: place,
 		writer: ciliumpool.NewWriter(ctx, ciliumpool.New(fast), unknown),
 		queue:  workqueue.NewTypedDelayingQueue[types.NamespacedName](),
-		nodes:  map[string]bool{}, addrs: map[types.UID]string{}, gone: map[string]time.Time{},
+		nodes:  map[string]bool{}, agents: map[string]bool{}, addrs: map[types.UID]string{}, gone: map[string]time.Time{},
 	}
 	for n := range nodes {
 		name := fakeName(n)
@@ -91,7 +94,7 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 		e.create(node, cn)
-		e.must(report(within(e.t), e.api, name))
+		e.must(f.report(within(e.t), name))
 	}
 	f.pods = informers.NewSharedInformerFactory(f.api, 0).Core().V1().Pods().Informer()
 	add := func(obj any) {
@@ -114,6 +117,11 @@ func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	e.must(err)
 	var running sync.WaitGroup
 	running.Go(func() { f.pods.Run(ctx.Done()) })
+	running.Go(func() {
+		for ctx.Err() == nil {
+			f.answer(ctx, fast)
+		}
+	})
 	for range 40 {
 		running.Go(func() {
 			for {
@@ -161,10 +169,50 @@ func (f *fakes) addNode(ctx context.Context, node *corev1.Node) error {
 	if err := f.e.api.Create(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}); err != nil {
 		return fmt.Errorf("make CiliumNode %s: %w", node.Name, err)
 	}
-	return report(ctx, f.e.api, node.Name)
+	return f.report(ctx, node.Name)
 }
 
-// report writes the first report of the agent of a node, which does not run here: the node itself uses an address, which is
+// report writes the first report of an agent, which answers from then on.
+func (f *fakes) report(ctx context.Context, node string) error {
+	f.mu.Lock()
+	f.agents[node] = true
+	f.mu.Unlock()
+	return report(ctx, f.e.api, node)
+}
+
+// answer does what an agent does that is asked: it writes a report, which removes the probes. It returns when the watch ends.
+func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
+	watching, err := api.Watch(ctx, &ciliumv2.CiliumNodeList{})
+	if err != nil {
+		// The API server may be restarting.
+		time.Sleep(100 * time.Millisecond)
+		return
+	}
+	defer watching.Stop()
+	for event := range watching.ResultChan() {
+		cn, ok := event.Object.(*ciliumv2.CiliumNode)
+		if !ok || event.Type == watch.Deleted {
+			continue
+		}
+		f.mu.Lock()
+		answers := f.agents[cn.Name]
+		f.mu.Unlock()
+		probes := ciliumpool.FromCiliumNode(cn).Probes
+		if !answers || len(probes) == 0 {
+			continue
+		}
+		for _, probe := range probes {
+			delete(cn.Status.IPAM.Used, probe.String())
+			delete(cn.Status.IPAM.ReleaseIPs, probe.String())
+		}
+		// A newer version is the next event.
+		if err := api.Status().Update(ctx, cn); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return
+		}
+	}
+}
+
+// report writes the first report of the agent of a node without an agent: the node itself uses an address, which is
 // in no subnet. Addresses of the node count as free from then on.
 func report(ctx context.Context, api client.Client, node string) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"ipam":{"used":{"192.0.2.1":{"owner":"router"}}}}}`))

@@ -265,7 +265,7 @@ func TestFieldBugs(t *testing.T) {
 			cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(15)}
 			return cn
 		}())
-		e.must(report(within(t), e.api, "fake-15"))
+		e.must(f.report(within(t), "fake-15"))
 		place := f.placing(onFake(15))
 		e.create(statefulSet("f15", 1, byNobody, annotatedWith("fixedip.io/retention-ttl", "3s")))
 		e.awaitRunning(nil, "f15-0")

@@ -24,6 +24,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
@@ -158,11 +159,20 @@ type Sources struct {
 	Phases func() map[v1alpha1.Phase]int
 	// Subnets returns how many orphaned subnets have reserved addresses, and the CIDRs of all NodeSubnets.
 	Subnets func() (orphaned int, claimed []netip.Prefix)
+	// Waiting returns how many pods wait for each node that has their addresses.
+	Waiting func() []WaitingPods
 	// Barriers counts the nodes whose agents have not answered yet, and those of them whose agents are overdue.
 	Barriers func() (pending, overdue int)
 	// Synced reports for each informer whether it has seen every object that existed at the start.
 	// Key: the plural name of the resource.
 	Synced func() map[string]bool
+}
+
+// WaitingPods is how many unschedulable pods there are whose addresses a node has.
+type WaitingPods struct {
+	Node  string
+	State nodeutil.NodeState
+	Pods  int
 }
 
 // described are the descriptions of all gauges that are read from Sources.
@@ -191,6 +201,8 @@ var (
 		"FixedIPs by phase. None: the FixedIP has not been reconciled yet.", "phase")
 	unrecorded = describe("claims_without_fixedip",
 		"Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.")
+	waitingPods = describe("waiting_pods",
+		"Pods that are unschedulable and whose address a node has, by node and its state: ready, cordoned, not ready, gone.", "node", "state")
 	barriersPending = describe("agent_barriers_pending",
 		"Nodes whose Cilium agents have been asked, or are about to be, and have not answered.")
 	barriersOverdue = describe("agent_barriers_overdue",
@@ -262,6 +274,9 @@ func (worldCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(reservations, float64(value), phase)
 	}
 	gauge(unrecorded, float64(w.Ledger.Unrecorded()))
+	for _, on := range w.Waiting() {
+		gauge(waitingPods, float64(on.Pods), on.Node, string(on.State))
+	}
 	pending, overdue := w.Barriers()
 	gauge(barriersPending, float64(pending))
 	gauge(barriersOverdue, float64(overdue))

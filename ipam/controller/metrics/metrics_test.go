@@ -15,6 +15,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
@@ -32,7 +33,7 @@ func node(name, cidr string, entries map[netip.Addr]pool.Entry, used ...string) 
 // TestMetrics compares all metrics as they are served, after one event of each kind. The second
 // registration replaces the source of the gauges.
 func TestMetrics(t *testing.T) {
-	Register(Sources{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }})
+	Register(Sources{Ledger: ledger.New(), Phases: func() map[v1alpha1.Phase]int { return nil }, Subnets: func() (int, []netip.Prefix) { return 0, nil }, Synced: func() map[string]bool { return nil }, Waiting: func() []WaitingPods { return nil }})
 	l := ledger.New()
 	l.SetNode(node("node-1", "10.0.0.0/29", map[netip.Addr]pool.Entry{
 		addr("10.0.0.1"): {}, addr("10.0.0.2"): {}, addr("10.0.0.3"): pool.ForOwner("router"),
@@ -55,6 +56,7 @@ func TestMetrics(t *testing.T) {
 		Subnets:  func() (int, []netip.Prefix) { return 1, []netip.Prefix{netip.MustParsePrefix("10.0.0.96/29")} },
 		Synced:   func() map[string]bool { return map[string]bool{"pods": true, "fixedips": false} },
 		Barriers: func() (pending, overdue int) { return 3, 1 },
+		Waiting:  func() []WaitingPods { return []WaitingPods{{"node-1", nodeutil.Cordoned, 2}} },
 	})
 	Released(Deleted, 2)
 	Adoptions.Inc()
@@ -193,6 +195,9 @@ fixedip_subnet_assignments_total{origin="restored"} 0
 fixedip_subnet_free_addresses{family="IPv4",node="node-1"} 1
 fixedip_subnet_free_addresses{family="IPv4",node="node-2"} 0
 fixedip_subnet_free_addresses{family="IPv4",node="node-3"} 0
+# HELP fixedip_waiting_pods Pods that are unschedulable and whose address a node has, by node and its state: ready, cordoned, not ready, gone.
+# TYPE fixedip_waiting_pods gauge
+fixedip_waiting_pods{node="node-1",state="cordoned"} 2
 # HELP fixedip_claims_without_fixedip Pods with an owned pool entry and no FixedIP: claimed a moment ago, or written by hand.
 # TYPE fixedip_claims_without_fixedip gauge
 fixedip_claims_without_fixedip 1

@@ -194,15 +194,10 @@ func (e *explanation) nodeFact(name string) string {
 
 // NodeState describes the state of a node in a few words.
 func NodeState(node *corev1.Node) string {
-	switch {
-	case node == nil:
+	if node == nil {
 		return "does not exist"
-	case !nodeutil.IsReady(node):
-		return "not ready"
-	case node.Spec.Unschedulable:
-		return "cordoned"
 	}
-	return "ready"
+	return string(nodeutil.State(node))
 }
 
 // conditions reports the problems in the conditions of the FixedIP.

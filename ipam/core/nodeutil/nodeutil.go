@@ -23,6 +23,29 @@ func IsReady(node *corev1.Node) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
+// NodeState is what a node is like for the pods that it should run, in words that complete "the node is".
+type NodeState string
+
+const (
+	Gone     NodeState = "gone"
+	NotReady NodeState = "not ready"
+	Cordoned NodeState = "cordoned"
+	Ready    NodeState = "ready"
+)
+
+// State returns the state of a node; nil: it does not exist.
+func State(node *corev1.Node) NodeState {
+	switch {
+	case node == nil:
+		return Gone
+	case !IsReady(node):
+		return NotReady
+	case node.Spec.Unschedulable:
+		return Cordoned
+	}
+	return Ready
+}
+
 // IsSchedulable reports whether the node is ready and takes new pods: it is neither cordoned nor being deleted.
 func IsSchedulable(node *corev1.Node) bool {
 	return node.DeletionTimestamp == nil && !node.Spec.Unschedulable && IsReady(node)

@@ -185,6 +185,9 @@ func drainedWithBudget(ctx context.Context, s *scene) error {
 	if !strings.Contains(told, "belongs to node "+victimNode+", which is cordoned; uncordon it") {
 		return fmt.Errorf("pod %s waits for node %s with the message: %s", first, victimNode, told)
 	}
+	if err := s.nodeTells(ctx, victimNode, "PodsWaitForNode", s.namespace+"/"+first); err != nil {
+		return err
+	}
 	if err := s.evict(ctx, second); !apierrors.IsTooManyRequests(err) {
 		return fmt.Errorf("pod %s waits, and the budget allows one: evicting %s gives: %w", first, second, err)
 	}

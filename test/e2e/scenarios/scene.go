@@ -6,6 +6,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -223,6 +225,22 @@ func (s *scene) waiting(ctx context.Context, name string) (string, error) {
 		return fmt.Errorf("pod %s was not tried yet", name)
 	})
 	return message, err
+}
+
+// nodeTells returns when a Node has an event with a reason and a text.
+func (s *scene) nodeTells(ctx context.Context, node, reason, text string) error {
+	return eventually(ctx, func() error {
+		var list corev1.EventList
+		if err := s.api.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(list.Items, func(e corev1.Event) bool {
+			return e.InvolvedObject.Kind == "Node" && e.InvolvedObject.Name == node && e.Reason == reason && strings.Contains(e.Message, text)
+		}) {
+			return fmt.Errorf("node %s has no event %s that says %q", node, reason, text)
+		}
+		return nil
+	})
 }
 
 // noRecord returns when nothing is reserved for a pod: no FixedIP and no entry.

@@ -31,6 +31,7 @@ const (
 	podIPBlock     = "podIPBlock"
 	fixedIPBlock   = "ipBlock"
 	podNode        = "place"
+	unschedulable  = "unschedulable"
 	fixedIPOwner   = "workload"
 	hostBitsOfAnIP = 3
 )
@@ -51,6 +52,12 @@ var indexes = []struct {
 	{&corev1.Pod{}, podNode, func(obj client.Object) []string {
 		if node := identity.PodNode(obj.(*corev1.Pod)); node != "" {
 			return []string{node}
+		}
+		return nil
+	}},
+	{&corev1.Pod{}, unschedulable, func(obj client.Object) []string {
+		if podutil.IsUnschedulable(obj.(*corev1.Pod)) {
+			return []string{"true"}
 		}
 		return nil
 	}},
@@ -102,6 +109,15 @@ func PodsOnNode(ctx context.Context, cached client.Reader, node string) ([]corev
 	var pods corev1.PodList
 	if err := cached.List(ctx, &pods, client.MatchingFields{podNode: node}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the pods of node %s from the cache: %w", node, err)
+	}
+	return pods.Items, nil
+}
+
+// UnschedulablePods returns the pods for which a scheduler has found no node.
+func UnschedulablePods(ctx context.Context, cached client.Reader) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := cached.List(ctx, &pods, client.MatchingFields{unschedulable: "true"}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the unschedulable pods from the cache: %w", err)
 	}
 	return pods.Items, nil
 }

@@ -1,0 +1,192 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/ledger"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/podutil"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+const (
+	// settle is how long pods have to wait before an event says so. A drain evicts the pods of a node one after the other.
+	settle = 10 * time.Second
+	// lookAgain is how often a node is looked at while pods wait for it.
+	lookAgain = time.Minute
+	// named is how many pods an event names at most.
+	named = 5
+)
+
+// Reason is the reason of the events.
+const Reason = "PodsWaitForNode"
+
+// Controller is the controller waiting. A request names a node.
+type Controller struct {
+	Ledger *ledger.Ledger
+	Cached client.Reader
+	Events events.EventRecorder
+	Clock  clock.PassiveClock
+
+	mu sync.Mutex
+	// episodes are since when pods wait for a node, and whether an event has said so. Key: the node. A key exists while pods
+	// wait for it.
+	episodes map[string]*episode
+}
+
+type episode struct {
+	since    time.Time
+	reported bool
+}
+
+// Setup adds the controller to a manager.
+func (c *Controller) Setup(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("waiting").
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []ctrl.Request {
+			pod := obj.(*corev1.Pod)
+			if !podutil.IsUnschedulable(pod) {
+				return nil
+			}
+			if node, err := c.nodeOf(ctx, pod); err == nil && node != "" {
+				return []ctrl.Request{source.ForName(node)}
+			}
+			return nil
+		})).
+		WithOptions(source.Workers(1)).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("set up the controller of waiting pods: %w", err)
+	}
+	return nil
+}
+
+// Reconcile reports on a Node the pods that wait for it, once until none does.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	all, err := c.waiting(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	node, err := index.Node(ctx, c.Cached, req.Name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pods := all[req.Name]
+	if len(pods) == 0 || node == nil {
+		delete(c.episodes, req.Name)
+		return ctrl.Result{}, nil
+	}
+	e := c.episodes[req.Name]
+	if e == nil {
+		if c.episodes == nil {
+			c.episodes = map[string]*episode{}
+		}
+		e = &episode{since: c.Clock.Now()}
+		c.episodes[req.Name] = e
+	}
+	if left := e.since.Add(settle).Sub(c.Clock.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
+	}
+	if !e.reported {
+		e.reported = true
+		// Events with one reason on one object are counted as one, with the text of the first, unless they are about others.
+		c.Events.Eventf(node, pods[0], corev1.EventTypeWarning, Reason, "SchedulePods", "%s", describe(pods, node))
+	}
+	return ctrl.Result{RequeueAfter: lookAgain}, nil
+}
+
+// describe says which pods wait for a node, why, and what helps.
+func describe(pods []*corev1.Pod, node *corev1.Node) string {
+	var first []string
+	for _, pod := range pods[:min(named, len(pods))] {
+		first = append(first, keyOf(pod))
+	}
+	names := strings.Join(first, ", ")
+	if more := len(pods) - named; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	helps := "the events of the pods say why it cannot take them"
+	switch state := nodeutil.State(node); {
+	case state == nodeutil.Cordoned:
+		helps = "they run when it is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"
+	case state == nodeutil.NotReady:
+		helps = "they run when it is ready or deleted"
+	}
+	return fmt.Sprintf("Pods wait for the node, which has their addresses and is %s: %s; %s", nodeutil.State(node), names, helps)
+}
+
+func keyOf(pod *corev1.Pod) string { return pool.OwnerKey(pod.Namespace, pod.Name) }
+
+// waiting returns the pods that wait for each node, sorted by namespace and name. Key: the node.
+func (c *Controller) waiting(ctx context.Context) (map[string][]*corev1.Pod, error) {
+	pods, err := index.UnschedulablePods(ctx, c.Cached)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string][]*corev1.Pod{}
+	for i := range pods {
+		pod := &pods[i]
+		node, err := c.nodeOf(ctx, pod)
+		if err != nil {
+			return nil, err
+		}
+		if node != "" && pod.DeletionTimestamp == nil {
+			found[node] = append(found[node], pod)
+		}
+	}
+	for _, waiting := range found {
+		slices.SortFunc(waiting, func(a, b *corev1.Pod) int { return strings.Compare(keyOf(a), keyOf(b)) })
+	}
+	return found, nil
+}
+
+// nodeOf returns the node that has the address of a pod that is not bound, or had it before it was gone; empty: none.
+func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (string, error) {
+	if held := c.Ledger.Held(keyOf(pod)); len(held) > 0 {
+		return held[0].Node, nil
+	}
+	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKeyFromObject(pod))
+	if err != nil || record == nil || record.Spec.Slot || record.DeletionTimestamp != nil {
+		return "", err
+	}
+	return record.Spec.NodeName, nil
+}
+
+// Counts returns how many pods wait for each node.
+func (c *Controller) Counts(ctx context.Context) ([]metrics.WaitingPods, error) {
+	all, err := c.waiting(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var counts []metrics.WaitingPods
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		node, err := index.Node(ctx, c.Cached, name)
+		if err != nil {
+			return nil, err
+		}
+		counts = append(counts, metrics.WaitingPods{Node: name, State: nodeutil.State(node), Pods: len(all[name])})
+	}
+	return counts, nil
+}

@@ -1,0 +1,139 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package waiting
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/metrics"
+	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/test/controllertest"
+)
+
+// stage is a node "n" that has the addresses of the pods db/web-0 to db/web-2.
+type stage struct {
+	*controllertest.Stage
+	t *testing.T
+	c *Controller
+}
+
+func newStage(t *testing.T) *stage {
+	s := controllertest.New(t, index.Each, nil, nil)
+	return &stage{s, t, &Controller{Ledger: s.Ledger, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock}}
+}
+
+func (s *stage) create(objects ...client.Object) {
+	s.t.Helper()
+	for _, o := range objects {
+		if err := s.Cached.Create(s.t.Context(), o); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func (s *stage) delete(o client.Object) {
+	s.t.Helper()
+	if err := s.Cached.Delete(s.t.Context(), o); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// reconcile reconciles node n, and returns the events so far.
+func (s *stage) reconcile() (events []string) {
+	s.t.Helper()
+	if _, err := s.c.Reconcile(s.t.Context(), source.ForName("n")); err != nil {
+		s.t.Fatal(err)
+	}
+	for len(s.Recorder.Events) > 0 {
+		events = append(events, <-s.Recorder.Events)
+	}
+	return events
+}
+
+func (s *stage) counts() []metrics.WaitingPods {
+	s.t.Helper()
+	counts, err := s.c.Counts(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return counts
+}
+
+func node(name string, cordoned bool) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Unschedulable: cordoned}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return n
+}
+
+// unschedulable is a pod for which a scheduler has found no node.
+func unschedulable(name string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	return pod
+}
+
+// record is the FixedIP of a pod.
+func record(pod, node string) *v1alpha1.FixedIP {
+	return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{PodName: pod, NodeName: node, IPs: []string{"10.0.9.9"}}}
+}
+
+func TestReconcile(t *testing.T) {
+	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their addresses and is "
+	for name, steps := range map[string]func(s *stage) (got, want any){
+		"a drained node": func(s *stage) (got, want any) {
+			s.create(node("n", true), unschedulable("web-0"), unschedulable("web-1"), unschedulable("other-0"))
+			early := s.reconcile()
+			s.Clock.Step(settle)
+			return [][]string{early, s.reconcile(), s.reconcile()}, [][]string{nil,
+				{begin + "cordoned: db/web-0, db/web-1; they run when it is uncordoned or deleted; addresses whose failover policy is Migrate move to another node"}, nil}
+		},
+		"a node that is drained again": func(s *stage) (got, want any) {
+			s.create(node("n", false), unschedulable("web-0"))
+			s.reconcile()
+			s.Clock.Step(settle)
+			first := s.reconcile()
+			s.delete(unschedulable("web-0"))
+			none := s.reconcile()
+			s.create(unschedulable("web-1"))
+			s.reconcile()
+			s.Clock.Step(settle)
+			return [][]string{first, none, s.reconcile()}, [][]string{
+				{begin + "ready: db/web-0; the events of the pods say why it cannot take them"}, nil,
+				{begin + "ready: db/web-1; the events of the pods say why it cannot take them"}}
+		},
+		"a node that is gone": func(s *stage) (got, want any) {
+			s.create(unschedulable("db-0"), record("db-0", "gone"))
+			s.reconcile()
+			s.Clock.Step(time.Hour)
+			return s.reconcile(), []string(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, want := steps(newStage(t))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("events (-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+func TestCounts(t *testing.T) {
+	s := newStage(t)
+	s.create(node("n", true), unschedulable("web-0"), unschedulable("web-1"), unschedulable("other-0"))
+	s.create(unschedulable("db-0"), record("db-0", "lost"))
+	s.create(controllertest.Pod(2))
+	want := []metrics.WaitingPods{{Node: "lost", State: nodeutil.Gone, Pods: 1}, {Node: "n", State: nodeutil.Cordoned, Pods: 2}}
+	if diff := cmp.Diff(want, s.counts()); diff != "" {
+		t.Errorf("(-want +got): %s", diff)
+	}
+}
