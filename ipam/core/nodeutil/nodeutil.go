@@ -26,6 +26,7 @@ func IsReady(node *corev1.Node) bool {
 // NodeState is what a node is like for the pods that it should run, in words that complete "the node is".
 type NodeState string
 
+// The states of a node, from the one that hinders its pods most.
 const (
 	Gone     NodeState = "gone"
 	NotReady NodeState = "not ready"
