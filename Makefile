@@ -273,6 +273,13 @@ CHURN   ?= 120
 races: $(FAULT_PROGRAMS) ## Repeats the tests that look for lost wake-ups and for claims of two schedulers (WAKEUPS=1000 CHURN=120)
 	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_WAKEUPS=$(WAKEUPS) FIXEDIP_CHURN=$(CHURN) go test -v -count=1 -timeout 0 ./test/integration -run '(TestNoLostWakeUps|TestTwoActiveSchedulers)$$'
 
+# The number of StatefulSets, six for each node; make test has 60.
+STATEFULSETS ?= 1200
+
+.PHONY: mass-restart
+mass-restart: $(FAULT_PROGRAMS) $(BIN)/fixedip-controller $(BIN)/fixedip-scheduler ## Restarts the pods of many StatefulSets at once, and counts the requests of both programs (STATEFULSETS=1200)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_STATEFULSETS=$(STATEFULSETS) go test -v -count=1 -timeout 0 ./test/integration -run 'TestMassRestart$$'
+
 # The duration of the churn.
 SOAK ?= 1h
 

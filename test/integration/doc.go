@@ -46,7 +46,7 @@
 //	Other kinds, slots               TestG18OtherOwners
 //	Picking and resting              TestG24Rotation
 //	Filling evenly, by weight        TestSubnetsFillEvenly, TestScoreWeight
-//	Claims                           TestPools, TestBurstOnOneNode, TestSecondClaimIsReleased
+//	Claims                           TestPools, TestBurstOnOneNode, TestMassRestart, TestSecondClaimIsReleased
 //	Wake-ups                         TestNoLostWakeUps, TestSubnetFull, TestAskedForInVain
 //	Retention policy                 TestG22RetentionTTL, TestScaleDownAndUp, TestStatefulSetDeleted
 //	Sticky MAC                       TestG19StickyMAC

@@ -7,12 +7,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	"github.com/cilium/cilium/pkg/node/addressing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/ipam/core/agentview"
+	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 // Scenarios about agents and their connection to the API server.
@@ -47,6 +55,70 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	}
 	_, err = s.back(ctx, after, before.names()...)
 	return err
+}
+
+// agentRestartedOften restarts the agents ten times. Each one has the addresses of its node again: in crd mode an agent that
+// does not find the address of its router in the pool takes another one (cilium #17691, #20879).
+func agentRestartedOften(ctx context.Context, s *scene) error {
+	before := map[string][]string{}
+	for range 11 {
+		for _, name := range calmNodes {
+			has, err := s.nodeAddresses(ctx, name)
+			if err != nil {
+				return err
+			}
+			if before[name] == nil {
+				before[name] = has
+			} else if !slices.Equal(before[name], has) {
+				return fmt.Errorf("node %s had %v and has %v", name, before[name], has)
+			}
+		}
+		if err := s.startAgents(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nodeAddresses asks the agent of a node which addresses the node itself uses, and returns them with their owners, and with the
+// addresses that the CiliumNode says are the node's.
+func (s *scene) nodeAddresses(ctx context.Context, name string) (found []string, err error) {
+	pools := ciliumpool.New(s.api)
+	var probe netip.Addr
+	if err := eventually(ctx, func() error {
+		n, err := pools.Get(ctx, name)
+		if err == nil {
+			probe = agentview.NewProbe(n)
+			_, err = pools.Ask(ctx, n, probe)
+		}
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	err = eventually(ctx, func() error {
+		var cn ciliumv2.CiliumNode
+		if err := s.api.Get(ctx, client.ObjectKey{Name: name}, &cn); err != nil {
+			return err
+		}
+		n := ciliumpool.FromCiliumNode(&cn)
+		if slices.Contains(n.Probes, probe) || n.Unreported {
+			return fmt.Errorf("the agent of node %s has not answered", name)
+		}
+		found = nil
+		for a, owner := range n.Used {
+			if slices.Contains(pool.NodeOwners[:], owner) {
+				found = append(found, owner+" "+a.String())
+			}
+		}
+		for _, a := range cn.Spec.Addresses {
+			if a.Type == addressing.NodeCiliumInternalIP {
+				found = append(found, "CiliumInternalIP "+a.IP)
+			}
+		}
+		slices.Sort(found)
+		return nil
+	})
+	return found, err
 }
 
 // startAgents starts or restarts the agents of the calm nodes.

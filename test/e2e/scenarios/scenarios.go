@@ -49,6 +49,7 @@ var scenarios = []scenario{
 	{"burst of 60", "60 ordinary pods on one node start, and pods with fixed addresses between them keep theirs", burst, everything, true},
 	{"migrated and back", "the pod takes its addresses along, twice", migratedAndBack, everything, true},
 	{"agent restarted", "pods that are replaced meanwhile come back with their addresses", agentRestarted, everything, true},
+	{"agent restarted ten times", "router and health keep their addresses, and get no others", agentRestartedOften, everything, false},
 	{"API server restarted", "pods that are replaced meanwhile come back with their addresses", apiServerRestarted, everything, true},
 
 	{"node surged", "a node that joined before inherits the subnet, and the pods follow their addresses", nodeSurged, everythingForGood, true},

@@ -1,0 +1,132 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+
+	"fixedip.io/fixedip/hack/witness"
+)
+
+// setsPerNode is how many StatefulSets there are for each node of TestMassRestart.
+const setsPerNode = 6
+
+// TestMassRestart deletes the pods of many StatefulSets at once while the controller is down for a moment (field bug F4).
+// Each pod runs with its address again, no address is shared, and the requests of both programs are counted.
+// FIXEDIP_STATEFULSETS is the number of StatefulSets, each with one pod.
+func TestMassRestart(t *testing.T) {
+	sets := int(fromEnv(t, "FIXEDIP_STATEFULSETS", 60))
+	log := filepath.Join(t.TempDir(), "audit.log")
+	e := start(t, options{
+		plain: true, controlPlaneArgs: append([]string{"--audit-log=" + log}, heardForAll...),
+		controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.64.0.0/12", "--cluster-pool-ipv4-mask-size=26", "--enable-leader-election=false"},
+	})
+	f := e.fakeNodes(0, nil)
+	api, _ := e.fast()
+	var pods []string
+	var making errgroup.Group
+	making.SetLimit(16)
+	for n := range sets {
+		if n%setsPerNode == 0 {
+			making.Go(func() error {
+				return f.addNode(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("mass-%d", n/setsPerNode)}})
+			})
+		}
+		name := fmt.Sprintf("mass%d", n)
+		pods = append(pods, name+"-0")
+		making.Go(func() error {
+			_, err := api.AppsV1().StatefulSets(namespace).Create(t.Context(), statefulSet(name, 1), metav1.CreateOptions{})
+			return err
+		})
+	}
+	e.must(making.Wait())
+	before := e.allRun(nil, pods)
+
+	began := time.Now()
+	e.must(e.controller.Kill())
+	var deleting errgroup.Group
+	deleting.SetLimit(16)
+	for _, pod := range pods {
+		deleting.Go(func() error { return api.CoreV1().Pods(namespace).Delete(t.Context(), pod, metav1.DeleteOptions{}) })
+	}
+	e.must(deleting.Wait())
+	e.must(e.controller.Restart(within(t)))
+	after := e.allRun(before, pods)
+	took := time.Since(began)
+	e.sameAddresses(before, after)
+	for _, account := range []string{"fixedip-scheduler", "fixedip-controller"} {
+		requests := e.requestsSince(log, account, began)
+		total := 0
+		for _, n := range requests {
+			total += n
+		}
+		t.Logf("%s: %d requests, %.2f for each pod: %v", account, total, float64(total)/float64(sets), requests)
+	}
+	t.Logf("%d StatefulSets on %d nodes: all pods run again after %s, %.1f ms for each", sets, (sets+setsPerNode-1)/setsPerNode,
+		took.Round(100*time.Millisecond), took.Seconds()*1000/float64(sets))
+}
+
+// allRun waits until all pods run and are recorded as in use, each with another UID than in before. It gives up when none
+// has come to run for a while.
+func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]witness.Row {
+	e.t.Helper()
+	found := map[string]witness.Row{}
+	last := time.Now()
+	for len(found) < len(pods) {
+		ran := len(found)
+		for _, r := range e.witness.State(namespace) {
+			if r.Running && r.Phase == "InUse" && r.UID != before[r.Pod].UID {
+				found[r.Pod] = r
+			}
+		}
+		if len(found) > ran {
+			last = time.Now()
+		} else if time.Since(last) > patience {
+			e.t.Fatalf("%d of %d pods run, and no other has come to run for %s", len(found), len(pods), patience)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	return found
+}
+
+// requestsSince counts the requests of an account since a time by the audit log. Key: verb and resource. Watches are not
+// counted.
+func (e *env) requestsSince(log, account string, since time.Time) map[string]int {
+	e.t.Helper()
+	file, err := os.Open(log)
+	e.must(err)
+	defer file.Close()
+	count, seen := map[string]int{}, map[string]bool{}
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var event auditv1.Event
+		e.must(json.Unmarshal(lines.Bytes(), &event))
+		o := event.ObjectRef
+		if o == nil || event.User.Username != serviceaccount.MakeUsername(system, account) || event.Verb == "watch" ||
+			event.RequestReceivedTimestamp.Time.Before(since) || seen[string(event.AuditID)] {
+			continue
+		}
+		seen[string(event.AuditID)] = true
+		resource := o.Resource
+		if o.Subresource != "" {
+			resource += "/" + o.Subresource
+		}
+		count[event.Verb+" "+resource]++
+	}
+	e.must(lines.Err())
+	return count
+}
