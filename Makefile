@@ -154,10 +154,13 @@ space := $(subst ,, )
 # Three nodes, and one that replaces another.
 e2e e2e-matrix: NODES := 4
 
+# How packets reach pods of other nodes: tunnel or native.
+ROUTING ?= tunnel
+
 .PHONY: e2e
-e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, RUN='rebooted|drained')
+e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, ROUTING=native, RUN='rebooted|drained')
 	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -update-rate $(E2E_RATE) -kills=$(E2E_KILLS) -run '$(RUN)'
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills=$(E2E_KILLS) -run '$(RUN)'
 
 # How many versions run at the same time.
 BESIDE ?= 1

@@ -28,7 +28,7 @@ import (
 
 // saveArchive writes logs and objects for the analysis of a failure, and returns the path of the file or an error.
 func (t *trial) saveArchive(name string) string {
-	path := filepath.Join(t.options.dir, fmt.Sprintf("cilium-%s-%s.tar.gz", t.line, name))
+	path := fmt.Sprintf("%s-%s.tar.gz", t.options.folder(t.line), name)
 	if err := t.writeArchive(path); err != nil {
 		return err.Error()
 	}

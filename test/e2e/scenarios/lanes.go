@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fixedip.io/fixedip/hack/realcluster"
+	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
 // podLanes is the number of scenarios that need only pods and run at the same time. One more lane has the third node.
@@ -62,7 +63,7 @@ func (t *trial) chosen(kills bool, needs ...need) []scenario {
 	var list []scenario
 	for _, n := range needs {
 		for _, s := range scenarios {
-			if s.needs == n && (s.kills || !kills) && t.options.only.MatchString(s.name) {
+			if s.needs == n && (s.kills || !kills) && t.options.only.MatchString(s.name) && !(s.tunnel && t.options.routing == layout.Native) {
 				list = append(list, s)
 			}
 		}

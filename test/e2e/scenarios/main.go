@@ -11,6 +11,7 @@
 //	e2e -cilium 1.18,1.19 -last -table FILE   the table, of the last whole runs
 //	e2e -run 'drained|rebooted'               some scenarios only
 //	e2e -kills=false                          each scenario once, without kills
+//	e2e -routing native                       without tunnels between the nodes
 //
 // Exit status 1: a scenario failed; an archive of logs and objects is in the work folder. Exit status 2: this machine
 // lacks a prerequisite, which is named.
@@ -35,6 +36,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"fixedip.io/fixedip/hack/realcluster/layout"
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
@@ -43,6 +45,7 @@ type options struct {
 	bin, dir, source, tag string
 	cilium                []string
 	updateRate            time.Duration
+	routing               layout.Routing
 	only                  *regexp.Regexp
 	table                 string
 	// kills is true if scenarios that allow it run a second time while our programs are killed.
@@ -71,13 +74,14 @@ func run() error {
 	flag.StringVar(&o.tag, "tag", "latest", "tag of the images")
 	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
+	routing := flag.String("routing", string(layout.Tunnel), "how packets reach pods of other nodes: tunnel, or native (routes to the subnets of nodes; scenarios whose addresses leave their subnet are left out)")
 	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
 	flag.BoolVar(&o.kills, "kills", true, "run scenarios that allow it a second time while our programs are killed")
 	flag.IntVar(&o.beside, "beside", 1, "number of versions that run at the same time; each takes 3 GB of memory and one core")
 	flag.StringVar(&o.table, "table", "", "file for a table of the last complete runs on these versions")
 	last := flag.Bool("last", false, "only write the table")
 	flag.Parse()
-	o.cilium = strings.Split(*cilium, ",")
+	o.cilium, o.routing = strings.Split(*cilium, ","), layout.Routing(*routing)
 	for _, path := range []*string{&o.bin, &o.dir, &o.source} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {

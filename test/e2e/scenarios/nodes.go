@@ -171,7 +171,7 @@ func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 }
 
 // drainedWithBudget drains a node as an upgrade does. With failover policy Wait the pod that waits for the node uses up the
-// budget, and its message names the node. With policy Migrate the drain ends.
+// budget. Its message names the node, and an event of the node names the pod.
 func drainedWithBudget(ctx context.Context, s *scene) error {
 	before, err := s.drainBegun(ctx, workload{name: "waits"})
 	if err != nil {
@@ -194,15 +194,17 @@ func drainedWithBudget(ctx context.Context, s *scene) error {
 	if err := s.uncordon(ctx, victimNode); err != nil {
 		return err
 	}
-	if _, err := s.back(ctx, before, first); err != nil {
-		return err
-	}
+	_, err = s.back(ctx, before, first)
+	return err
+}
 
-	before, err = s.drainBegun(ctx, workload{name: "moves", annotations: map[string]string{"fixedip.io/failover": "Migrate"}})
+// drainedWithBudgetAndMoved drains the third node while the addresses of its pods may move.
+func drainedWithBudgetAndMoved(ctx context.Context, s *scene) error {
+	before, err := s.drainBegun(ctx, workload{name: "moves", annotations: map[string]string{"fixedip.io/failover": "Migrate"}})
 	if err != nil {
 		return err
 	}
-	first, second = before.names()[0], before.names()[1]
+	first, second := before.names()[0], before.names()[1]
 	if err := eventually(ctx, func() error { return s.evict(ctx, second) }); err != nil {
 		return fmt.Errorf("the drain does not end: %w", err)
 	}

@@ -81,7 +81,7 @@ profiles:
   - name: FixedIP
     args:
       ipFamilies: [IPv4, IPv6]
-      allowAddressMigration: true
+      allowAddressMigration: %t
       workloads:
       - {apiGroup: apps, kind: Deployment, identity: Slot}
 `
@@ -105,7 +105,7 @@ func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
 	for name, text := range map[string]string{
 		"kustomization.yaml": fmt.Sprintf(installation, manifests, t.options.tag, t.options.tag),
 		"controller.yaml":    controllerConfig,
-		"scheduler.yaml":     schedulerConfig,
+		"scheduler.yaml":     fmt.Sprintf(schedulerConfig, t.options.routing == layout.Tunnel),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return fmt.Errorf("write the installation: %w", err)

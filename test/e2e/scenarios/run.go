@@ -56,8 +56,8 @@ type trial struct {
 
 // runVersion starts a cluster, runs all scenarios on it and stops it. An error means that there are no results.
 func runVersion(ctx context.Context, o options, line string) (results, error) {
-	t := &trial{options: o, line: line, dir: filepath.Join(o.dir, "cilium-"+line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
-	t.say(fmt.Sprintf("Cilium %s, agents report every %s\n", line, o.updateRate))
+	t := &trial{options: o, line: line, dir: o.folder(line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
+	t.say(fmt.Sprintf("Cilium %s, %s routing, agents report every %s\n", line, o.routing, o.updateRate))
 	if err := t.setUp(ctx); err != nil {
 		if t.cluster != nil {
 			t.saveArchive("set-up")
@@ -82,7 +82,7 @@ func (t *trial) setUp(ctx context.Context) error {
 	o := realcluster.Options{
 		Options: layout.Options{
 			Cilium: t.line, Nodes: 3, Spare: 1, Families: []string{layout.IPv4, layout.IPv6},
-			Routing: layout.Tunnel, UpdateRate: t.options.updateRate,
+			Routing: t.options.routing, UpdateRate: t.options.updateRate,
 		},
 		Dir: t.dir, Bin: t.options.bin, Source: t.options.source,
 		Product: t.install,

@@ -29,6 +29,8 @@ type scenario struct {
 	needs  need
 	// kills is true if it runs a second time while our programs are killed.
 	kills bool
+	// tunnel is true if an address leaves the subnet of its node, to which native routing has no route.
+	tunnel bool
 }
 
 // scene is the environment of a scenario: a namespace on the cluster of the trial.

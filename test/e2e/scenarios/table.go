@@ -5,18 +5,23 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"fixedip.io/fixedip/hack/realcluster/layout"
 )
 
 // summary is the part of a complete run that the table needs. It is stored in the work folder, so that versions can
 // run at different times.
 type summary struct {
-	Cilium string
+	Cilium  string
+	Routing layout.Routing
 	// Commit is the commit of this repository, as described by git.
 	Commit     string
 	UpdateRate time.Duration
@@ -34,13 +39,20 @@ type line struct {
 	Failed       bool
 }
 
-func (o options) summaryFile(version string) string {
-	return filepath.Join(o.dir, "cilium-"+version+".json")
+// folder returns the work folder of a version.
+func (o options) folder(version string) string {
+	name := "cilium-" + version
+	if o.routing == layout.Native {
+		name += "-native"
+	}
+	return filepath.Join(o.dir, name)
 }
+
+func (o options) summaryFile(version string) string { return o.folder(version) + ".json" }
 
 // keep stores the summary of a run.
 func (r results) keep(o options) error {
-	s := summary{Cilium: r.cilium, Commit: o.tag, UpdateRate: r.updateRate, Began: r.began, Took: r.took, Watch: r.watch.String()}
+	s := summary{Cilium: r.cilium, Routing: o.routing, Commit: o.tag, UpdateRate: r.updateRate, Began: r.began, Took: r.took, Watch: r.watch.String()}
 	for _, x := range r.outcomes {
 		s.Scenarios = append(s.Scenarios, line{Name: x.name, Detail: x.detail, Took: x.took, Failed: x.err != nil})
 	}
@@ -54,21 +66,36 @@ func (r results) keep(o options) error {
 	return nil
 }
 
-// lastRuns returns the summaries of the last complete run on each version.
+// lastRuns returns the summaries of the last complete runs: with tunnels on each version, and with native routing on those
+// that have such a run.
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
-	for _, version := range o.cilium {
-		data, err := os.ReadFile(o.summaryFile(version))
-		var s summary
-		if err == nil {
-			err = json.Unmarshal(data, &s)
+	for _, routing := range []layout.Routing{layout.Tunnel, layout.Native} {
+		for _, version := range o.cilium {
+			o.routing = routing
+			data, err := os.ReadFile(o.summaryFile(version))
+			if routing == layout.Native && errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			s := summary{Routing: layout.Tunnel}
+			if err == nil {
+				err = json.Unmarshal(data, &s)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("read the results of the last whole run on Cilium %s with %s routing: %w", version, routing, err)
+			}
+			all = append(all, s)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read the results of the last whole run on Cilium %s: %w", version, err)
-		}
-		all = append(all, s)
 	}
 	return all, nil
+}
+
+// title names the version and the profile of a run.
+func (s summary) title() string {
+	if s.Routing == layout.Native {
+		return "Cilium " + s.Cilium + ", native routing"
+	}
+	return "Cilium " + s.Cilium
 }
 
 // writeTable writes the last complete run on each version as a page of the documentation.
@@ -80,10 +107,11 @@ func writeTable(o options) error {
 	var b strings.Builder
 	b.WriteString("# End to end on real Cilium\n\nWritten by `make e2e-matrix`: seconds that each scenario took, on clusters of real nodes (kubelet, containerd,\n" +
 		"Cilium's agent and CNI plugin, unmodified), with both families of addresses. Many run beside one another; what they\n" +
-		"do is in `test/e2e/scenarios`.\n\n| Scenario |")
+		"do is in `test/e2e/scenarios`. Pods of other nodes are reached through tunnels, or with native routing by routes to the\n" +
+		"subnets of nodes; with the latter, scenarios in which an address leaves its subnet are left out (-).\n\n| Scenario |")
 	rule := "\n| --- |"
 	for _, s := range all {
-		fmt.Fprintf(&b, " Cilium %s |", s.Cilium)
+		fmt.Fprintf(&b, " %s |", s.title())
 		rule += " --- |"
 	}
 	b.WriteString(rule + "\n")
@@ -100,7 +128,7 @@ func writeTable(o options) error {
 	}
 	b.WriteString("\n\n")
 	for _, s := range all {
-		fmt.Fprintf(&b, "## Cilium %s\n\nOn %s, of commit %s. Agents report every %s.\n\nThroughout: %s.\n\n", s.Cilium, s.Began.UTC().Format(time.DateOnly),
+		fmt.Fprintf(&b, "## %s\n\nOn %s, of commit %s. Agents report every %s.\n\nThroughout: %s.\n\n", s.title(), s.Began.UTC().Format(time.DateOnly),
 			s.Commit, s.UpdateRate, strings.ReplaceAll(s.Watch, "; ", ";\n"))
 		for _, l := range s.Scenarios {
 			if l.Name == ratioScenario {
