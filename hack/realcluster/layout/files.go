@@ -155,6 +155,9 @@ func (o Options) AgentConfig(p Paths) map[string]string {
 		"state-dir":                       ciliumRun,
 		"lib-dir":                         p.BPF,
 		"bpf-root":                        "/sys/fs/bpf",
+		// The default limit adjusts itself: on a busy machine, where a pod starts slowly, it lets fewer and fewer pods start, and
+		// refuses them after a minute.
+		"api-rate-limit": `{"endpoint-create":"auto-adjust:false,rate-limit:5/s,rate-burst:8,max-wait-duration:2m"}`,
 		// Many nodes share the memory of one machine.
 		"bpf-ct-global-tcp-max": "65536",
 		"bpf-ct-global-any-max": "32768",
