@@ -77,6 +77,7 @@ func asGuide(o *options) {
 
 const head = "apiVersion: config.fixedip.io/v1alpha1\nkind: FixedIPControllerConfiguration\n"
 
+// Finding R12, rows about the guide: where flags have its names, its defaults apply.
 func TestSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		given

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -91,7 +92,23 @@ func TestAdmission(t *testing.T) {
 	e.part("what is read and what is refused", (*env).sameAsReaders)
 	e.part("where it is written", (*env).refusedAtAdmission)
 	e.part("what stands already", func(e *env) { e.ratchet(old) })
+	e.part("what FixedIPs are stored as", (*env).definitions)
 	e.part("the policies themselves", (*env).policies)
+}
+
+// definitions (finding R8) checks that the CustomResourceDefinitions are deleted only when a person has said so.
+func (e *env) definitions() {
+	for _, name := range []string{"fixedips.fixedip.io", "nodesubnets.fixedip.io"} {
+		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		if err := e.api.Delete(within(e.t), crd, client.DryRunAll); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "fixedip.io/allow-deletion=true") {
+			e.t.Errorf("deleting %s: %v", name, err)
+		}
+		e.must(e.api.Patch(within(e.t), crd, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"fixedip.io/allow-deletion":"true"}}}`))))
+		if err := e.api.Delete(within(e.t), crd, client.DryRunAll); err != nil {
+			e.t.Errorf("deleting %s with the annotation: %v", name, err)
+		}
+	}
 }
 
 // sameAsReaders compares the policy with our programs, value by value.

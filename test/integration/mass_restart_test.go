@@ -24,7 +24,7 @@ import (
 // setsPerNode is how many StatefulSets there are for each node of TestMassRestart.
 const setsPerNode = 6
 
-// TestMassRestart deletes the pods of many StatefulSets at once while the controller is down for a moment (field bug F4).
+// TestMassRestart (finding R11) deletes the pods of many StatefulSets at once while the controller is down for a moment (field bug F4).
 // Each pod runs with its address again, no address is shared, and the requests of both programs are counted.
 // FIXEDIP_STATEFULSETS is the number of StatefulSets, each with one pod.
 func TestMassRestart(t *testing.T) {

@@ -87,11 +87,26 @@ func (c *Controller) start(ctx context.Context) error {
 	if err = errors.Join(err, failed); err != nil {
 		return fmt.Errorf("claim the subnets that nodes have: %w", err)
 	}
+	c.reportOutside(ctx, list)
 	c.started.Store(true)
 	for _, n := range c.Ledger.Nodes() {
 		c.Nodes.Add(source.ForName(n.Name))
 	}
 	return nil
+}
+
+// reportOutside reports the subnets that are in no cluster pool: a CIDR was removed or changed.
+func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet) {
+	if c.FromNode {
+		return
+	}
+	for _, sub := range list {
+		if subnetplan.Outside(c.Rules.Pools, sub.CIDR) {
+			klog.FromContext(ctx).Info("A subnet is in no cluster pool", "subnet", sub.CIDR, "node", sub.Node)
+			c.Events.Eventf(sub.Object, nil, corev1.EventTypeWarning, "OutsideClusterPools", "CheckPools",
+				"The subnet is in no CIDR of the controller's cluster-pool flags: node %s keeps it, and no other node gets one there; add the CIDR again if it was removed by mistake", sub.Node)
+		}
+	}
 }
 
 // record creates the NodeSubnets that reserved addresses lack, and writes on those of orphans since when their nodes

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -358,6 +360,33 @@ func TestNodeSubnetCreatedAgain(t *testing.T) {
 	c.pass(s)
 	if diff := cmp.Diff(want, s.claims()); diff != "" {
 		t.Errorf("after a deletion (-want +got): %s", diff)
+	}
+}
+
+// Finding R8. A controller whose flags lack the CIDR of a subnet says so when it starts, and the node keeps the subnet.
+func TestSubnetOutsideThePools(t *testing.T) {
+	s := newScene(t)
+	s.create(node("a"), ciliumNode("a", "10.0.0.0/28"), node("b"), ciliumNode("b", "10.9.0.0/28"))
+	before := rules(subnetplan.Inherit, 28)
+	before.Pools = append(before.Pools, address.ClusterPool{CIDR: netip.MustParsePrefix("10.9.0.0/24"), MaskSize: 28})
+	s.controller(s.counting(nil), s.api, before).pass(s)
+	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+	recorder := events.NewFakeRecorder(10)
+	c.Events = recorder
+	c.pass(s)
+	close(recorder.Events)
+	var got []string
+	for e := range recorder.Events {
+		if strings.Contains(e, "ClusterPools") {
+			got = append(got, e)
+		}
+	}
+	want := []string{"Warning OutsideClusterPools The subnet is in no CIDR of the controller's cluster-pool flags: node b keeps it, and no other node gets one there; add the CIDR again if it was removed by mistake"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got): %s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"10.0.0.0/28": "a", "10.9.0.0/28": "b"}, s.claims()); diff != "" {
+		t.Errorf("claims (-want +got): %s", diff)
 	}
 }
 

@@ -87,6 +87,7 @@ func record(pod, node string) *v1alpha1.FixedIP {
 	return &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{PodName: pod, NodeName: node, IPs: []string{"10.0.9.9"}}}
 }
 
+// Finding R3. An event on the Node names the pods that wait for it, once for each time that pods begin to wait.
 func TestReconcile(t *testing.T) {
 	const begin = "Warning PodsWaitForNode Pods wait for the node, which has their addresses and is "
 	for name, steps := range map[string]func(s *stage) (got, want any){

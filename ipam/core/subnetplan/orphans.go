@@ -161,6 +161,13 @@ func Missing(pools []address.ClusterPool, taken *netipx.IPSet, kept []reservatio
 	return missing
 }
 
+// Outside reports whether a subnet is in no cluster pool.
+func Outside(pools []address.ClusterPool, cidr netip.Prefix) bool {
+	return !slices.ContainsFunc(pools, func(p address.ClusterPool) bool {
+		return p.CIDR.Bits() <= cidr.Bits() && p.CIDR.Contains(cidr.Addr())
+	})
+}
+
 // lostNode returns the node without subnets that most FixedIPs name. The FixedIP of an address that lives on another
 // node than its home names that node, which has subnets as a rule.
 func lostNode(kept []reservation.Address, has func(string) bool) string {

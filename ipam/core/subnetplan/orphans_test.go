@@ -137,6 +137,17 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+func TestOutside(t *testing.T) {
+	pools := []address.ClusterPool{{CIDR: cidr("10.0.0.0/24"), MaskSize: 28}, {CIDR: cidr("fd00::/48"), MaskSize: 64}}
+	for subnet, want := range map[string]bool{
+		"10.0.0.16/28": false, "10.0.0.0/24": false, "10.0.1.0/28": true, "10.0.0.0/16": true, "fd00:0:0:7::/64": false, "fd01::/64": true,
+	} {
+		if got := subnetplan.Outside(pools, cidr(subnet)); got != want {
+			t.Errorf("%s: %t", subnet, got)
+		}
+	}
+}
+
 func TestClash(t *testing.T) {
 	mine := of("10.0.0.16/28", "node-1", 0)
 	for name, c := range map[string]struct {
