@@ -217,10 +217,17 @@ func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
 		return "is not ready", "; it waits for that node to come back"
 	case node.Spec.Unschedulable:
 		return "is cordoned", "; uncordon it"
+	case slices.ContainsFunc(refused, aboutVolume):
+		return "can't take it: " + strings.Join(refused, ", "), "; delete its FixedIP to give the address up, or provide the volume there"
 	case len(refused) > 0:
 		return "can't take it: " + strings.Join(refused, ", "), ""
 	}
 	return "can't take it now", ""
+}
+
+// aboutVolume reports whether a filter of the scheduler refused a node because of a volume.
+func aboutVolume(reason string) bool {
+	return strings.Contains(reason, "persistent volumes") || strings.Contains(reason, "PersistentVolume") || strings.Contains(reason, "volume zone")
 }
 
 // preempting reports whether pods that make room for this one on a node are still terminating.

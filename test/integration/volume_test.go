@@ -1,0 +1,72 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+)
+
+// volumeOn creates a local volume that only one node can use.
+func (e *env) volumeOn(name, node string) {
+	e.t.Helper()
+	e.create(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		StorageClassName: "local", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/data"}},
+		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+		}}}},
+	}})
+}
+
+// withVolume gives each pod of a StatefulSet a claim of a volume, which is bound when the pod is placed.
+func withVolume(s *appsv1.StatefulSet) {
+	s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: ptr.To("local"),
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
+	}}}
+}
+
+// TestVolumeAndAddress (finding R2) checks that a first placement takes the address where the volume is, also if the volume
+// is bound only then, and that a pod whose address and volume are on two nodes says so, with what helps.
+func TestVolumeAndAddress(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
+	for _, node := range []string{"node-1", "node-2"} {
+		e.label(node, "disk", node)
+	}
+	e.create(&storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "kubernetes.io/no-provisioner",
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	})
+
+	e.volumeOn("first-1", "node-1")
+	e.create(statefulSet("first", 1, withVolume))
+	if r := e.awaitRunning(nil, "first-0")["first-0"]; r.Node != "node-1" {
+		t.Errorf("the volume is on node-1, and the pod is on %s", r.Node)
+	}
+	e.volumeOn("second-2", "node-2")
+	e.create(statefulSet("second", 1, withVolume))
+	if r := e.awaitRunning(nil, "second-0")["second-0"]; r.Node != "node-2" {
+		t.Errorf("the volume is on node-2, and the pod is on %s", r.Node)
+	}
+
+	e.volumeOn("apart-2", "node-2")
+	e.create(beforehand("apart", "apart-0", e.in("node-1", "77")))
+	e.create(statefulSet("apart", 1, withVolume))
+	e.podMessage("apart-0", "its address "+e.in("node-1", "77")+" belongs to node node-1, which can't take it: node(s) didn't find available persistent volumes to bind; delete its FixedIP to give the address up, or provide the volume there")
+	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "apart-0"}})
+	if r := e.awaitRunning(nil, "apart-0")["apart-0"]; r.Node != "node-2" {
+		t.Errorf("the pod has a new address, and is on %s", r.Node)
+	}
+}
