@@ -15,7 +15,6 @@ import (
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/cilium/cilium/pkg/node/addressing"
-	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/realcluster"
@@ -58,26 +57,31 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	return err
 }
 
-// agentRestartedOften restarts the agents ten times. Each one has the addresses of its node again: in crd mode an agent that
-// does not find the address of its router in the pool takes another one (cilium #17691, #20879).
+// agentRestartedOften restarts the agent of a node ten times. It has the addresses of its node again each time: in crd mode an
+// agent that does not find the address of its router in the pool takes another one (cilium #17691, #20879).
 func agentRestartedOften(ctx context.Context, s *scene) error {
-	var nodes errgroup.Group
-	for _, name := range calmNodes {
-		nodes.Go(func() error {
-			before, err := s.nodeAddresses(ctx, name)
-			for n := 1; err == nil && n <= 10; n++ {
-				if err = s.cluster.Node(name).Start(ctx, realcluster.Agent); err != nil {
-					break
-				}
-				var after []string
-				if after, err = s.nodeAddresses(ctx, name); err == nil && !slices.Equal(before, after) {
-					err = fmt.Errorf("node %s had %v and has %v after %d restarts", name, before, after, n)
-				}
-			}
-			return err
-		})
+	name := calmNodes[0]
+	node := s.cluster.Node(name)
+	before, err := s.nodeAddresses(ctx, name)
+	if err != nil {
+		return err
 	}
-	return nodes.Wait()
+	for n := 1; n <= 10; n++ {
+		if err := node.Start(ctx, realcluster.Agent); err != nil {
+			return err
+		}
+		if err := node.WaitReady(ctx); err != nil {
+			return err
+		}
+		after, err := s.nodeAddresses(ctx, name)
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(before, after) {
+			return fmt.Errorf("node %s had %v and has %v after %d restarts", name, before, after, n)
+		}
+	}
+	return nil
 }
 
 // nodeAddresses asks the agent of a node which addresses the node itself uses, and returns them with their owners, and with the
