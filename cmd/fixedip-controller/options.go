@@ -67,7 +67,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.strictNodes, "strict-nodes", "fixedip.io/strict=true", "Label selector of strict nodes, on which every pod gets an owned entry; empty selects none. Has to equal strictNodes of the scheduler")
 	fs.IntVar(&o.WritesPerMinute, "node-writes-per-minute", 60, "Maximum of writes to one CiliumNode per minute; half of them may come at once")
 	fs.BoolVar(&o.StripManagedFields, "strip-managed-fields", true, "Remove metadata.managedFields from CiliumNodes, which is half of their size")
-	fs.DurationVar(&o.CoolDown, "address-cooldown", time.Minute, "How long a released address is not offered to other pods at least; after that, until the agent of its node has reported without it")
+	fs.DurationVar(&o.CoolDown, "address-cooldown", time.Minute, "Minimum time for which a released address is offered to no other pod; it ends when the agent of the node has reported after that")
 	fs.StringVar((*string)(&o.Failover), "failover", "Wait", "Default policy for pods whose node cannot take them: Wait, Migrate or Reassign. Has to equal failover of the scheduler")
 
 	o.Verify = conformance.DefaultConfig()

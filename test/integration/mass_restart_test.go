@@ -4,10 +4,7 @@
 package integration
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 
 	"fixedip.io/fixedip/hack/witness"
 )
@@ -106,27 +102,13 @@ func (e *env) allRun(before map[string]witness.Row, pods []string) map[string]wi
 // counted.
 func (e *env) requestsSince(log, account string, since time.Time) map[string]int {
 	e.t.Helper()
-	file, err := os.Open(log)
-	e.must(err)
-	defer file.Close()
 	count, seen := map[string]int{}, map[string]bool{}
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var event auditv1.Event
-		e.must(json.Unmarshal(lines.Bytes(), &event))
-		o := event.ObjectRef
-		if o == nil || event.User.Username != serviceaccount.MakeUsername(system, account) || event.Verb == "watch" ||
-			event.RequestReceivedTimestamp.Time.Before(since) || seen[string(event.AuditID)] {
-			continue
+	e.audited(log, account, func(event auditv1.Event, resource string) {
+		if event.Verb == "watch" || event.RequestReceivedTimestamp.Time.Before(since) || seen[string(event.AuditID)] {
+			return
 		}
 		seen[string(event.AuditID)] = true
-		resource := o.Resource
-		if o.Subresource != "" {
-			resource += "/" + o.Subresource
-		}
 		count[event.Verb+" "+resource]++
-	}
-	e.must(lines.Err())
+	})
 	return count
 }

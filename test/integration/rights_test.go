@@ -104,10 +104,26 @@ func TestRightsAreUsed(t *testing.T) {
 // only and for its object only; and refused requests.
 func (e *env) asked(log, account string) (used map[string]bool, refused []string) {
 	e.t.Helper()
+	used = map[string]bool{}
+	e.audited(log, account, func(event auditv1.Event, resource string) {
+		o := event.ObjectRef
+		if event.Annotations["authorization.k8s.io/decision"] == "forbid" {
+			refused = append(refused, right(event.Verb, o.APIGroup, resource, o.Name, o.Namespace))
+			return
+		}
+		used[right(event.Verb, o.APIGroup, resource, "", "")] = true
+		used[right(event.Verb, o.APIGroup, resource, "", o.Namespace)] = true
+		used[right(event.Verb, o.APIGroup, resource, o.Name, o.Namespace)] = true
+	})
+	return used, refused
+}
+
+// audited calls seen for each event of an account about objects in the audit log. resource includes the subresource.
+func (e *env) audited(log, account string, seen func(event auditv1.Event, resource string)) {
+	e.t.Helper()
 	file, err := os.Open(log)
 	e.must(err)
 	defer file.Close()
-	used = map[string]bool{}
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -121,14 +137,7 @@ func (e *env) asked(log, account string) (used map[string]bool, refused []string
 		if o.Subresource != "" {
 			resource += "/" + o.Subresource
 		}
-		if event.Annotations["authorization.k8s.io/decision"] == "forbid" {
-			refused = append(refused, right(event.Verb, o.APIGroup, resource, o.Name, o.Namespace))
-			continue
-		}
-		used[right(event.Verb, o.APIGroup, resource, "", "")] = true
-		used[right(event.Verb, o.APIGroup, resource, "", o.Namespace)] = true
-		used[right(event.Verb, o.APIGroup, resource, o.Name, o.Namespace)] = true
+		seen(event, resource)
 	}
 	e.must(lines.Err())
-	return used, refused
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
-	"github.com/cilium/cilium/pkg/node/addressing"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -116,139 +115,12 @@ func (w *world) newMachine() *machine {
 
 func (m *machine) reaches() bool { return !m.off && !m.cut }
 
-// agentUp starts the agent: it makes its CiliumNode, and knows again what runs.
-func (m *machine) agentUp() {
-	s := m.w.server
-	node, ok := one[*corev1.Node](s, nodes, m.name)
-	if !ok {
-		return
-	}
-	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID}
-	if cn, ok := one[*ciliumv2.CiliumNode](s, ciliumNodes, m.name); !ok {
-		m.makeCiliumNode(owner)
-	} else if len(cn.OwnerReferences) == 0 || cn.OwnerReferences[0].UID != node.UID {
-		change(s, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.OwnerReferences = []metav1.OwnerReference{owner} })
-	}
-	m.ipam, m.ready, m.wroteAt = agent.New(m.w.choose), false, time.Time{}
-	cn, _ := one[*ciliumv2.CiliumNode](s, ciliumNodes, m.name)
-	m.nextNode = len(s.history[ciliumNodes])
-	m.dirty = m.ipam.See(cn)
-	for _, b := range m.sandboxes {
-		b.held = false
-	}
-}
-
-// makeCiliumNode creates the CiliumNode with the addresses that the agent knows to be the node's own.
-func (m *machine) makeCiliumNode(owner metav1.OwnerReference) {
-	cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: m.name, OwnerReferences: []metav1.OwnerReference{owner}}}
-	for _, v6 := range m.w.setup.families() {
-		if ip := m.own[ownKey{"router", v6}]; ip != "" {
-			cn.Spec.Addresses = append(cn.Spec.Addresses, ciliumv2.NodeAddress{Type: addressing.NodeCiliumInternalIP, IP: ip})
-		}
-	}
-	cn.Spec.HealthAddressing.IPv4, cn.Spec.HealthAddressing.IPv6 = m.own[ownKey{"health", false}], m.own[ownKey{"health", true}]
-	m.w.server.mustCreate(ciliumNodes, cn, "agent "+m.name)
-}
-
-// remakeCiliumNode is what an agent does whose local node changes after its CiliumNode was deleted: it goes on running
-// with what it has allocated (Cilium fact 26).
-func (m *machine) remakeCiliumNode() {
-	if node, ok := one[*corev1.Node](m.w.server, nodes, m.name); ok {
-		m.makeCiliumNode(metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID})
-	}
-}
-
-// loseCiliumNode is a person who deletes the CiliumNode of a node that lives. The agent sees that at once, and the
-// kubelet has reported the addresses of all pods: an address that only the agent knows can't be kept, since the pool
-// that listed it is gone.
-func (m *machine) loseCiliumNode() {
-	m.w.noteLostSlots(m)
-	_ = m.w.server.remove(ciliumNodes, m.name, nil, true, "user")
-	m.ipam.See(nil)
-	m.nextNode, m.remade = len(m.w.server.history[ciliumNodes]), true
-}
-
 // hasHome reports whether an address is in the subnet of a node. Of one that lives on another node than its home, and whose
 // home is gone, no pool says where it lives.
 func (w *world) hasHome(ip string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
 		return slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return mustPrefix(s).Contains(netip.MustParseAddr(ip)) })
 	})
-}
-
-// reported reports whether the statuses of all pods that run have their addresses.
-func (m *machine) reported() bool {
-	return m.ipam != nil && m.ready && !slices.ContainsFunc(slices.Collect(maps.Values(m.sandboxes)), func(b *sandbox) bool { return !b.told })
-}
-
-// agentStarted ends the start once the pool is large enough.
-func (m *machine) agentStarted() bool {
-	if !m.poolIsLarge() {
-		return false
-	}
-	for _, uid := range slices.Sorted(maps.Keys(m.sandboxes)) {
-		b := m.sandboxes[uid]
-		b.held = m.restore(b)
-		pod, ok := one[*corev1.Pod](m.w.server, pods, b.key)
-		if b.forgotten = m.remade && !b.held && (!ok || pod.UID != uid); b.forgotten {
-			m.w.stats["sandbox that only the kubelet knows"]++
-		}
-		if m.remade && !b.held && ok && pod.UID == uid && b.told && !slices.ContainsFunc(b.ips, func(ip string) bool { return !m.w.hasHome(ip) }) {
-			m.w.violate("durable: the agent of %s can't restore %s, which runs with %s: its pool does not list that", m.name, b.key, b.ips)
-		}
-	}
-	m.remade = false
-	for _, owner := range nodeOwners {
-		for _, v6 := range m.w.setup.families() {
-			if ip := m.own[ownKey{owner, v6}]; ip != "" && m.ipam.Take(ip, owner) == nil {
-				continue
-			}
-			ip, err := m.ipam.Next(owner, v6)
-			if err != nil {
-				// It exits and is started again.
-				m.ipam, m.restartAt = nil, time.Now().Add(restartAfter)
-				return true
-			}
-			m.own[ownKey{owner, v6}] = ip
-		}
-	}
-	m.ready, m.dirty, m.wroteAt = true, true, time.Time{}
-	m.restoreEndpoints()
-	return true
-}
-
-// poolIsLarge reports whether the pool is large enough for an agent to start.
-func (m *machine) poolIsLarge() bool {
-	if m.ipam.Node == nil {
-		return false
-	}
-	n := map[bool]int{}
-	for ip := range m.ipam.Node.Spec.IPAM.Pool {
-		n[agent.IsIPv6(ip)]++
-	}
-	return !slices.ContainsFunc(m.w.setup.families(), func(v6 bool) bool { return n[v6] < minPool })
-}
-
-// restore has the allocator know the addresses of a sandbox again: all of them, or none.
-func (m *machine) restore(b *sandbox) bool {
-	for i, ip := range b.ips {
-		if m.ipam.Take(ip, b.key+" [restored]") != nil {
-			m.release(b.ips[:i])
-			return false
-		}
-	}
-	return true
-}
-
-func (m *machine) release(ips []string) {
-	for _, ip := range ips {
-		_ = m.ipam.Release(ip)
-	}
-}
-
-func (m *machine) agentDown() {
-	m.stopEndpoints()
-	m.ipam, m.ready, m.dirty = nil, false, false
 }
 
 // action is something that can happen now.
@@ -267,17 +139,6 @@ func (m *machine) seesPod() bool {
 			return true
 		}
 		m.nextPod++
-	}
-	return false
-}
-
-func (m *machine) seesNode() bool {
-	history := m.w.server.history[ciliumNodes]
-	for m.nextNode < len(history) {
-		if history[m.nextNode].key() == m.name {
-			return true
-		}
-		m.nextNode++
 	}
 	return false
 }
@@ -354,49 +215,6 @@ func (m *machine) seePod() {
 		return
 	}
 	m.pods[key] = e.after.(*corev1.Pod)
-}
-
-func (m *machine) seeNode() {
-	e := m.w.server.history[ciliumNodes][m.nextNode]
-	m.nextNode++
-	if e.after == nil {
-		m.ipam.See(nil)
-		return
-	}
-	if m.ipam.See(e.after.(*ciliumv2.CiliumNode)) {
-		m.dirty = true
-	}
-}
-
-// unreported reports whether the agent has answered in a handshake of what stands, and not written that yet.
-func (m *machine) unreported() bool {
-	cn, ok := one[*ciliumv2.CiliumNode](m.w.server, ciliumNodes, m.name)
-	return ok && m.dirty && m.ipam.Node != nil && m.ipam.Node.ResourceVersion == cn.ResourceVersion &&
-		!maps.Equal(m.ipam.Node.Status.IPAM.ReleaseIPs, cn.Status.IPAM.ReleaseIPs)
-}
-
-// label writes the labels of the CiliumNode and nothing else, as an agent does when those of its Node are others.
-// It costs the agent what it has answered.
-func (m *machine) label() {
-	m.w.stats["labels before a report"]++
-	m.labels++
-	change(m.w.server, ciliumNodes, m.name, "agent "+m.name, func(cn *ciliumv2.CiliumNode) { cn.Labels = map[string]string{"x": cn.ResourceVersion} })
-}
-
-// report writes the status as the agent does: on top of the version that it has seen. An agent that was restarted answers
-// a handshake before it has restored its endpoints, and lists none of their addresses then (Cilium fact 24).
-func (m *machine) report() {
-	m.wroteAt = time.Now()
-	if m.ipam.Node == nil {
-		return
-	}
-	if !m.ready {
-		m.w.stats["report before the restore"]++
-	}
-	cn := m.ipam.Node.DeepCopy()
-	cn.Status.IPAM.Used = m.ipam.Used()
-	_, err := m.w.server.update(ciliumNodes, cn, "status", "agent "+m.name)
-	m.dirty = err != nil
 }
 
 // start is the CNI ADD.
@@ -494,12 +312,4 @@ func (m *machine) uses(ip string) []string {
 		}
 	}
 	return keys
-}
-
-// allocatedTo is the owner that the agent has an address for; empty where it has not.
-func (m *machine) allocatedTo(ip string) string {
-	if m.ipam == nil {
-		return ""
-	}
-	return strings.TrimSuffix(m.ipam.Allocated[ip], " [restored]")
 }

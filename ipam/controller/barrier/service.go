@@ -243,8 +243,7 @@ func (s *Service) read(ctx context.Context, b agentview.Barrier, now pool.NodePo
 func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (ctrl.Result, error) {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
-	served := maps.Clone(n.waiting)
-	maps.DeleteFunc(served, func(key string, _ func()) bool { return !slices.Contains(known, key) })
+	served := slices.DeleteFunc(known, func(key string) bool { return n.waiting[key] == nil })
 	s.mu.Unlock()
 	if len(served) == 0 {
 		return ctrl.Result{RequeueAfter: remembered}, nil
@@ -267,7 +266,7 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (c
 	}
 	s.mu.Lock()
 	n.barrier, n.last = &barrier, agentview.Pending
-	for key := range served {
+	for _, key := range served {
 		n.asked[key] = n.waiting[key]
 		delete(n.waiting, key)
 	}

@@ -66,7 +66,7 @@ func TestAskAndTakeOut(t *testing.T) {
 		"refused":                                     {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.DoNotRelease}, "10.0.1.2"), mark: nodepool.Watermark{Free: 1, Max: 9}, want: []string{"10.0.1.2:"}},
 		"asked for what is not there":                 {node: leaving(two, map[string]pool.Handshake{"10.0.1.6": pool.MarkedForRelease}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.6:"}},
 		"put back by hand after it was taken out":     {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.Released}, "10.0.1.5"), mark: nodepool.Watermark{Free: 2, Max: 9}, want: []string{"10.0.1.2:"}},
-		"a state of somebody else's":                  {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}},
+		"a state of another program":                  {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}},
 		"asked, and never answered":                   {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 0, Max: 9}, late: true, want: []string{"10.0.1.2:"}},
 		"one of two asked, as the other is needed, and never answered": {
 			node: leaving(two, map[string]pool.Handshake{"10.0.1.1": pool.MarkedForRelease, "10.0.1.2": pool.MarkedForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, want: []string{"10.0.1.1:", "10.0.1.2:"}},
@@ -78,8 +78,8 @@ func TestAskAndTakeOut(t *testing.T) {
 		"agreed long ago": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Excess: 1, Max: 9}, late: true, out: []string{"10.0.1.2"}},
 		"agreed long ago, and the entry is gone": {
 			node: leaving(map[string]pool.Entry{"10.0.1.1": {}}, map[string]pool.Handshake{"10.0.1.2": pool.ReadyForRelease}, "10.0.1.6"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true, want: []string{"10.0.1.2:released"}},
-		"somebody else's state, for long": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true},
-		"a strict node has none":          {node: node(two, "10.0.1.1"), mark: nodepool.NoDynamic, want: []string{"10.0.1.2:marked-for-release"}},
+		"a state of another program, for long": {node: leaving(two, map[string]pool.Handshake{"10.0.1.2": pool.OtherState}, "10.0.1.5"), mark: nodepool.Watermark{Free: 1, Max: 9}, late: true},
+		"a strict node has none":               {node: node(two, "10.0.1.1"), mark: nodepool.NoDynamic, want: []string{"10.0.1.2:marked-for-release"}},
 	} {
 		held := func(a netip.Addr) bool { return c.held != "" && a == addr(c.held) }
 		kept := func(a netip.Addr) bool { return c.kept != "" && a == addr(c.kept) }
