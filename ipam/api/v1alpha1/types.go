@@ -208,7 +208,8 @@ type FixedIPStatus struct {
 	// +optional
 	VacatedBy string `json:"vacatedBy,omitempty"`
 	// movableFor is the UID of a pod that its node cannot take, once the agent of that node has confirmed that nothing
-	// uses the addresses. The pod may then take them to another node. The field stays as long as the pod exists.
+	// uses the addresses. The pod may then take them to another node. The field stays as long as the pod exists, and
+	// after that until the addresses are at home again.
 	// +optional
 	MovableFor types.UID `json:"movableFor,omitempty"`
 	// mismatchPodUID is the pod that the condition Mismatch is about, while that is True.

@@ -127,9 +127,10 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 }
 
 // elsewhere returns the nodes on which reserved addresses of a node's subnets live: they have moved. The API server is asked
-// about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist and
-// that its FixedIP still has as the user may have been deleted by force and run on: while its node exists, the address is
-// there. So is that of a pod that could take it to its node, and has not reported it yet.
+// about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist any
+// more may have been deleted by force and run on, if its FixedIP still has it as the user or as the pod that could move:
+// while its node exists, the address is there, also if the next pod of the name waits for a node. So is that of a pod that
+// could take it to its node, and has not reported it yet.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	// alive says of nodes that FixedIPs name whether they exist. Key: the node.
@@ -147,15 +148,17 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 		if pod, err = index.Get[corev1.Pod](ctx, c.API, key); err != nil {
 			return nil, err
 		}
-		if _, asked := alive[k.Node]; !asked && pod == nil && k.InUse {
+		placed := pod != nil && pod.Spec.NodeName != ""
+		left := !placed && (k.InUse || k.MovableFor != "") && k.Node != node
+		if _, asked := alive[k.Node]; !asked && left {
 			if alive[k.Node], err = c.exists(ctx, k.Node); err != nil {
 				return nil, err
 			}
 		}
 		switch {
-		case pod == nil && k.InUse && k.Node != node && alive[k.Node]:
+		case left && alive[k.Node]:
 			found[k.Addr] = k.Node
-		case pod != nil && pod.Spec.NodeName != "" && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && (podutil.RunsWith(pod, k.Addr) || !podutil.HasIPs(pod) && k.MovableFor == pod.UID):
+		case placed && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && (podutil.RunsWith(pod, k.Addr) || !podutil.HasIPs(pod) && k.MovableFor == pod.UID):
 			found[k.Addr] = pod.Spec.NodeName
 		}
 	}

@@ -91,9 +91,10 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 	c := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
 	c.pass(s)
 	set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
-	// mysql-5 was deleted by force.
-	forced := s.record("mysql-5", "node-4", "10.0.0.6")
-	forced.Status.PodUID = "mysql-5"
+	// mysql-5 and mysql-13 were deleted by force, and the next mysql-13 waits for a node (seed 217105 of the model). Its
+	// FixedIP says already that no pod uses the address.
+	forced, waited := s.record("mysql-5", "node-4", "10.0.0.6"), s.record("mysql-13", "node-4", "10.0.0.9")
+	forced.Status.PodUID, waited.Status.MovableFor = "mysql-5", "the former mysql-13"
 	// mysql-7 has moved from node-1 to node-4 and mysql-9 from another node, which is gone, to node-1. They have not reported
 	// their addresses, and the CiliumNodes of both nodes were deleted. mysql-10 was never allowed to move, and mysql-11 is not bound. mysql-12 has
 	// moved too, and its StatefulSet has left it behind.
@@ -106,9 +107,9 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		runningPod("mysql-0", "node-1", "10.0.0.14", set), s.record("mysql-0", "node-1", "10.0.0.14"),
 		runningPod("mysql-1", "node-1", "10.0.0.13", set),
 		s.record("mysql-2", "node-1", "10.0.0.12"),
-		// That of mysql-5 may still run on node-4, which has lost its CiliumNode too. node-5 is gone, and nothing says that mysql-8
+		// mysql-5 and the former mysql-13 may still run on node-4, which has lost its CiliumNode too. node-5 is gone, and nothing says that mysql-8
 		// has run.
-		node("node-4"), forced, s.record("mysql-6", "node-5", "10.0.0.4"), s.record("mysql-8", "node-4", "10.0.0.2"),
+		node("node-4"), forced, waited, runningPod("mysql-13", "", "", set), s.record("mysql-6", "node-5", "10.0.0.4"), s.record("mysql-8", "node-4", "10.0.0.2"),
 		left, came, waits,
 		runningPod("mysql-10", "node-1", "", set), s.record("mysql-10", "node-6", "10.0.8.9"),
 		runningPod("taker", "node-1", "10.0.0.11", nil), s.record("mysql-3", "node-1", "10.0.0.11"),
@@ -147,6 +148,7 @@ func TestFirstPoolKeepsRunningPods(t *testing.T) {
 		netip.MustParseAddr("10.0.0.11"): pool.CooldownEntry("", made),
 		netip.MustParseAddr("10.0.9.9"):  mysql("mysql-4"),
 		netip.MustParseAddr("10.0.0.6"):  pool.MovedEntry("node-4", "db/mysql-5"),
+		netip.MustParseAddr("10.0.0.9"):  pool.MovedEntry("node-4", "db/mysql-13"),
 		netip.MustParseAddr("10.0.0.4"):  mysql("mysql-6"),
 		netip.MustParseAddr("10.0.0.2"):  mysql("mysql-8"),
 		netip.MustParseAddr("10.0.0.3"):  pool.MovedEntry("node-4", "db/mysql-7"),

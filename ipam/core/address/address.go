@@ -123,7 +123,13 @@ func Besides(addrs []netip.Addr, recorded []string) []netip.Addr {
 	return found
 }
 
-// ParseSubnet parses a CIDR whose host bits are zero.
+// mapped contains the IPv4 addresses mapped into IPv6.
+var mapped = netipx.RangeOfPrefix(netip.MustParsePrefix("::ffff:0:0/96"))
+
+// HasMapped reports whether a range has IPv4 addresses mapped into IPv6, which Parse refuses.
+func HasMapped(r netipx.IPRange) bool { return r.Overlaps(mapped) }
+
+// ParseSubnet parses a CIDR whose host bits are zero, and whose addresses Parse accepts.
 func ParseSubnet(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
@@ -133,6 +139,8 @@ func ParseSubnet(s string) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q is an IPv4 CIDR mapped into IPv6", s)
 	case p != p.Masked():
 		return netip.Prefix{}, fmt.Errorf("%q has host bits set; the network is %s", s, p.Masked())
+	case HasMapped(netipx.RangeOfPrefix(p)):
+		return netip.Prefix{}, fmt.Errorf("%q has IPv4 addresses mapped into IPv6; write a CIDR that does not overlap ::ffff:0:0/96", s)
 	}
 	return p, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
@@ -177,6 +178,35 @@ func TestConditionsAreQuiet(t *testing.T) {
 	s.Now = now.Add(time.Hour)
 	if again := decide(s); again.Type != reclaim.Nothing || !again.At.Equal(now.Add(time.Hour+10*time.Second)) {
 		t.Errorf("an hour later: %+v", again)
+	}
+}
+
+// Seed 217105 of the model: which pod could move an address is known until the address is at home again. The pools of the
+// two nodes may be lost, and the pod may be deleted by force and run on.
+func TestMovableForStaysWhileAway(t *testing.T) {
+	for name, c := range map[string]struct {
+		home string
+		pod  *corev1.Pod
+		want types.UID
+	}{
+		"its home has no node":                {"", nil, "pod-0"},
+		"the next pod waits":                  {"", podOn(""), "pod-0"},
+		"its home is another node":            {"node-2", nil, "pod-0"},
+		"it is at home":                       {"node-1", nil, ""},
+		"it is at home, and its pod waits":    {"node-1", podOn(""), ""},
+		"it is at home, and the pod may move": {"node-1", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mysql-0", UID: "pod-0"}}, "pod-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := record(migrates, reserved)
+			r.Status.MovableFor = "pod-0"
+			s := reclaim.State{Record: r, Pod: c.pod, Homes: []reclaim.AddressHome{{Addr: addr("10.0.1.6"), Node: c.home}}, Workload: standing}
+			if c.home != "" {
+				s.Held = []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
+			}
+			if next := decide(at(s)); next.Type != reclaim.UpdateStatus || next.Status.MovableFor != c.want {
+				t.Errorf("%+v, want the field to be %q", next, c.want)
+			}
+		})
 	}
 }
 

@@ -36,13 +36,21 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	if v.Slot && v.Pod == nil && have.VacatedBy == v.Record.Spec.PodName {
 		want.VacatedBy = have.VacatedBy
 	}
-	if v.Pod != nil && have.MovableFor == v.Pod.UID {
+	if v.Pod != nil && have.MovableFor == v.Pod.UID || v.mayBeAway() {
 		want.MovableFor = have.MovableFor
 	}
 	if equality.Semantic.DeepEqual(have, want) {
 		return Action{}
 	}
 	return Action{Type: UpdateStatus, Status: want}
+}
+
+// mayBeAway reports whether a pod may have the addresses on another node than their home: not if the FixedIP names the
+// home. A pod that was deleted by force may run on where it took them, and the pools lose what they say about that with
+// their CiliumNodes.
+func (v *evaluation) mayBeAway() bool {
+	away := func(h AddressHome) bool { return h.Node != v.Record.Spec.NodeName }
+	return len(v.Homes) == 0 || slices.ContainsFunc(v.Homes, away)
 }
 
 // afterGap delays the report that no pod has the addresses, unless the report says more than that.

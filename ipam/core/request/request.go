@@ -323,7 +323,11 @@ func span(s string) (netipx.IPRange, error) {
 	case to.Less(from):
 		return netipx.IPRange{}, fmt.Errorf("range %q ends before it begins; write %s-%s", s, to, from)
 	}
-	return netipx.IPRangeFrom(from, to), nil
+	r := netipx.IPRangeFrom(from, to)
+	if address.HasMapped(r) {
+		return netipx.IPRange{}, fmt.Errorf("range %q has IPv4 addresses mapped into IPv6; write ranges that do not overlap ::ffff:0:0/96", s)
+	}
+	return r, nil
 }
 
 func single(s string) (netip.Addr, error) {

@@ -98,11 +98,12 @@ func TestFromCiliumNode(t *testing.T) {
 // IPv6 have addresses that no agent would find by their text.
 func TestSubnets(t *testing.T) {
 	for name, c := range map[string]struct{ podCIDRs, want, malformed []string }{
-		"apart":                   {podCIDRs: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}, want: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}},
-		"twice":                   {[]string{"10.0.1.0/24", "10.0.1.0/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.0/24", which is in 10.0.1.0/24`}},
-		"the smaller one later":   {[]string{"10.0.1.0/24", "10.0.1.128/25"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.128/25", which is in 10.0.1.0/24`}},
-		"the smaller ones before": {[]string{"10.0.1.0/25", "10.0.1.128/25", "10.0.1.9/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: 10.0.1.0/25, which is in "10.0.1.9/24"`, `spec.ipam.podCIDRs: 10.0.1.128/25, which is in "10.0.1.9/24"`}},
-		"IPv4 mapped into IPv6":   {[]string{"::ffff:10.0.1.0/120"}, nil, []string{`spec.ipam.podCIDRs: "::ffff:10.0.1.0/120"`}},
+		"apart":                               {podCIDRs: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}, want: []string{"10.0.1.0/24", "10.0.2.0/24", "fd00::/64"}},
+		"twice":                               {[]string{"10.0.1.0/24", "10.0.1.0/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.0/24", which is in 10.0.1.0/24`}},
+		"the smaller one later":               {[]string{"10.0.1.0/24", "10.0.1.128/25"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: "10.0.1.128/25", which is in 10.0.1.0/24`}},
+		"the smaller ones before":             {[]string{"10.0.1.0/25", "10.0.1.128/25", "10.0.1.9/24"}, []string{"10.0.1.0/24"}, []string{`spec.ipam.podCIDRs: 10.0.1.0/25, which is in "10.0.1.9/24"`, `spec.ipam.podCIDRs: 10.0.1.128/25, which is in "10.0.1.9/24"`}},
+		"a CIDR around IPv4 mapped into IPv6": {[]string{"::/80"}, nil, []string{`spec.ipam.podCIDRs: "::/80"`}},
+		"IPv4 mapped into IPv6":               {[]string{"::ffff:10.0.1.0/120"}, nil, []string{`spec.ipam.podCIDRs: "::ffff:10.0.1.0/120"`}},
 	} {
 		n := FromCiliumNode(ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.Spec.IPAM.PodCIDRs = c.podCIDRs }))
 		var got []string

@@ -13,6 +13,7 @@ import (
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/cilium/cilium/pkg/node/addressing"
+	"go4.org/netipx"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -213,7 +214,7 @@ func FromCiliumNode(cn *ciliumv2.CiliumNode) pool.NodePool {
 func subnets(podCIDRs []string) (subnets []netip.Prefix, malformed []string) {
 	for _, s := range podCIDRs {
 		subnet, err := netip.ParsePrefix(s)
-		if err != nil || subnet.Addr().Is4In6() {
+		if err != nil || address.HasMapped(netipx.RangeOfPrefix(subnet)) {
 			malformed = append(malformed, fmt.Sprintf("spec.ipam.podCIDRs: %q", s))
 			continue
 		}
