@@ -5,6 +5,7 @@ package reclaim
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -199,6 +200,13 @@ var deleting = []rule{
 		return a, true
 	}},
 	{"move pending", when(func(v *evaluation) bool { return len(v.Arriving) > 0 && !v.overdue() }, (*evaluation).untilOverdue)},
+	{"home missing", when(func(v *evaluation) bool { return v.HomeMissing != "" && !v.overdue() }, func(v *evaluation) Action {
+		// The home has to say where the addresses are, so that it gives them out only after they have left that node.
+		a := v.untilOverdue()
+		a.At = earliest(a.At, v.Now.Add(lookAgain))
+		a.Why = fmt.Sprintf("the addresses may be in use on node %s, and the CiliumNode of node %s, whose subnet has them, is missing; they are released when the Cilium agent of node %s has created it again", v.Record.Spec.NodeName, v.HomeMissing, v.HomeMissing)
+		return a
+	})},
 	{"done", when(func(v *evaluation) bool { return v.node == "" || v.replaced() }, finish)},
 	{"in use", when((*evaluation).mayHave, func(v *evaluation) Action {
 		return v.report(v.Pod, nil)

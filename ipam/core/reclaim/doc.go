@@ -54,6 +54,7 @@
 //	  release            release every entry that the pod does not hold on its node
 //	  blocked            another pod has an address, or may come to have it: wait
 //	  move pending       the pod does not run yet, and a move is prepared for it on its node: wait
+//	  home missing       the addresses may be away, and their home has no CiliumNode: wait for it
 //	  done               no pod is bound, or it has other addresses: remove the finalizer
 //	  in use             the pod holds the addresses: report
 //	  maybe in use       the pod may run with the addresses, though no pool has them: wait until the deadline

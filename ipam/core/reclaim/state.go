@@ -48,6 +48,9 @@ type State struct {
 	Guessed bool
 	// Homes are the homes of the recorded addresses; none while the FixedIP is being deleted.
 	Homes []AddressHome
+	// HomeMissing is a node that exists and has the subnet of addresses that may be away, and whose CiliumNode is missing;
+	// empty: none.
+	HomeMissing string
 	// Now is the time of the decision.
 	Now time.Time
 	// Deadline is how long after its deletion a FixedIP is removed at the latest if no pool has its addresses; 0: it

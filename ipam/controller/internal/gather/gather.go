@@ -27,6 +27,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
@@ -157,6 +158,9 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	}
 	g.reports(owner, &s)
 	if s.Homes, err = g.addressHomes(ctx, s.Record); err != nil {
+		return s, false, err
+	}
+	if s.HomeMissing, err = g.homeMissing(ctx, s.Record); err != nil {
 		return s, false, err
 	}
 	if s.Workload.Kind == identity.PodKind {
@@ -311,6 +315,31 @@ func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) (
 		homes = append(homes, h)
 	}
 	return homes, nil
+}
+
+// homeMissing is reclaim.State.HomeMissing.
+func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (string, error) {
+	if record == nil || record.DeletionTimestamp == nil || record.Status.MovableFor == "" {
+		return "", nil
+	}
+	for _, a := range address.ParseAll(record.Spec.IPs) {
+		if len(g.Ledger.HomesOf(a)) > 0 {
+			continue
+		}
+		var list v1alpha1.NodeSubnetList
+		if err := g.Cached.List(ctx, &list); err != nil {
+			return "", fmt.Errorf("list NodeSubnets: %w", err)
+		}
+		for _, s := range list.Items {
+			if cidr, err := address.ParseSubnet(s.Spec.CIDR); err != nil || !cidr.Contains(a) {
+				continue
+			}
+			if node, err := index.Node(ctx, g.Cached, s.Spec.NodeName); err != nil || node != nil {
+				return s.Spec.NodeName, err
+			}
+		}
+	}
+	return "", nil
 }
 
 // conflictingFixedIP returns another FixedIP that names the address and precedes the given one; empty: there is none.

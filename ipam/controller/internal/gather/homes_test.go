@@ -4,11 +4,18 @@
 package gather
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
@@ -47,6 +54,50 @@ func TestReports(t *testing.T) {
 			g.reports(owner, &got)
 			if diff := cmp.Diff(want, got, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+// Seed 217105 of the model: a FixedIP whose address may be away waits while its home has no CiliumNode.
+func TestHomeMissing(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.FixedIP)
+		// node exists, and hasPool means that its CiliumNode has the subnet.
+		node, hasPool bool
+		want          string
+	}{
+		"its CiliumNode is missing":        {node: true, want: "home"},
+		"it has its CiliumNode":            {node: true, hasPool: true},
+		"its Node is gone too":             {},
+		"the address never could move":     {func(r *v1alpha1.FixedIP) { r.Status.MovableFor = "" }, true, false, ""},
+		"the FixedIP is not deleted":       {func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = nil }, true, false, ""},
+		"the address is in another subnet": {func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{"10.0.9.9"} }, true, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+				t.Fatal(err)
+			}
+			objects := []client.Object{&v1alpha1.NodeSubnet{ObjectMeta: metav1.ObjectMeta{Name: "10-0-1-0-24"}, Spec: v1alpha1.NodeSubnetSpec{CIDR: "10.0.1.0/24", NodeName: "home"}}}
+			if c.node {
+				objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "home"}})
+			}
+			g := &Gatherer{Ledger: ledger.New(), Cached: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+			if c.hasPool {
+				g.Ledger.SetNode(pool.NodePool{Name: "home", UID: "home", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}})
+			}
+			record := &v1alpha1.FixedIP{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql-0", DeletionTimestamp: &metav1.Time{}},
+				Spec:       v1alpha1.FixedIPSpec{IPs: []string{"10.0.1.6"}, NodeName: "other"},
+				Status:     v1alpha1.FixedIPStatus{MovableFor: "pod-1"},
+			}
+			if c.change != nil {
+				c.change(record)
+			}
+			got, err := g.homeMissing(t.Context(), record)
+			if got != c.want || err != nil {
+				t.Errorf("%q, %v, want %q", got, err, c.want)
 			}
 		})
 	}
