@@ -60,6 +60,14 @@ $(PROGRAMS:%=$(BIN)/%): $(BIN)/%: FORCE
 $(CLUSTER:%=$(BIN)/%): $(BIN)/fixedip-%: FORCE
 	@hack/build.sh $@ ./hack/$* -ldflags '$(LDFLAGS)'
 
+# The same programs with the libraries of another line of Kubernetes.
+KUBERNETES_MODULE = -modfile=hack/kubernetes-$*/go.mod
+$(BIN)/kubernetes-%/fixedip-controlplane $(BIN)/kubernetes-%/fixedip-kubelet: FORCE
+	@for program in controlplane kubelet; do \
+	  hack/build.sh $(BIN)/kubernetes-$*/fixedip-$$program ./hack/$$program $(KUBERNETES_MODULE) \
+	    -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$(go list -m $(KUBERNETES_MODULE) -f '{{.Version}}' k8s.io/kubernetes)" || exit; \
+	done
+
 $(BIN)/demo: FORCE
 	@hack/build.sh $@ ./hack/demo
 
@@ -90,6 +98,7 @@ demo-stop: $(BIN)/demo ## Stops the cluster that make demo KEEP=1 left running
 
 # Its properties; see README.md.
 CILIUM      ?= 1.19
+KUBERNETES  ?= 1.34
 NODES       ?= 2
 FAMILIES    ?= IPv4
 ROUTING     ?= tunnel
@@ -97,13 +106,16 @@ UPDATE_RATE ?= 1s
 CLUSTER_DIR ?= $(CURDIR)/.cluster
 
 REAL      := fixedip-nodeinit fixedip-testpod fixedip-kubelet fixedip-kubectl
+
+# CONTROL_PLANE is the control plane of the line KUBERNETES, with the kubelet beside it.
+CONTROL_PLANE := $(BIN)/$(if $(filter-out 1.34,$(KUBERNETES)),kubernetes-$(KUBERNETES)/)fixedip-controlplane
 PREFLIGHT := $(BIN)/realcluster-preflight
 
 .PHONY: cluster
 cluster: preflight ## Starts a cluster with containerd, kubelets and Cilium; replaces an earlier one
 	@$(MAKE) --no-print-directory cluster-programs
 	@$(BIN)/realcluster up --dir=$(CLUSTER_DIR) --bin=$(BIN) --cilium=$(CILIUM) --nodes=$(NODES) \
-	  --families=$(FAMILIES) --routing=$(ROUTING) --update-rate=$(UPDATE_RATE)
+	  --families=$(FAMILIES) --routing=$(ROUTING) --kubernetes=$(KUBERNETES) --update-rate=$(UPDATE_RATE)
 
 .PHONY: cluster-down
 cluster-down: $(BIN)/realcluster ## Stops it and deletes its files
@@ -119,7 +131,7 @@ preflight: $(PREFLIGHT) ## Prints what this machine lacks for such a cluster
 	@$(PREFLIGHT) -nodes $(NODES)
 
 .PHONY: cluster-programs
-cluster-programs: build $(BIN)/fixedip-controlplane $(REAL:%=$(BIN)/%) $(BIN)/realcluster cilium
+cluster-programs: build $(CONTROL_PLANE) $(REAL:%=$(BIN)/%) $(BIN)/realcluster cilium
 
 .PHONY: cilium
 cilium:
@@ -158,9 +170,9 @@ e2e e2e-matrix: NODES := 4
 ROUTING ?= tunnel
 
 .PHONY: e2e
-e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, ROUTING=native, RUN='rebooted|drained')
+e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, KUBERNETES=1.35, ROUTING=native, RUN='rebooted|drained')
 	@$(MAKE) --no-print-directory cluster-programs images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills=$(E2E_KILLS) -run '$(RUN)'
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(CILIUM) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -kills=$(E2E_KILLS) -run '$(RUN)'
 
 # How many versions run at the same time.
 BESIDE ?= 1
@@ -244,13 +256,13 @@ fuzz: ## Runs each fuzz target (FUZZTIME=1m FUZZ=FuzzParse)
 	@hack/fuzz.sh $(FUZZTIME) '$(FUZZ)'
 
 .PHONY: test-framework
-test-framework: $(BIN)/fixedip-controlplane ## Runs the plugin in a scheduler, on a real API server
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) CGO_ENABLED=1 go test -race -count=1 -timeout 20m ./test/framework
+test-framework: $(BIN)/fixedip-controlplane $(CONTROL_PLANE) ## Runs the plugin in a scheduler, on a real API server (KUBERNETES=1.35)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CONTROL_PLANE=$(CURDIR)/$(CONTROL_PLANE) CGO_ENABLED=1 go test -race -count=1 -timeout 20m ./test/framework
 
 # Failing every write takes five minutes, and a soak even longer: make faults and make soak run them in full.
 .PHONY: test-integration
-test-integration: $(CLUSTER:%=$(BIN)/%) build $(RACED:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator
-	FIXEDIP_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration -skip '(TestEveryWriteFails|TestSoak)$$'
+test-integration: $(CLUSTER:%=$(BIN)/%) $(CONTROL_PLANE) build $(RACED:%=$(BIN)/race/%) ## Runs the tests on a real API server and Cilium's allocator (KUBERNETES=1.35)
+	FIXEDIP_BIN=$(CURDIR)/$(BIN) FIXEDIP_CONTROL_PLANE=$(CURDIR)/$(CONTROL_PLANE) go test -v -count=1 -parallel 3 -timeout 40m ./test/integration -skip '(TestEveryWriteFails|TestSoak)$$'
 
 FAULT_PROGRAMS := $(CLUSTER:%=$(BIN)/%) $(RACED:%=$(BIN)/race/%)
 

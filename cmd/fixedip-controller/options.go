@@ -61,6 +61,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar((*string)(&o.SubnetSource), "subnet-source", string(config.ClusterPool), "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
 	fs.StringVar((*string)(&o.SubnetPolicy), "orphaned-subnet-policy", string(subnetplan.Inherit), "What happens to a subnet with FixedIPs whose node is gone: Inherit (another node takes it over), Hold (it waits for the node) or Free (the FixedIPs are deleted)")
 	fs.DurationVar(&o.OrphanGracePeriod, "orphaned-subnet-grace-period", time.Minute, "How long an orphaned subnet waits for its node before --orphaned-subnet-policy applies")
+	fs.StringSliceVar(&o.ProtectNodesFrom, "protect-nodes-from", nil, "Autoscalers that shall not remove nodes whose subnets have fixed addresses: cluster-autoscaler, karpenter. The controller annotates these Nodes, and needs manifests/controller-scale-down-rbac.yaml for that")
 	fs.IntVar(&o.Watermark.Free, "min-free-ips", 8, "Minimum of free dynamic addresses in the pool of each node, per family")
 	fs.IntVar(&o.Watermark.Max, "max-dynamic-ips", 0, "Maximum of dynamic addresses, free or in use, in the pool of a node, per family; the rest of the subnet is for fixed addresses. 0: as many as the node takes pods, at most half of its subnet")
 	fs.IntVar(&o.Watermark.Excess, "max-surplus-ips", 8, "How many free dynamic addresses beyond min-free-ips a pool may have before some are removed")

@@ -308,7 +308,7 @@ func (n *Node) program(part Part) (cluster.Program, error) {
 		if err != nil {
 			return p, err
 		}
-		p.Bin = n.cluster.bin("fixedip-kubelet")
+		p.Bin = filepath.Join(n.cluster.options.KubernetesPrograms(n.cluster.options.Bin), "fixedip-kubelet")
 		p.Args = append(args, "--config="+n.config("kubelet.yaml"), "--kubeconfig="+n.cluster.Kubeconfig("kubelet-"+n.Name), "--v=2")
 	case Agent:
 		p.Bin = filepath.Join(n.cluster.ciliumBin(), "cilium-agent")

@@ -126,7 +126,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	// A failed start stops what it started.
 	running, err := cluster.Start(ctx, cluster.Options{
 		Dir:      c.options.Dir,
-		Binaries: cluster.Binaries{ControlPlane: c.bin("fixedip-controlplane")},
+		Binaries: cluster.Binaries{ControlPlane: filepath.Join(c.options.KubernetesPrograms(c.options.Bin), "fixedip-controlplane")},
 		Manifests: []string{
 			filepath.Join(manifests, "crd"), filepath.Join(manifests, "namespace.yaml"),
 			filepath.Join(manifests, "controller-rbac.yaml"), filepath.Join(manifests, "scheduler-rbac.yaml"),

@@ -36,6 +36,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/controller/nodepool"
 	"fixedip.io/fixedip/ipam/controller/release"
+	"fixedip.io/fixedip/ipam/controller/scaledown"
 	"fixedip.io/fixedip/ipam/controller/subnet"
 	"fixedip.io/fixedip/ipam/controller/waiting"
 	"fixedip.io/fixedip/ipam/core/address"
@@ -93,6 +94,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, cfg config.Config) error {
 		Pools: p.pools, Writer: p.writer, Ledger: p.Ledger, API: p.Live, Cached: p.Cached, Events: p.Events, Clock: p.Clock, Kinds: p.Kinds,
 		Rules: cfg.SubnetRules(), FromNode: cfg.SubnetSource == config.FromNode, StrictNodes: cfg.StrictNodes,
 		FirstEntries: pools.FirstEntries, Resync: cfg.ResyncPeriod, Synced: synced, Nodes: &to.joining, Orphans: &to.orphans,
+	}
+	marks := &scaledown.Controller{Ledger: p.Ledger, Cached: p.Cached, Live: p.Live, Autoscalers: cfg.ProtectNodesFrom, Requests: &to.protected, Ready: synced}
+	if err := marks.Setup(mgr); err != nil {
+		return err
 	}
 	waits := &waiting.Controller{Ledger: p.Ledger, Cached: p.Cached, Events: p.Events, Clock: p.Clock}
 	if err := waits.Setup(mgr); err != nil {
@@ -156,7 +161,7 @@ type dependencies struct {
 }
 
 // requests pass what the shared watches report to the queues of the controllers.
-type requests struct{ nodes, identities, joining, orphans, slots, verified, adopted source.Requests }
+type requests struct{ nodes, identities, joining, orphans, slots, verified, adopted, protected source.Requests }
 
 // newParts starts the informers and returns what the controllers share.
 func newParts(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (*dependencies, error) {
@@ -214,6 +219,7 @@ func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *request
 		p.agents.Changed(node)
 		if change.Appeared || len(change.Subnets) > 0 {
 			to.joining.Add(source.ForName(node))
+			to.protected.Add(source.ForName(node))
 			to.orphans.Add(subnet.All)
 			to.identities.Add(r.OfNode(node)...)
 		}
@@ -232,11 +238,13 @@ func (p *dependencies) follow(ctx context.Context, mgr ctrl.Manager, to *request
 		to.verified.Add(source.ForOwner(conformance.HolderOf(record))...)
 		for _, node := range freed {
 			to.nodes.Add(source.ForName(node))
+			to.protected.Add(source.ForName(node))
 		}
 		// The home node may have a dynamic entry for an address that is reserved now, or need one that is not any more.
 		for _, a := range address.ParseAll(record.Spec.IPs) {
 			if home, ok := p.Ledger.Home(a); ok {
 				to.nodes.Add(source.ForName(home))
+				to.protected.Add(source.ForName(home))
 			}
 		}
 	})

@@ -61,7 +61,7 @@ func run(m *testing.M) (code int, err error) {
 	manifests := filepath.Join("..", "..", "manifests")
 	c, err := cluster.Start(context.Background(), cluster.Options{
 		Dir:      dir,
-		Binaries: cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane")},
+		Binaries: cluster.Binaries{ControlPlane: suite.ControlPlane(bin)},
 		Manifests: []string{
 			filepath.Join(manifests, "crd"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "scheduler-rbac.yaml"),
 			filepath.Join("testdata", "flock.yaml"),

@@ -85,8 +85,8 @@ func TestG25CompatibilityTable(t *testing.T) {
 	e.must(err)
 	server, err := client.ServerVersion()
 	e.must(err)
-	if server.GitVersion != table["k8s.io/kubernetes"].version {
-		t.Errorf("the API server of the tests is %s", server.GitVersion)
+	if want := dependency(t, apiServer, "k8s.io/kubernetes"); server.GitVersion != want {
+		t.Errorf("the API server of the tests is %s, and its program is built with %s", server.GitVersion, want)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -68,7 +67,7 @@ func TestCostOfAClaim(t *testing.T) {
 	}
 	c, err := cluster.Start(within(t), cluster.Options{
 		Dir:              t.TempDir(),
-		Binaries:         cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane")},
+		Binaries:         cluster.Binaries{ControlPlane: apiServer},
 		ControlPlaneArgs: []string{"--no-controllers"},
 	})
 	if err != nil {

@@ -76,7 +76,7 @@ func startCluster(t *testing.T, controlPlaneArgs ...string) *env {
 	root := filepath.Join("..", "..", "manifests")
 	c, err := cluster.Start(within(t), cluster.Options{
 		Dir:      t.TempDir(),
-		Binaries: cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane"), SimNode: filepath.Join(bin, "fixedip-simnode")},
+		Binaries: cluster.Binaries{ControlPlane: apiServer, SimNode: filepath.Join(bin, "fixedip-simnode")},
 		Manifests: []string{
 			filepath.Join(root, "crd"), filepath.Join(root, "namespace.yaml"),
 			filepath.Join(root, "scheduler-rbac.yaml"), filepath.Join(root, "controller-rbac.yaml"),

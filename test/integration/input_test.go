@@ -44,6 +44,7 @@ func TestBadFlags(t *testing.T) {
 		"no writes":                 {[]string{pool, "--node-writes-per-minute=1"}, `--node-writes-per-minute: Invalid value: 1: must be at least 4: a pod that ends on a node can take as many`},
 		"no selector":               {[]string{pool, "--strict-nodes=a in"}, `--strict-nodes "a in": unable to parse requirement: found '' expected: '('`},
 		"negative cooldown":         {[]string{pool, "--address-cooldown=-1s"}, `--address-cooldown: Invalid value: "-1s": must not be negative`},
+		"no such autoscaler":        {[]string{pool, "--protect-nodes-from=spot"}, `--protect-nodes-from: Unsupported value: "spot": supported values: "cluster-autoscaler", "karpenter"`},
 		"no time to sweep":          {[]string{pool, "--resync-period=0s"}, `--resync-period: Invalid value: "0s": must be at least 1s`},
 		"no duration":               {[]string{pool, "--address-cooldown=soon"}, `invalid argument "soon" for "--address-cooldown" flag: time: invalid duration "soon"`},
 		"lease shorter than renew":  {[]string{pool, "--leader-election-lease-duration=5s"}, `--leader-election-lease-duration: Invalid value: "5s": must be longer than leader-election-renew-deadline 10s, which must be longer than leader-election-retry-period 2s`},

@@ -91,7 +91,7 @@ func install(t *testing.T) installation {
 	manifests := filepath.Join("..", "..", "manifests")
 	c, err := cluster.Start(within(t), cluster.Options{
 		Dir:       t.TempDir(),
-		Binaries:  cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane"), SimNode: filepath.Join(bin, "fixedip-simnode")},
+		Binaries:  cluster.Binaries{ControlPlane: apiServer, SimNode: filepath.Join(bin, "fixedip-simnode")},
 		Manifests: []string{manifests},
 	})
 	if err != nil {

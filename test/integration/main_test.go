@@ -25,8 +25,8 @@ const patience = 90 * time.Second
 // here. A test that kills a program waits that long.
 var testLease = product.Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
-// bin is the folder of the programs.
-var bin string
+// bin is the folder of the programs, and apiServer the program of the control plane.
+var bin, apiServer string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	apiServer = suite.ControlPlane(bin)
 	os.Exit(m.Run())
 }
 

@@ -178,7 +178,7 @@ func TestReadiness(t *testing.T) {
 	manifests := filepath.Join("..", "..", "manifests")
 	c, err := cluster.Start(within(t), cluster.Options{
 		Dir:       t.TempDir(),
-		Binaries:  cluster.Binaries{ControlPlane: filepath.Join(bin, "fixedip-controlplane")},
+		Binaries:  cluster.Binaries{ControlPlane: apiServer},
 		Manifests: []string{filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "scheduler-rbac.yaml")},
 	})
 	if err != nil {

@@ -71,7 +71,7 @@ func deployments(t *testing.T, objects installed) []appsv1.Deployment {
 }
 
 // optional contains manifests that only some clusters need.
-var optional = []string{"example", "prometheus", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml"}
+var optional = []string{"example", "prometheus", "controller-scale-down-rbac.yaml", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml"}
 
 // TestNothingIsForgotten checks that every other manifest is part of the installation.
 func TestNothingIsForgotten(t *testing.T) {

@@ -23,6 +23,15 @@ func Programs(target string) (string, error) {
 	return dir, nil
 }
 
+// ControlPlane returns the program of the control plane, in the folder of the programs unless FIXEDIP_CONTROL_PLANE names
+// that of another line of Kubernetes.
+func ControlPlane(programs string) string {
+	if other := os.Getenv("FIXEDIP_CONTROL_PLANE"); other != "" {
+		return other
+	}
+	return filepath.Join(programs, "fixedip-controlplane")
+}
+
 // Within returns a context for one step of a test.
 func Within(t *testing.T, patience time.Duration) context.Context {
 	t.Helper()

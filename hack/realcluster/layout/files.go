@@ -76,8 +76,10 @@ authorization: {mode: Webhook}
 cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
-# Without cgroups of pods it panics as soon as it finds a limit to change: kubelet v1.34.
+{{- if .NoResize}}
+# Without cgroups of pods it panics as soon as it finds a limit to change. Of 1.35 the gate cannot be turned off.
 featureGates: {InPlacePodVerticalScaling: false}
+{{- end}}
 failSwapOn: false
 failCgroupV1: false
 localStorageCapacityIsolation: false
@@ -97,7 +99,7 @@ nodeStatusUpdateFrequency: 5s
 
 // KubeletConfig returns the configuration of a node's kubelet.
 func (o Options) KubeletConfig(p Paths) ([]byte, error) {
-	return execute("the kubelet", kubeletConfig, map[string]any{"Socket": ContainerdSocket, "Paths": p, "DNS": o.dnsAddress()})
+	return execute("the kubelet", kubeletConfig, map[string]any{"Socket": ContainerdSocket, "Paths": p, "DNS": o.dnsAddress(), "NoResize": o.Kubernetes == "1.34"})
 }
 
 // KubeletArgs returns the flags that differ between nodes.

@@ -6,6 +6,7 @@ package layout
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,10 +15,16 @@ import (
 // ciliumVersions contains the versions from which agents are built. Key: the line of Cilium as users name it.
 var ciliumVersions = map[string]string{"1.18": "v1.18.6", "1.19": "v1.19.4", "1.20": "v1.20.2"}
 
+// kubernetesVersions contains the versions of which control planes and kubelets are built. Key: the line of Kubernetes as
+// users name it.
+var kubernetesVersions = map[string]string{OwnKubernetes: "v1.34.9", "1.35": "v1.35.4"}
+
+// OwnKubernetes is the line whose libraries the product is built with.
+const OwnKubernetes = "1.34"
+
 // Routing is the routing mode between nodes.
 type Routing string
 
-// The kinds of routing.
 // The kinds of routing.
 const (
 	Tunnel Routing = "tunnel" // VXLAN
@@ -34,6 +41,8 @@ const (
 type Options struct {
 	// Cilium is the line: 1.18, 1.19 or 1.20.
 	Cilium string
+	// Kubernetes is the line of the control plane and the kubelets: 1.34 or 1.35.
+	Kubernetes string
 	// Nodes is the number of nodes at the start. Spare nodes are known to the control plane and may be started later.
 	Nodes, Spare int
 	// Families of pods, nodes and services: IPv4, IPv6 or both, with the preferred one first.
@@ -48,9 +57,9 @@ type Options struct {
 // MaxNetwork is the highest number of a network of nodes.
 const MaxNetwork = 255
 
-// Defaults returns two nodes with Cilium 1.19, IPv4 and VXLAN. Agents report every second to shorten waits.
+// Defaults returns two nodes with Kubernetes 1.34, Cilium 1.19, IPv4 and VXLAN. Agents report every second to shorten waits.
 func Defaults() Options {
-	return Options{Cilium: "1.19", Nodes: 2, Families: []string{IPv4}, Routing: Tunnel, UpdateRate: time.Second}
+	return Options{Cilium: "1.19", Kubernetes: OwnKubernetes, Nodes: 2, Families: []string{IPv4}, Routing: Tunnel, UpdateRate: time.Second}
 }
 
 // maxNodes is the number of nodes that fit into the network.
@@ -60,6 +69,9 @@ const maxNodes = 100
 func (o Options) Validate() error {
 	if _, known := ciliumVersions[o.Cilium]; !known {
 		return fmt.Errorf("version %q of Cilium is not among 1.18, 1.19 and 1.20", o.Cilium)
+	}
+	if _, known := kubernetesVersions[o.Kubernetes]; !known {
+		return fmt.Errorf("version %q of Kubernetes is neither 1.34 nor 1.35", o.Kubernetes)
 	}
 	if o.Nodes < 1 || o.Spare < 0 || o.Nodes+o.Spare > maxNodes {
 		return fmt.Errorf("%d nodes and %d spare ones: from 1 to %d are possible", o.Nodes, o.Spare, maxNodes)
@@ -86,6 +98,17 @@ func (o Options) Validate() error {
 
 // CiliumVersion returns the version of the line.
 func (o Options) CiliumVersion() string { return ciliumVersions[o.Cilium] }
+
+// KubernetesVersion returns the version of the line.
+func (o Options) KubernetesVersion() string { return kubernetesVersions[o.Kubernetes] }
+
+// KubernetesPrograms returns the folder of the control plane and the kubelet, in the folder of all programs.
+func (o Options) KubernetesPrograms(bin string) string {
+	if o.Kubernetes == OwnKubernetes {
+		return bin
+	}
+	return filepath.Join(bin, "kubernetes-"+o.Kubernetes)
+}
 
 // Has reports whether pods have addresses of the family.
 func (o Options) Has(family string) bool { return slices.Contains(o.Families, family) }

@@ -22,6 +22,7 @@ func TestValidate(t *testing.T) {
 		"both families": {change: func(o *Options) { o.Families = []string{IPv6, IPv4} }},
 		"spare nodes":   {change: func(o *Options) { o.Spare = 98 }},
 		"version":       {change: func(o *Options) { o.Cilium = "1.17" }, err: `version "1.17" of Cilium`},
+		"kubernetes":    {change: func(o *Options) { o.Kubernetes = "1.33" }, err: `version "1.33" of Kubernetes`},
 		"no node":       {change: func(o *Options) { o.Nodes = 0 }, err: "0 nodes"},
 		"too many":      {change: func(o *Options) { o.Spare = 99 }, err: "99 spare"},
 		"no family":     {change: func(o *Options) { o.Families = nil }, err: "families []"},
@@ -105,6 +106,25 @@ func TestAgentConfig(t *testing.T) {
 				t.Errorf("%v (-want +got): %s", chosen, diff)
 			}
 		})
+	}
+}
+
+// TestKubernetesVersionsAreThoseOfTheModules checks the same of control planes and kubelets.
+func TestKubernetesVersionsAreThoseOfTheModules(t *testing.T) {
+	got := map[string]string{}
+	for line, path := range map[string]string{OwnKubernetes: "go.mod", "1.35": "hack/kubernetes-1.35/go.mod"} {
+		data, err := os.ReadFile(filepath.Join("..", "..", "..", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text := range strings.Lines(string(data)) {
+			if version, found := strings.CutPrefix(strings.TrimSpace(text), "k8s.io/kubernetes "); found {
+				got[line] = version
+			}
+		}
+	}
+	if diff := cmp.Diff(kubernetesVersions, got); diff != "" {
+		t.Errorf("(-versions +modules): %s", diff)
 	}
 }
 

@@ -8,6 +8,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/conformance"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/controller/scaledown"
 	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/nodepool"
@@ -52,6 +54,8 @@ type Config struct {
 	// SubnetPolicy says what happens to the subnets of a node that is gone, after the grace period SubnetHold.
 	SubnetPolicy      subnetplan.OrphanPolicy
 	OrphanGracePeriod time.Duration
+	// ProtectNodesFrom are the autoscalers that shall not remove nodes with reserved addresses: keys of scaledown.Annotations.
+	ProtectNodesFrom []string
 	// Watermark says how many dynamic entries a pool has.
 	Watermark nodepool.Watermark
 	// StrictNodes selects the nodes whose pools have owned entries only. The scheduler needs the same value.
@@ -115,6 +119,11 @@ func (c Config) Validate() field.ErrorList {
 		errs = append(errs, field.NotSupported(field.NewPath("orphaned-subnet-policy"), c.SubnetPolicy, subnetplan.Policies))
 	}
 	check(c.OrphanGracePeriod >= 0, "orphaned-subnet-grace-period", c.OrphanGracePeriod.String(), "must not be negative")
+	for _, name := range c.ProtectNodesFrom {
+		if _, known := scaledown.Annotations[name]; !known {
+			errs = append(errs, field.NotSupported(field.NewPath("protect-nodes-from"), name, slices.Sorted(maps.Keys(scaledown.Annotations))))
+		}
+	}
 	for i, p := range c.ClusterPools {
 		if err := p.Validate(); err != nil {
 			check(false, poolFlag(p, "mask-size"), p.MaskSize, err.Error())

@@ -45,9 +45,9 @@ type options struct {
 	bin, dir, source, tag string
 	cilium                []string
 	updateRate            time.Duration
-	routing               layout.Routing
-	only                  *regexp.Regexp
-	table                 string
+	profile
+	only  *regexp.Regexp
+	table string
 	// kills is true if scenarios that allow it run a second time while our programs are killed.
 	kills bool
 	// beside is the number of versions that run at the same time.
@@ -74,14 +74,15 @@ func run() error {
 	flag.StringVar(&o.tag, "tag", "latest", "tag of the images")
 	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
-	routing := flag.String("routing", string(layout.Tunnel), "how packets reach pods of other nodes: tunnel, or native (routes to the subnets of nodes; scenarios whose addresses leave their subnet are left out)")
+	flag.StringVar((*string)(&o.routing), "routing", string(layout.Tunnel), "how packets reach pods of other nodes: tunnel, or native (routes to the subnets of nodes; scenarios whose addresses leave their subnet are left out)")
+	flag.StringVar(&o.kubernetes, "kubernetes", layout.OwnKubernetes, "line of Kubernetes of the control plane and the kubelets: 1.34 or 1.35")
 	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
 	flag.BoolVar(&o.kills, "kills", true, "run scenarios that allow it a second time while our programs are killed")
 	flag.IntVar(&o.beside, "beside", 1, "number of versions that run at the same time; each takes 3 GB of memory and one core")
 	flag.StringVar(&o.table, "table", "", "file for a table of the last complete runs on these versions")
 	last := flag.Bool("last", false, "only write the table")
 	flag.Parse()
-	o.cilium, o.routing = strings.Split(*cilium, ","), layout.Routing(*routing)
+	o.cilium = strings.Split(*cilium, ",")
 	for _, path := range []*string{&o.bin, &o.dir, &o.source} {
 		absolute, err := filepath.Abs(*path)
 		if err != nil {

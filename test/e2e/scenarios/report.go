@@ -24,12 +24,13 @@ type outcome struct {
 
 // results are the results on one version.
 type results struct {
-	line, cilium string
-	updateRate   time.Duration
-	began        time.Time
-	took         time.Duration
-	outcomes     []outcome
-	watch        sums
+	line, cilium, kubernetes string
+
+	updateRate time.Duration
+	began      time.Time
+	took       time.Duration
+	outcomes   []outcome
+	watch      sums
 	// told are the violations that are already part of an outcome.
 	told map[string]bool
 }

@@ -57,7 +57,7 @@ type trial struct {
 // runVersion starts a cluster, runs all scenarios on it and stops it. An error means that there are no results.
 func runVersion(ctx context.Context, o options, line string) (results, error) {
 	t := &trial{options: o, line: line, dir: o.folder(line), results: results{line: line, updateRate: o.updateRate, began: time.Now()}}
-	t.say(fmt.Sprintf("Cilium %s, %s routing, agents report every %s\n", line, o.routing, o.updateRate))
+	t.say(fmt.Sprintf("Cilium %s, Kubernetes %s, %s routing, agents report every %s\n", line, o.kubernetes, o.routing, o.updateRate))
 	if err := t.setUp(ctx); err != nil {
 		if t.cluster != nil {
 			t.saveArchive("set-up")
@@ -81,7 +81,7 @@ func (t *trial) setUp(ctx context.Context) error {
 	began := time.Now()
 	o := realcluster.Options{
 		Options: layout.Options{
-			Cilium: t.line, Nodes: 3, Spare: 1, Families: []string{layout.IPv4, layout.IPv6},
+			Cilium: t.line, Kubernetes: t.options.kubernetes, Nodes: 3, Spare: 1, Families: []string{layout.IPv4, layout.IPv6},
 			Routing: t.options.routing, UpdateRate: t.options.updateRate,
 		},
 		Dir: t.dir, Bin: t.options.bin, Source: t.options.source,
@@ -93,7 +93,7 @@ func (t *trial) setUp(ctx context.Context) error {
 	if t.cluster, err = realcluster.Start(ctx, o); err != nil {
 		return err
 	}
-	t.results.cilium = o.CiliumVersion()
+	t.results.cilium, t.results.kubernetes = o.CiliumVersion(), o.KubernetesVersion()
 	admin, err := t.cluster.RESTConfig(cluster.Admin)
 	if err != nil {
 		return err

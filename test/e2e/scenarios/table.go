@@ -20,8 +20,9 @@ import (
 // summary is the part of a complete run that the table needs. It is stored in the work folder, so that versions can
 // run at different times.
 type summary struct {
-	Cilium  string
-	Routing layout.Routing
+	Cilium     string
+	Routing    layout.Routing
+	Kubernetes string
 	// Commit is the commit of this repository, as described by git.
 	Commit     string
 	UpdateRate time.Duration
@@ -39,11 +40,24 @@ type line struct {
 	Failed       bool
 }
 
+// profile is what differs between runs on one version of Cilium.
+type profile struct {
+	routing layout.Routing
+	// kubernetes is the line of the control plane and the kubelets.
+	kubernetes string
+}
+
+// profiles are those of which the table has the last complete run. Each version has one of the first.
+var profiles = []profile{{layout.Tunnel, layout.OwnKubernetes}, {layout.Native, layout.OwnKubernetes}, {layout.Tunnel, "1.35"}}
+
 // folder returns the work folder of a version.
 func (o options) folder(version string) string {
 	name := "cilium-" + version
 	if o.routing == layout.Native {
 		name += "-native"
+	}
+	if o.kubernetes != layout.OwnKubernetes {
+		name += "-kubernetes-" + o.kubernetes
 	}
 	return filepath.Join(o.dir, name)
 }
@@ -52,7 +66,7 @@ func (o options) summaryFile(version string) string { return o.folder(version) +
 
 // keep stores the summary of a run.
 func (r results) keep(o options) error {
-	s := summary{Cilium: r.cilium, Routing: o.routing, Commit: o.tag, UpdateRate: r.updateRate, Began: r.began, Took: r.took, Watch: r.watch.String()}
+	s := summary{Cilium: r.cilium, Routing: o.routing, Kubernetes: r.kubernetes, Commit: o.tag, UpdateRate: r.updateRate, Began: r.began, Took: r.took, Watch: r.watch.String()}
 	for _, x := range r.outcomes {
 		s.Scenarios = append(s.Scenarios, line{Name: x.name, Detail: x.detail, Took: x.took, Failed: x.err != nil})
 	}
@@ -66,23 +80,23 @@ func (r results) keep(o options) error {
 	return nil
 }
 
-// lastRuns returns the summaries of the last complete runs: with tunnels on each version, and with native routing on those
+// lastRuns returns the summaries of the last complete runs: of the first profile on each version, and of the others on those
 // that have such a run.
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
-	for _, routing := range []layout.Routing{layout.Tunnel, layout.Native} {
+	for i, p := range profiles {
 		for _, version := range o.cilium {
-			o.routing = routing
+			o.profile = p
 			data, err := os.ReadFile(o.summaryFile(version))
-			if routing == layout.Native && errors.Is(err, fs.ErrNotExist) {
+			if i > 0 && errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
-			s := summary{Routing: layout.Tunnel}
+			var s summary
 			if err == nil {
 				err = json.Unmarshal(data, &s)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("read the results of the last whole run on Cilium %s with %s routing: %w", version, routing, err)
+				return nil, fmt.Errorf("read the results of the last whole run on Cilium %s with %s routing and Kubernetes %s: %w", version, p.routing, p.kubernetes, err)
 			}
 			all = append(all, s)
 		}
@@ -92,10 +106,14 @@ func lastRuns(o options) ([]summary, error) {
 
 // title names the version and the profile of a run.
 func (s summary) title() string {
+	title := "Cilium " + s.Cilium
 	if s.Routing == layout.Native {
-		return "Cilium " + s.Cilium + ", native routing"
+		title += ", native routing"
 	}
-	return "Cilium " + s.Cilium
+	if !strings.HasPrefix(s.Kubernetes, "v"+layout.OwnKubernetes) {
+		title += ", Kubernetes " + s.Kubernetes
+	}
+	return title
 }
 
 // writeTable writes the last complete run on each version as a page of the documentation.
@@ -128,8 +146,8 @@ func writeTable(o options) error {
 	}
 	b.WriteString("\n\n")
 	for _, s := range all {
-		fmt.Fprintf(&b, "## %s\n\nOn %s, of commit %s. Agents report every %s.\n\nThroughout: %s.\n\n", s.title(), s.Began.UTC().Format(time.DateOnly),
-			s.Commit, s.UpdateRate, strings.ReplaceAll(s.Watch, "; ", ";\n"))
+		fmt.Fprintf(&b, "## %s\n\nOn %s, of commit %s, with Kubernetes %s. Agents report every %s.\n\nThroughout: %s.\n\n", s.title(), s.Began.UTC().Format(time.DateOnly),
+			s.Commit, s.Kubernetes, s.UpdateRate, strings.ReplaceAll(s.Watch, "; ", ";\n"))
 		for _, l := range s.Scenarios {
 			if l.Name == ratioScenario {
 				fmt.Fprintf(&b, "From deleted to ready again: %s.\n\n", l.Detail)

@@ -105,6 +105,18 @@ func (s Synced) States() map[string]bool {
 // annotationDomains are the prefixes of the pod annotations that the controller reads.
 var annotationDomains = []string{"fixedip.io/", "cni.projectcalico.org/", "cni.cilium.io/"}
 
+// nodeAnnotationDomains are the prefixes of the Node annotations that the controller reads.
+var nodeAnnotationDomains = []string{"fixedip.io/", "cluster-autoscaler.kubernetes.io/", "karpenter.sh/"}
+
+// keepAnnotations copies the annotations of some domains.
+func keepAnnotations(to *metav1.ObjectMeta, from map[string]string, domains []string) {
+	for key, value := range from {
+		if slices.ContainsFunc(domains, func(d string) bool { return strings.HasPrefix(key, d) }) {
+			metav1.SetMetaDataAnnotation(to, key, value)
+		}
+	}
+}
+
 // transform returns a transform of objects of one kind. Others, such as those of a watch that has missed a deletion, stay
 // as they are.
 func transform[T any](trim func(T) T) func(obj any) (any, error) {
@@ -126,11 +138,7 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 			Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
 			Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, HostIP: pod.Status.HostIP, StartTime: pod.Status.StartTime},
 		}
-		for key, value := range pod.Annotations {
-			if slices.ContainsFunc(annotationDomains, func(d string) bool { return strings.HasPrefix(key, d) }) {
-				metav1.SetMetaDataAnnotation(&trimmed.ObjectMeta, key, value)
-			}
-		}
+		keepAnnotations(&trimmed.ObjectMeta, pod.Annotations, annotationDomains)
 		if podutil.IsUnschedulable(pod) {
 			// A node that inherits the subnet of the pod's address has to suit the pod.
 			trimmed.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
@@ -154,6 +162,7 @@ func podTransform(adoption identity.Adoption) func(obj any) (any, error) {
 var nodeTransform = transform(func(node *corev1.Node) *corev1.Node {
 	trimmed := &corev1.Node{TypeMeta: node.TypeMeta, ObjectMeta: trimMeta(node.ObjectMeta)}
 	trimmed.Labels = node.Labels
+	keepAnnotations(&trimmed.ObjectMeta, node.Annotations, nodeAnnotationDomains)
 	trimmed.Spec.PodCIDRs, trimmed.Spec.Unschedulable, trimmed.Spec.Taints = node.Spec.PodCIDRs, node.Spec.Unschedulable, node.Spec.Taints
 	if pods, ok := node.Status.Allocatable[corev1.ResourcePods]; ok {
 		trimmed.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: pods}

@@ -247,7 +247,9 @@ func TestTransforms(t *testing.T) {
 				Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110"), corev1.ResourceCPU: resource.MustParse("4")},
 				Conditions:  []corev1.NodeCondition{{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: at, LastTransitionTime: at}},
 			}},
-			&corev1.Node{ObjectMeta: bare(func(m *metav1.ObjectMeta) { m.Labels = full.Labels }), Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}, Unschedulable: true}, Status: corev1.NodeStatus{
+			&corev1.Node{ObjectMeta: bare(func(m *metav1.ObjectMeta) {
+				m.Labels, m.Annotations = full.Labels, map[string]string{"fixedip.io/ips": "10.0.0.1"}
+			}), Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}, Unschedulable: true}, Status: corev1.NodeStatus{
 				Allocatable: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110")},
 				Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: at}},
 			}},

@@ -1,0 +1,134 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package scaledown
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/core/ledger"
+)
+
+// Annotations are the annotations with which autoscalers leave a node alone; the value is "true". Key: the autoscaler.
+//
+// cluster-autoscaler: FAQ, "How can I prevent Cluster Autoscaler from scaling down a particular node?". Karpenter: Concepts,
+// Disruption, "Node-Level Controls".
+var Annotations = map[string]string{
+	"cluster-autoscaler": "cluster-autoscaler.kubernetes.io/scale-down-disabled",
+	"karpenter":          "karpenter.sh/do-not-disrupt",
+}
+
+// Mark is the annotation that lists those that fixedip has set, separated by commas.
+const Mark = "fixedip.io/scale-down-annotations"
+
+// Controller is the controller scale-down. A request names a node.
+type Controller struct {
+	Ledger *ledger.Ledger
+	Cached client.Reader
+	Live   client.Client
+	// Autoscalers are those that shall leave nodes with reserved addresses alone: keys of Annotations. Without any, the
+	// controller removes what it set before.
+	Autoscalers []string
+	// Requests are the nodes whose subnets or reservations have changed.
+	Requests *source.Requests
+	// Ready reports whether the ledger has all nodes and reservations that existed at the start.
+	Ready func() bool
+}
+
+// Setup adds the controller to a manager.
+func (c *Controller) Setup(mgr ctrl.Manager) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("scale-down").
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.AnnotationChangedPredicate{}, source.AfterStart)).
+		WatchesRawSource(c.Requests.Source(c.Ready, func() (all []ctrl.Request) {
+			for _, n := range c.Ledger.Nodes() {
+				all = append(all, source.ForName(n.Name))
+			}
+			return all
+		})).
+		WithOptions(source.Workers(1)).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("set up the controller of scale-down annotations: %w", err)
+	}
+	return nil
+}
+
+// Reconcile sets and removes the annotations of one Node, in one patch.
+func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if !c.Ready() {
+		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
+	}
+	node, err := index.Node(ctx, c.Cached, req.Name)
+	if err != nil || node == nil {
+		return ctrl.Result{}, err
+	}
+	var wanted []string
+	if n, ok := c.Ledger.Node(req.Name); ok && len(c.Ledger.ReservationsIn(n.Subnets...)) > 0 {
+		for _, name := range c.Autoscalers {
+			wanted = append(wanted, Annotations[name])
+		}
+	}
+	marked := node.DeepCopy()
+	marked.Annotations = mark(node.Annotations, wanted)
+	if maps.Equal(marked.Annotations, node.Annotations) {
+		return ctrl.Result{}, nil
+	}
+	err = c.Live.Patch(ctx, marked, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsConflict(err):
+		// The cache will show what the Node is now.
+		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
+	case apierrors.IsForbidden(err):
+		return ctrl.Result{}, fmt.Errorf("annotate node %s for autoscalers; apply manifests/controller-scale-down-rbac.yaml, or remove --protect-nodes-from: %w", node.Name, err)
+	case client.IgnoreNotFound(err) != nil:
+		return ctrl.Result{}, fmt.Errorf("annotate node %s for autoscalers: %w", node.Name, err)
+	}
+	klog.FromContext(ctx).V(2).Info("Node annotated for autoscalers", "annotations", wanted)
+	return ctrl.Result{}, nil
+}
+
+// mark returns the annotations of a Node with those that are wanted. An annotation that a user set stays as it is.
+func mark(have map[string]string, wanted []string) map[string]string {
+	annotations := maps.Clone(have)
+	var ours []string
+	for _, a := range strings.FieldsFunc(have[Mark], func(r rune) bool { return r == ',' }) {
+		switch {
+		case have[a] != "true":
+			// A user has changed it since.
+		case slices.Contains(wanted, a):
+			ours = append(ours, a)
+		default:
+			delete(annotations, a)
+		}
+	}
+	for _, a := range wanted {
+		if _, exists := have[a]; !exists {
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[a], ours = "true", append(ours, a)
+		}
+	}
+	delete(annotations, Mark)
+	if len(ours) > 0 {
+		slices.Sort(ours)
+		annotations[Mark] = strings.Join(ours, ",")
+	}
+	return annotations
+}

@@ -1,0 +1,88 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package scaledown
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/controller/internal/index"
+	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/store/fixedips"
+	"fixedip.io/fixedip/test/controllertest"
+)
+
+const (
+	ca        = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+	karpenter = "karpenter.sh/do-not-disrupt"
+)
+
+// Finding R1. Nodes that have reserved addresses are marked for autoscalers, and what users set is left alone.
+func TestReconcile(t *testing.T) {
+	type annotations = map[string]string
+	marked := annotations{ca: "true", karpenter: "true", Mark: ca + "," + karpenter, "other": "x"}
+	for name, c := range map[string]struct {
+		have        annotations
+		reserved    bool
+		autoscalers []string
+		want        annotations
+	}{
+		"addresses are reserved":                  {annotations{"other": "x"}, true, []string{"karpenter", "cluster-autoscaler"}, marked},
+		"a Node without annotations":              {nil, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter}},
+		"it is marked already":                    {marked, true, []string{"karpenter", "cluster-autoscaler"}, marked},
+		"none is reserved":                        {annotations{"other": "x"}, false, []string{"karpenter"}, annotations{"other": "x"}},
+		"none is reserved any more":               {marked, false, []string{"karpenter", "cluster-autoscaler"}, annotations{"other": "x"}},
+		"one autoscaler is not named any more":    {marked, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter, "other": "x"}},
+		"no autoscaler is named":                  {marked, true, nil, annotations{"other": "x"}},
+		"a user has set it":                       {annotations{karpenter: "true"}, true, []string{"karpenter"}, annotations{karpenter: "true"}},
+		"a user has refused it":                   {annotations{ca: "false"}, true, []string{"cluster-autoscaler", "karpenter"}, annotations{ca: "false", karpenter: "true", Mark: karpenter}},
+		"a user has set it, and none is reserved": {annotations{karpenter: "true"}, false, []string{"karpenter"}, annotations{karpenter: "true"}},
+		"a user has changed it since":             {annotations{karpenter: "false", Mark: karpenter}, false, []string{"karpenter"}, annotations{karpenter: "false"}},
+		"a user has removed it":                   {annotations{Mark: karpenter}, true, []string{"karpenter"}, annotations{karpenter: "true", Mark: karpenter}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: c.have}}
+			s := controllertest.New(t, index.Each, []client.Object{node.DeepCopy()}, nil)
+			// The caches are at the version of the API server.
+			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
+				t.Fatal(err)
+			}
+			if c.reserved {
+				s.Ledger.SetRecord(fixedips.ReservationOf(controllertest.Record(0, false)))
+			}
+			r := &Controller{Ledger: s.Ledger, Cached: s.API, Live: s.API, Autoscalers: c.autoscalers, Ready: func() bool { return true }}
+			for range 2 {
+				if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, node.Annotations, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+// A controller that does not know all reservations yet removes no annotation.
+func TestReconcileBeforeAllIsKnown(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{ca: "true", Mark: ca}}}
+	s := controllertest.New(t, index.Each, []client.Object{node}, nil)
+	r := &Controller{Ledger: s.Ledger, Cached: s.API, Live: s.API, Autoscalers: []string{"cluster-autoscaler"}, Ready: func() bool { return false }}
+	result, err := r.Reconcile(t.Context(), source.ForName("n"))
+	if err != nil || result.RequeueAfter == 0 {
+		t.Errorf("%+v, %v", result, err)
+	}
+	var now corev1.Node
+	if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(node), &now); err != nil || now.Annotations[ca] != "true" {
+		t.Errorf("%v, %v", now.Annotations, err)
+	}
+}

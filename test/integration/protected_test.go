@@ -1,0 +1,55 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"maps"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"fixedip.io/fixedip/ipam/controller/scaledown"
+	"fixedip.io/fixedip/ipam/core/identity"
+)
+
+// TestNodesAreProtected checks that autoscalers are told to leave a node alone exactly while an address is reserved there, with
+// the rights of the manifest for that (finding R1).
+func TestNodesAreProtected(t *testing.T) {
+	t.Parallel()
+	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...)})
+	e.must(e.Apply(within(t), filepath.Join("..", "..", "manifests", "controller-scale-down-rbac.yaml")))
+	const disabled, disrupt = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt"
+	marks := func(name string) map[string]string {
+		var node corev1.Node
+		e.must(e.api.Get(within(t), client.ObjectKey{Name: name}, &node))
+		found := map[string]string{}
+		for _, a := range []string{disabled, disrupt, scaledown.Mark} {
+			if v, ok := node.Annotations[a]; ok {
+				found[a] = v
+			}
+		}
+		return found
+	}
+	become := func(node string, want map[string]string) {
+		t.Helper()
+		e.eventually("node "+node+" to be marked for autoscalers as it should", func() bool { return maps.Equal(marks(node), want) })
+	}
+
+	all := map[string]string{disabled: "true", disrupt: "true", scaledown.Mark: disabled + "," + disrupt}
+	e.cordon("node-2", true)
+	web := statefulSet("web", 1, annotatedWith(identity.AnnotationWhenScaled, "Delete"))
+	e.create(web)
+	e.awaitRunning(nil, "web-0")
+	become("node-1", all)
+	become("node-2", nil)
+
+	// A user's own annotation stays, also when the address is given back.
+	var node corev1.Node
+	e.must(e.api.Get(within(t), client.ObjectKey{Name: "node-1"}, &node))
+	e.annotate(&node, disrupt, "false")
+	e.scale("web", 0)
+	become("node-1", map[string]string{disrupt: "false"})
+}
