@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -58,7 +59,7 @@ func command(streams genericiooptions.IOStreams) *cobra.Command {
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	flags.AddFlags(root.PersistentFlags())
-	root.AddCommand(listCommand(flags, streams), explainCommand(flags, streams), nodesCommand(flags, streams))
+	root.AddCommand(listCommand(flags, streams), explainCommand(flags, streams), nodesCommand(flags, streams), drainCheckCommand(flags, streams))
 	return root
 }
 
@@ -145,6 +146,34 @@ func nodesCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions
 	}
 }
 
+func drainCheckCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	failover := string(v1alpha1.Wait)
+	cmd := &cobra.Command{
+		Use:   "drain-check NODE",
+		Short: "Show what a drain of a node would do to its pods with fixed addresses, and what would stop it",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("name exactly one node")
+			}
+			return nil
+		},
+		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
+			policy, err := identity.ParseFailover(failover)
+			if err != nil {
+				return fmt.Errorf("--failover: %w", err)
+			}
+			in, err := c.drain(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			in.Failover = policy
+			return writeDrain(streams.Out, in)
+		}),
+	}
+	cmd.Flags().StringVar(&failover, "failover", failover, "Default failover policy, as --failover of the controller has it")
+	return cmd
+}
+
 // cluster reads the objects that the commands show.
 type cluster struct {
 	api client.Reader
@@ -203,6 +232,30 @@ func (c *cluster) nodes(ctx context.Context) (map[string]*corev1.Node, error) {
 		byName[nodes.Items[i].Name] = &nodes.Items[i]
 	}
 	return byName, nil
+}
+
+// drain reads what a drain of a node depends on.
+func (c *cluster) drain(ctx context.Context, node string) (in explain.DrainInputs, err error) {
+	switch found, err := get(ctx, c, "", node, &corev1.Node{}); {
+	case err != nil:
+		return in, err
+	case found == nil:
+		return in, fmt.Errorf("node %q does not exist", node)
+	}
+	var pods corev1.PodList
+	if err := c.api.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return in, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	var budgets policyv1.PodDisruptionBudgetList
+	if err := c.api.List(ctx, &budgets); err != nil {
+		return in, fmt.Errorf("list PodDisruptionBudgets: %w", err)
+	}
+	var records v1alpha1.FixedIPList
+	if err := c.api.List(ctx, &records); err != nil {
+		return in, fmt.Errorf("list FixedIPs: %w", err)
+	}
+	in.Pods, in.Budgets, in.Records = pods.Items, budgets.Items, records.Items
+	return in, nil
 }
 
 // inputs reads all objects that concern one pod. Optional objects that the user may not read are left out.

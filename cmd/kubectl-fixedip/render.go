@@ -107,6 +107,23 @@ func writeNodes(out io.Writer, l *ledger.Ledger, nodes map[string]*corev1.Node) 
 	return table(out, rows)
 }
 
+// writeDrain writes what a drain does to each pod with a fixed address, and what stops it.
+func writeDrain(out io.Writer, in explain.DrainInputs) error {
+	drained, report := explain.Drain(in)
+	if len(drained) > 0 {
+		rows := [][]string{{"NAMESPACE", "NAME", "ADDRESSES", "POLICY", "BUDGETS", "WHEN EVICTED"}}
+		for _, d := range drained {
+			namespace, name, _ := pool.SplitOwnerKey(d.Pod)
+			rows = append(rows, []string{namespace, name, strings.Join(d.IPs, ","), d.Policy, orDash(strings.Join(d.Budgets, ",")), d.Fate})
+		}
+		if err := table(out, rows); err != nil {
+			return err
+		}
+		fmt.Fprintln(out)
+	}
+	return writeReport(out, report)
+}
+
 func writeReport(out io.Writer, r explain.Report) error {
 	var rows [][]string
 	for _, f := range r.Facts {
@@ -115,7 +132,7 @@ func writeReport(out io.Writer, r explain.Report) error {
 	if err := table(out, rows); err != nil {
 		return err
 	}
-	if len(r.Findings) > 0 {
+	if len(r.Facts) > 0 && len(r.Findings) > 0 {
 		fmt.Fprintln(out)
 	}
 	for _, f := range r.Findings {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -81,6 +82,16 @@ func TestGolden(t *testing.T) {
 		"list-db":    func(b *bytes.Buffer) error { return writeList(b, records(), pods(), pools(), "db", now) },
 		"list-empty": func(b *bytes.Buffer) error { return writeList(b, nil, nil, pools(), "none", now) },
 		"nodes":      func(b *bytes.Buffer) error { return writeNodes(b, pools(), nodes) },
+		"drain-check": func(b *bytes.Buffer) error {
+			here := pods()[:1]
+			here[0].Labels = map[string]string{"app": "mysql"}
+			budget := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "mysql"}}
+			budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: here[0].Labels}
+			return writeDrain(b, explain.DrainInputs{Pods: here, Records: records(), Budgets: []policyv1.PodDisruptionBudget{budget}, Failover: v1alpha1.Wait})
+		},
+		"drain-check-none": func(b *bytes.Buffer) error {
+			return writeDrain(b, explain.DrainInputs{Pods: pods(), Failover: v1alpha1.Wait})
+		},
 		"explain": func(b *bytes.Buffer) error {
 			record := records()[2]
 			return writeReport(b, explain.Explain(explain.Inputs{

@@ -14,8 +14,10 @@ import (
 	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
@@ -32,6 +34,7 @@ func (e *env) bindViewer() {
 	view := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "view-of-viewer"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"statefulsets"}, Verbs: []string{"get", "list"}},
+		{APIGroups: []string{"policy"}, Resources: []string{"poddisruptionbudgets"}, Verbs: []string{"get", "list"}},
 	}}
 	e.create(view)
 	for _, role := range []string{"fixedip-viewer", view.Name} {
@@ -84,6 +87,15 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.says([]string{"explain", "web-0"}, "Pod: default/web-0, Running on node node-1 with "+web0, "- The pod runs with its fixed address "+web0+".")
 	e.says([]string{"nodes"}, "NODE FAMILY SUBNETS AVAILABLE FIXED FREE USED COOLDOWN STATE", "node-1 IPv4 10.240.", "ready")
 
+	all := intstr.FromString("100%")
+	e.create(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{
+		MinAvailable: &all, Selector: &metav1.LabelSelector{MatchLabels: statefulSet("web", 1).Spec.Template.Labels},
+	}})
+	e.says([]string{"drain-check", "node-1"}, "NAMESPACE NAME ADDRESSES POLICY BUDGETS WHEN EVICTED", "default web-0 "+web0+" Wait default/web waits until the node is uncordoned",
+		"! The drain stops at PodDisruptionBudget default/web: allowed disruptions: 0; pods that count as disrupted until the node is back or gone: default/web-0", "what helps: set the annotation fixedip.io/failover: Migrate")
+	if out, err := e.kubectl("drain-check", "node-9"); err == nil || !strings.Contains(out, `node "node-9" does not exist`) {
+		t.Errorf("drain-check of a node that does not exist: %v, %s", err, out)
+	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 	e.must(e.api.Patch(within(t), node, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":true}}`))))
 	e.deletePods("web-0")

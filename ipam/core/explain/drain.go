@@ -1,0 +1,113 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// DrainInputs are what a drain of a node depends on.
+type DrainInputs struct {
+	// Pods are the pods on the node.
+	Pods []corev1.Pod
+	// Records are all FixedIPs.
+	Records []v1alpha1.FixedIP
+	Budgets []policyv1.PodDisruptionBudget
+	// Failover is the policy of FixedIPs that have none.
+	Failover v1alpha1.Failover
+}
+
+// DrainedPod is a pod with a fixed address on a node that may be drained.
+type DrainedPod struct {
+	// Pod is "namespace/name".
+	Pod string
+	IPs []string
+	// Policy is the failover policy, or "Slot".
+	Policy string
+	// Fate says what happens to the pod when it is evicted.
+	Fate string
+	// Budgets are its PodDisruptionBudgets, "namespace/name".
+	Budgets []string
+}
+
+// Drain says what a drain of a node would do to its pods with fixed addresses, sorted, and what would stop it.
+func Drain(in DrainInputs) ([]DrainedPod, Report) {
+	var r Report
+	// records contains the FixedIPs. Key: the pod that each names.
+	records := map[string]*v1alpha1.FixedIP{}
+	for i := range in.Records {
+		records[pool.OwnerKey(in.Records[i].Namespace, in.Records[i].Spec.PodName)] = &in.Records[i]
+	}
+	var drained []DrainedPod
+	var waiting []string
+	// under contains the pods of each budget that wait. Key: the budget.
+	under := map[string][]string{}
+	for i := range in.Pods {
+		key := pool.OwnerKey(in.Pods[i].Namespace, in.Pods[i].Name)
+		record := records[key]
+		if record == nil || len(record.Spec.IPs) == 0 {
+			continue
+		}
+		d := DrainedPod{Pod: key, IPs: record.Spec.IPs, Policy: string(cmp.Or(record.Spec.Failover, in.Failover))}
+		waits := false
+		switch {
+		case record.Spec.Slot:
+			d.Policy, d.Fate = "Slot", "its replacement takes over a free slot on another node, or waits for one"
+		case d.Policy == string(v1alpha1.Migrate):
+			d.Fate = "runs on another node with this address, if one can take it"
+		case d.Policy == string(v1alpha1.Reassign):
+			d.Fate = "runs on another node with another address, if one can take it"
+		default:
+			waits = true
+			d.Fate = "waits until the node is uncordoned, or deleted and its subnet inherited"
+			waiting = append(waiting, key)
+		}
+		for j := range in.Budgets {
+			if b := &in.Budgets[j]; covers(b, &in.Pods[i]) {
+				name := pool.OwnerKey(b.Namespace, b.Name)
+				d.Budgets = append(d.Budgets, name)
+				if waits {
+					under[name] = append(under[name], key)
+				}
+			}
+		}
+		drained = append(drained, d)
+	}
+	slices.SortFunc(drained, func(a, b DrainedPod) int { return strings.Compare(a.Pod, b.Pod) })
+	for _, b := range in.Budgets {
+		name := pool.OwnerKey(b.Namespace, b.Name)
+		if pods := under[name]; len(pods) > int(b.Status.DisruptionsAllowed) {
+			slices.Sort(pods)
+			r.wrong("set the annotation "+identity.AnnotationFailover+": Migrate on the workload, or delete the node instead of waiting: its subnet is inherited then",
+				"The drain stops at PodDisruptionBudget %s: allowed disruptions: %d; pods that count as disrupted until the node is back or gone: %s", name, b.Status.DisruptionsAllowed, strings.Join(pods, ", "))
+		}
+	}
+	switch {
+	case len(drained) == 0:
+		r.fine("No pod on the node has a fixed address: a drain is like any other")
+	case len(waiting) > 0:
+		r.fine("%d of %d pods with fixed addresses wait after they are evicted", len(waiting), len(drained))
+	default:
+		r.fine("No pod with a fixed address waits for the node after it is evicted")
+	}
+	return drained, r
+}
+
+// covers reports whether a budget is about a pod. A budget with an empty selector is about all pods of its namespace, and
+// one without a selector about none.
+func covers(b *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	return err == nil && b.Namespace == pod.Namespace && selector.Matches(labels.Set(pod.Labels))
+}

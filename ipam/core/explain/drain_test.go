@@ -1,0 +1,91 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/explain"
+)
+
+// Finding R3: what a drain does to each pod with a fixed address, and the budget that would stop it.
+func TestDrain(t *testing.T) {
+	const help = "set the annotation fixedip.io/failover: Migrate on the workload, or delete the node instead of waiting: its subnet is inherited then"
+	pod := func(name string) corev1.Pod {
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, Labels: map[string]string{"app": "mysql"}}}
+	}
+	record := func(pod string, failover v1alpha1.Failover, slot bool) v1alpha1.FixedIP {
+		return v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: pod}, Spec: v1alpha1.FixedIPSpec{PodName: pod, IPs: []string{"10.0.0.1"}, Failover: failover, Slot: slot}}
+	}
+	budget := func(name, app string, allowed int32) policyv1.PodDisruptionBudget {
+		b := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name}}
+		b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+		b.Status.DisruptionsAllowed = allowed
+		return b
+	}
+	row := func(name, policy, fate string, budgets ...string) explain.DrainedPod {
+		return explain.DrainedPod{Pod: "db/" + name, IPs: []string{"10.0.0.1"}, Policy: policy, Fate: fate, Budgets: budgets}
+	}
+	const waits = "waits until the node is uncordoned, or deleted and its subnet inherited"
+	two := []corev1.Pod{pod("mysql-1"), pod("mysql-0"), pod("other")}
+	both := func(failover v1alpha1.Failover, slot bool) []v1alpha1.FixedIP {
+		return []v1alpha1.FixedIP{record("mysql-0", failover, slot), record("mysql-1", failover, slot)}
+	}
+	for name, c := range map[string]struct {
+		in       explain.DrainInputs
+		rows     []explain.DrainedPod
+		findings []explain.Finding
+	}{
+		"no fixed address": {
+			explain.DrainInputs{Pods: two, Records: []v1alpha1.FixedIP{record("mysql-7", "", false)}},
+			nil, []explain.Finding{{Text: "No pod on the node has a fixed address: a drain is like any other"}},
+		},
+		"Wait, without a budget": {
+			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Wait, false), Failover: v1alpha1.Migrate},
+			[]explain.DrainedPod{row("mysql-0", "Wait", waits), row("mysql-1", "Wait", waits)},
+			[]explain.Finding{{Text: "2 of 2 pods with fixed addresses wait after they are evicted"}},
+		},
+		"Wait by default, and a budget for one": {
+			explain.DrainInputs{Pods: two, Records: both("", false), Failover: v1alpha1.Wait, Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("web", "web", 0)}},
+			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
+			[]explain.Finding{
+				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql: allowed disruptions: 1; pods that count as disrupted until the node is back or gone: db/mysql-0, db/mysql-1"},
+				{Text: "2 of 2 pods with fixed addresses wait after they are evicted"},
+			},
+		},
+		"Wait, and a budget for both": {
+			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Wait, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 2)}},
+			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
+			[]explain.Finding{{Text: "2 of 2 pods with fixed addresses wait after they are evicted"}},
+		},
+		"Migrate": {
+			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Migrate, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 0)}},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if one can take it", "db/mysql"), row("mysql-1", "Migrate", "runs on another node with this address, if one can take it", "db/mysql")},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after it is evicted"}},
+		},
+		"Reassign": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false)},
+			[]explain.DrainedPod{row("mysql-0", "Reassign", "runs on another node with another address, if one can take it")},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after it is evicted"}},
+		},
+		"slots": {
+			explain.DrainInputs{Pods: two[1:], Records: both("", true), Failover: v1alpha1.Wait},
+			[]explain.DrainedPod{row("mysql-0", "Slot", "its replacement takes over a free slot on another node, or waits for one")},
+			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after it is evicted"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rows, report := explain.Drain(c.in)
+			if diff := cmp.Diff(c.rows, rows) + cmp.Diff(c.findings, report.Findings); diff != "" {
+				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
