@@ -178,15 +178,15 @@ e2e: preflight ## Runs the scenarios on real nodes, as root (CILIUM=1.20, KUBERN
 BESIDE ?= 1
 
 .PHONY: e2e-matrix
-e2e-matrix: preflight ## Runs the scenarios on all versions of Cilium, and writes docs/project/end-to-end.md (BESIDE=3: all at the same time)
+e2e-matrix: preflight ## Runs the scenarios on all versions of Cilium, and writes docs/project/end-to-end.md and compatibility.md (BESIDE=3: all at the same time)
 	@for line in $(LINES); do $(MAKE) --no-print-directory cluster-programs CILIUM=$$line || exit; done
 	@$(MAKE) --no-print-directory images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(LINES)) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/project/end-to-end.md
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(LINES)) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/project/end-to-end.md -compatibility docs/project/compatibility.md
 
 # A version can also be run alone: make e2e CILIUM=1.18.
 .PHONY: e2e-table
-e2e-table: $(BIN)/e2e ## Writes docs/project/end-to-end.md from the last complete run on each version
-	@$(BIN)/e2e -dir $(E2E_DIR) -cilium $(subst $(space),$(comma),$(LINES)) -last -table docs/project/end-to-end.md
+e2e-table: $(BIN)/e2e ## Writes docs/project/end-to-end.md and compatibility.md from the last complete run on each version
+	@$(BIN)/e2e -dir $(E2E_DIR) -cilium $(subst $(space),$(comma),$(LINES)) -last -table docs/project/end-to-end.md -compatibility docs/project/compatibility.md
 
 $(BIN)/e2e: FORCE
 	@hack/build.sh $@ ./test/e2e/scenarios

@@ -46,8 +46,9 @@ type options struct {
 	cilium                []string
 	updateRate            time.Duration
 	profile
-	only  *regexp.Regexp
-	table string
+	only *regexp.Regexp
+	// table and compatibility are files for the results; empty: none.
+	table, compatibility string
 	// kills is true if scenarios that allow it run a second time while our programs are killed.
 	kills bool
 	// beside is the number of versions that run at the same time.
@@ -80,6 +81,7 @@ func run() error {
 	flag.BoolVar(&o.kills, "kills", true, "run scenarios that allow it a second time while our programs are killed")
 	flag.IntVar(&o.beside, "beside", 1, "number of versions that run at the same time; each takes 3 GB of memory and one core")
 	flag.StringVar(&o.table, "table", "", "file for a table of the last complete runs on these versions")
+	flag.StringVar(&o.compatibility, "compatibility", "", "file for the versions of the last complete runs; needs -table")
 	last := flag.Bool("last", false, "only write the table")
 	flag.Parse()
 	o.cilium = strings.Split(*cilium, ",")

@@ -157,7 +157,10 @@ func writeTable(o options) error {
 	if err := os.WriteFile(o.table, []byte(strings.TrimRight(b.String(), "\n")+"\n"), 0o644); err != nil {
 		return fmt.Errorf("write the table of results: %w", err)
 	}
-	return nil
+	if o.compatibility == "" {
+		return nil
+	}
+	return writeCompatibility(o, all)
 }
 
 // rows returns the names of all scenarios, and of failed checks without a scenario.

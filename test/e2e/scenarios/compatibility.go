@@ -1,0 +1,98 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"text/template"
+	"time"
+)
+
+// compatibilityPage is a page of the documentation: the modules that the product and its tests are built with, and the pairs of
+// Kubernetes and Cilium that it ran with.
+var compatibilityPage = template.Must(template.New("").Parse(`# Compatibility
+
+Written by ` + "`make e2e-table`" + ` from the last complete runs of ` + "`make e2e`" + `.
+
+## What it ran with
+
+Unmodified control planes, kubelets and Cilium agents, with both families of addresses. A scenario that can bear it runs a
+second time while our programs are killed. [end-to-end.md](end-to-end.md) has each scenario.
+
+| Kubernetes | Cilium | Routing | Commit | Date | Passed | Failed |
+|---|---|---|---|---|---|---|
+{{- range .Runs}}
+| {{.Kubernetes}} | {{.Cilium}} | {{.Routing}} | {{.Commit}} | {{.Date}} | {{.Passed}} | {{.Failed}} |
+{{- end}}
+
+## What it is built with
+
+` + "`TestG25CompatibilityTable`" + ` compares these versions with ` + "`go.mod`" + `, with the programs that are built, and with the API server
+of the tests. ` + "`make test-integration KUBERNETES=1.35`" + ` runs the tests of ` + "`make test`" + ` on an API server of that line.
+
+| Module | Version | What of it is in use | Tested by |
+|---|---|---|---|
+{{- range .Modules}}
+| ` + "`{{.Path}}` | {{.Version}} | {{.Use}} | `make test`" + ` |
+{{- end}}
+
+fixedip-scheduler is a kube-scheduler of the version of its module. Like any kube-scheduler it may be one minor version older
+than the API server, and not newer. The CRD uses CEL functions for IP addresses, so Kubernetes v1.30 is the minimum.
+`))
+
+// usedModules are the modules of the page, with what of each is in use.
+var usedModules = []struct{ Path, Version, Use string }{
+	{Path: "k8s.io/kubernetes", Use: "the scheduler framework in fixedip-scheduler; in tests the API server and the controller manager"},
+	{Path: "github.com/cilium/cilium", Use: "the types CiliumNode and CiliumEndpoint; in tests the agent's allocator (`pkg/ipam`, mode `crd`)"},
+	{Path: "sigs.k8s.io/scheduler-plugins", Use: "all its plugins, compiled into fixedip-scheduler"},
+	{Path: "go.etcd.io/etcd/server/v3", Use: "in tests the store of the API server"},
+}
+
+// combination is a row of the page.
+type combination struct {
+	Kubernetes, Cilium, Routing, Commit, Date string
+	Passed, Failed                            int
+}
+
+// writeCompatibility writes the page from the summaries of runs and the go.mod of the repository.
+func writeCompatibility(o options, all []summary) error {
+	requirements, err := os.ReadFile(filepath.Join(o.source, "go.mod"))
+	if err != nil {
+		return fmt.Errorf("read the versions of modules: %w", err)
+	}
+	page := struct {
+		Runs    []combination
+		Modules []struct{ Path, Version, Use string }
+	}{Modules: usedModules}
+	for i, m := range page.Modules {
+		found := regexp.MustCompile(`(?m)^\t` + regexp.QuoteMeta(m.Path) + ` (v\S+)`).FindSubmatch(requirements)
+		if found == nil {
+			return fmt.Errorf("go.mod does not require %s", m.Path)
+		}
+		page.Modules[i].Version = string(found[1])
+	}
+	for _, s := range all {
+		r := combination{Kubernetes: s.Kubernetes, Cilium: s.Cilium, Routing: string(s.Routing), Commit: s.Commit, Date: s.Began.UTC().Format(time.DateOnly)}
+		for _, l := range s.Scenarios {
+			if l.Failed {
+				r.Failed++
+			} else {
+				r.Passed++
+			}
+		}
+		page.Runs = append(page.Runs, r)
+	}
+	var b strings.Builder
+	if err := compatibilityPage.Execute(&b, page); err != nil {
+		return fmt.Errorf("write the page of versions: %w", err)
+	}
+	if err := os.WriteFile(o.compatibility, []byte(b.String()), 0o644); err != nil {
+		return fmt.Errorf("write the page of versions: %w", err)
+	}
+	return nil
+}
