@@ -52,7 +52,7 @@
 //	Sticky MAC                       TestG19StickyMAC
 //	Explaining                       TestExplain, TestAskedForInVain
 //	Gangs                            TestGang
-//	Volumes                          TestVolumeAndAddress
+//	Volumes                          TestVolumeAndAddress, TestVolumeInAZone
 //	Metrics and readiness            TestMetrics, TestReadiness
 //	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs
 //	The controller is down           TestG1OwnerBinding, TestG2SameAddress, TestG4EventsAndSweep

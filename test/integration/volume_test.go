@@ -16,17 +16,26 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// volumeOn creates a local volume that only one node can use.
-func (e *env) volumeOn(name, node string) {
+// volumeOn creates a volume that only nodes with a label can use.
+func (e *env) volumeOn(name, label, value string) {
 	e.t.Helper()
 	e.create(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		StorageClassName: "local", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 		PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/data"}},
 		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "disk", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: label, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}},
 		}}}},
 	}})
+}
+
+// localVolumes creates the StorageClass of these volumes: a claim is bound when its pod is placed.
+func (e *env) localVolumes() {
+	e.t.Helper()
+	e.create(&storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "kubernetes.io/no-provisioner",
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	})
 }
 
 // withVolume gives each pod of a StatefulSet a claim of a volume, which is bound when the pod is placed.
@@ -45,28 +54,47 @@ func TestVolumeAndAddress(t *testing.T) {
 	for _, node := range []string{"node-1", "node-2"} {
 		e.label(node, "disk", node)
 	}
-	e.create(&storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "kubernetes.io/no-provisioner",
-		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
-	})
-
-	e.volumeOn("first-1", "node-1")
+	e.localVolumes()
+	e.volumeOn("first-1", "disk", "node-1")
 	e.create(statefulSet("first", 1, withVolume))
 	if r := e.awaitRunning(nil, "first-0")["first-0"]; r.Node != "node-1" {
 		t.Errorf("the volume is on node-1, and the pod is on %s", r.Node)
 	}
-	e.volumeOn("second-2", "node-2")
+	e.volumeOn("second-2", "disk", "node-2")
 	e.create(statefulSet("second", 1, withVolume))
 	if r := e.awaitRunning(nil, "second-0")["second-0"]; r.Node != "node-2" {
 		t.Errorf("the volume is on node-2, and the pod is on %s", r.Node)
 	}
 
-	e.volumeOn("apart-2", "node-2")
+	e.volumeOn("apart-2", "disk", "node-2")
 	e.create(beforehand("apart", "apart-0", e.in("node-1", "77")))
 	e.create(statefulSet("apart", 1, withVolume))
 	e.podMessage("apart-0", "its address "+e.in("node-1", "77")+" belongs to node node-1, which can't take it: node(s) didn't find available persistent volumes to bind; delete its FixedIP to give the address up, or provide the volume there")
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "apart-0"}})
 	if r := e.awaitRunning(nil, "apart-0")["apart-0"]; r.Node != "node-2" {
 		t.Errorf("the pod has a new address, and is on %s", r.Node)
+	}
+}
+
+// TestVolumeInAZone (findings R1 and R2) checks that the subnet of a node that is gone is inherited in the zone of the pod's
+// volume, and not by a node of another zone that joined earlier.
+func TestVolumeInAZone(t *testing.T) {
+	t.Parallel()
+	nodes := []string{"home", "far", "near"} // in the order in which they join
+	e := start(t, options{nodes: nodes, controllerArgs: []string{"--cluster-pool-ipv4-cidr=10.240.0.0/20", "--cluster-pool-ipv4-mask-size=25", "--orphaned-subnet-grace-period=3s"}})
+	for node, zone := range map[string]string{"home": "a", "far": "b", "near": "a"} {
+		e.label(node, corev1.LabelTopologyZone, zone)
+	}
+	e.localVolumes()
+	e.volumeOn("disk", corev1.LabelTopologyZone, "a")
+	e.cordonOthers(nodes, "home")
+	e.create(statefulSet("db", 1, withVolume))
+	before := e.awaitRunning(nil, "db-0")
+	e.cordonOthers(nodes, "")
+	e.loseNode("home")
+	after := e.awaitRunning(before, "db-0")
+	e.sameAddresses(before, after)
+	if after["db-0"].Node != "near" {
+		t.Errorf("the volume is in the zone of node near, and the pod runs on %s", after["db-0"].Node)
 	}
 }
