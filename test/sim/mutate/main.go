@@ -126,7 +126,7 @@ var mutations = []mutation{
 
 // also has the second place of each bug that two places prevent independently. Key: the name of the mutation.
 var also = map[string]mutation{
-	"give away the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/orphans.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
+	"give away the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/snapshot.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
 	"move an address without a fence": {"", "plugins/fixedip/binder/reservation.go",
 		"case used >= 0:\n\t\treturn fmt.Sprintf(\"the agent on node %s still lists %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid:",
 		"case used >= 0 && false:\n\t\treturn fmt.Sprintf(\"the agent on node %s still lists %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid && false:"},

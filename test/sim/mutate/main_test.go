@@ -8,20 +8,24 @@ import (
 	"testing"
 )
 
-// Each mutation names a place that exists, once.
-func TestMutations(t *testing.T) {
-	names := map[string]bool{}
+// TestMutationsApply checks that each bug can still be put into the product: a list that is long to run must not end at the
+// first line that was rewritten.
+func TestMutationsApply(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
 	for _, m := range mutations {
 		for _, place := range m.places() {
-			if _, err := place.apply(filepath.Join("..", "..", "..")); err != nil || names[m.name] || place.from == place.to {
-				t.Errorf("%s: %v (name used before: %t)", m.name, err, names[m.name])
+			if _, err := place.apply(root); err != nil {
+				t.Errorf("%s: %v", m.name, err)
 			}
 		}
-		names[m.name] = true
 	}
 	for name := range also {
-		if !names[name] {
-			t.Errorf("a second place is for the mutation %q, which does not exist", name)
+		found := false
+		for _, m := range mutations {
+			found = found || m.name == name
+		}
+		if !found {
+			t.Errorf("%s has a second place, and is not in the list", name)
 		}
 	}
 }
