@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/features"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/cli"
@@ -31,11 +32,15 @@ import (
 	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
 	"fixedip.io/fixedip/ipam/scheme"
 	"fixedip.io/fixedip/ipam/store/dryrun"
+	"fixedip.io/fixedip/ipam/store/serverversion"
 )
 
 // cacheSyncTimeout limits the time in which the caches of a new leader sync. The default of two minutes is too short for
 // 150,000 pods on a busy machine.
 const cacheSyncTimeout = 30 * time.Minute
+
+// oldestAPIServer is the oldest minor version of Kubernetes whose API server accepts the CustomResourceDefinitions.
+const oldestAPIServer = 30
 
 func main() {
 	streamInitialLists()
@@ -85,6 +90,13 @@ func run(o *options) error {
 	ctrl.SetLogger(klog.NewKlogr())
 	kubeconfig, err := o.restConfig()
 	if err != nil {
+		return err
+	}
+	apiServer, err := discovery.NewDiscoveryClientForConfig(kubeconfig)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	if err := serverversion.Check(ctx, apiServer, oldestAPIServer, "the CustomResourceDefinitions use CEL functions for IP addresses"); err != nil {
 		return err
 	}
 	if o.DryRun {

@@ -24,6 +24,7 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip/binder"
 	"fixedip.io/fixedip/plugins/fixedip/cache"
@@ -88,6 +89,9 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc) frameworkruntime.PluginFactory
 		mu.Lock()
 		defer mu.Unlock()
 		if shared == nil {
+			if err := serverversion.Check(ctx, h.ClientSet().Discovery(), serverversion.Own, "a scheduler must not be newer than the API server"); err != nil {
+				return nil, err
+			}
 			c, err := cache.Start(ctx, h.KubeConfig(), h.SharedInformerFactory(), args, newCache)
 			if err != nil {
 				return nil, err

@@ -54,7 +54,7 @@
 //	Gangs                            TestGang
 //	Volumes                          TestVolumeAndAddress, TestVolumeInAZone
 //	Metrics and readiness            TestMetrics, TestReadiness
-//	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs
+//	Mistakes in flags and arguments  TestBadFlags, TestBadSchedulerArgs, TestOlderAPIServer
 //	The controller is down           TestG1OwnerBinding, TestG2SameAddress, TestG4EventsAndSweep
 //	Giving an address up, owners     TestFixedIPDeletedByHand, TestStatefulSetReplacedAroundItsPods
 //	Crashes, two schedulers          TestSchedulerKilledBetweenClaimAndBind, TestKilledDuringChurn, TestTwoActiveSchedulers

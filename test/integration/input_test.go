@@ -5,6 +5,9 @@ package integration
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -91,22 +94,53 @@ func TestBadSchedulerArgs(t *testing.T) {
 		"no such argument":  {"ipFamily: IPv4", `fixedip-scheduler: strict decoding error: decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin FixedIP: strict decoding error: unknown field "ipFamily"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			kubeconfig := filepath.Join(dir, "kubeconfig")
-			write(t, kubeconfig, `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: a}], contexts: [{name: a, context: {cluster: a, user: a}}]}`)
-			config := filepath.Join(dir, "config.yaml")
-			write(t, config, `apiVersion: kubescheduler.config.k8s.io/v1
+			config := schedulerConfig(t, kubeconfigOf(t, "http://127.0.0.1:1"), c.args)
+			lastLine(t, "fixedip-scheduler", []string{"--config=" + config, "--secure-port=0"}, c.want)
+		})
+	}
+}
+
+// TestOlderAPIServer checks that both programs end with one clear error on an API server that is too old for them.
+func TestOlderAPIServer(t *testing.T) {
+	t.Parallel()
+	older := func(version string) (kubeconfig string) {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/version" {
+				t.Errorf("it asks for %s first", r.URL)
+			}
+			fmt.Fprintf(w, `{"major":"1","minor":"29","gitVersion":%q}`, version)
+		}))
+		t.Cleanup(server.Close)
+		return kubeconfigOf(t, server.URL)
+	}
+	lastLine(t, "fixedip-controller", []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--leader-election-namespace=fixedip-system", "--kubeconfig=" + older("v1.29.14")},
+		"fixedip-controller: the API server is of Kubernetes v1.29.14, and 1.30 is the oldest that this program works with: the CustomResourceDefinitions use CEL functions for IP addresses")
+	lastLine(t, "fixedip-scheduler", []string{"--config=" + schedulerConfig(t, older("v1.33.7"), ""), "--secure-port=0"},
+		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": the API server is of Kubernetes v1.33.7, and 1.34 is the oldest that this program works with: a scheduler must not be newer than the API server`)
+}
+
+// kubeconfigOf writes a kubeconfig for a server without authentication.
+func kubeconfigOf(t *testing.T, server string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	write(t, path, `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "`+server+`"}}], users: [{name: a}], contexts: [{name: a, context: {cluster: a, user: a}}]}`)
+	return path
+}
+
+// schedulerConfig writes the configuration of a scheduler with the arguments of FixedIP.
+func schedulerConfig(t *testing.T, kubeconfig, args string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.yaml")
+	write(t, path, `apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection: {kubeconfig: `+kubeconfig+`}
 leaderElection: {leaderElect: false}
 profiles:
 - schedulerName: fixedip-scheduler
   plugins: {multiPoint: {enabled: [{name: FixedIP}]}}
-  pluginConfig: [{name: FixedIP, args: {`+c.args+`}}]
+  pluginConfig: [{name: FixedIP, args: {`+args+`}}]
 `)
-			lastLine(t, "fixedip-scheduler", []string{"--config=" + config, "--secure-port=0"}, c.want)
-		})
-	}
+	return path
 }
 
 func write(t *testing.T, path, text string) {

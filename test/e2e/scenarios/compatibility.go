@@ -42,7 +42,9 @@ of the tests. ` + "`make test-integration KUBERNETES=1.35`" + ` runs the tests o
 {{- end}}
 
 fixedip-scheduler is a kube-scheduler of the version of its module. Like any kube-scheduler it may be one minor version older
-than the API server, and not newer. The CRD uses CEL functions for IP addresses, so Kubernetes v1.30 is the minimum.
+than the API server, and not newer: it ends with an error if the API server is older than itself. The CRD uses CEL functions for
+IP addresses, so fixedip-controller ends with an error on an API server older than v1.30. Both log an API server that is newer
+than those they were tested with, and run.
 `))
 
 // usedModules are the modules of the page, with what of each is in use.

@@ -1,0 +1,52 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package serverversion
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+)
+
+type server struct {
+	version string
+	err     error
+}
+
+func (s server) ServerVersion() (*version.Info, error) {
+	return &version.Info{GitVersion: s.version}, s.err
+}
+
+func TestCheck(t *testing.T) {
+	for name, c := range map[string]struct {
+		server       server
+		wantErr, log string
+	}{
+		"older":                  {server: server{version: "v1.29.14"}, wantErr: "the API server is of Kubernetes v1.29.14, and 1.30 is the oldest that this program works with: it needs it"},
+		"the oldest":             {server: server{version: "v1.30.0"}},
+		"the same":               {server: server{version: "v1.34.9"}},
+		"the next":               {server: server{version: "v1.35.4"}},
+		"the one after the next": {server: server{version: "v1.36.0-rc.1"}, log: "The API server is newer than those that this program was tested with"},
+		"of a vendor":            {server: server{version: "v1.34.3-eks-1a2b3c4"}},
+		"of a vendor, older":     {server: server{version: "v1.28.3+k3s1"}, wantErr: "the API server is of Kubernetes v1.28.3+k3s1, and 1.30 is the oldest that this program works with: it needs it"},
+		"no version":             {server: server{version: "v0.0.0-master+$Format:%H$"}, log: "The version of the API server is unknown"},
+		"no answer":              {server: server{err: errors.New("connection refused")}, log: "The API server could not be asked for its version"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))
+			err := Check(klog.NewContext(context.Background(), logger), c.server, 30, "it needs it")
+			if (err == nil) != (c.wantErr == "") || err != nil && err.Error() != c.wantErr {
+				t.Errorf("%v, want %q", err, c.wantErr)
+			}
+			if got := logger.GetSink().(ktesting.Underlier).GetBuffer().String(); !strings.Contains(got, c.log) || c.log == "" && got != "" {
+				t.Errorf("it logs %q, want %q", got, c.log)
+			}
+		})
+	}
+}
