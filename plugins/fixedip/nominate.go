@@ -26,7 +26,7 @@ const (
 
 // candidateEvents may let a node run a pod that no node could run.
 var candidateEvents = []fwk.ClusterEvent{
-	{Resource: fwk.Node, ActionType: fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint},
+	{Resource: fwk.Node, ActionType: fwk.UpdateNodeAllocatable | fwk.UpdateNodeLabel | fwk.UpdateNodeTaint | fwk.UpdateNodeCondition},
 	{Resource: fwk.Pod, ActionType: fwk.Delete},
 	{Resource: fwk.PersistentVolume, ActionType: fwk.Add | fwk.Update},
 	{Resource: fwk.PersistentVolumeClaim, ActionType: fwk.Add | fwk.Update},

@@ -112,6 +112,19 @@ func TestNominated(t *testing.T) {
 					before: nominated("", func(s *scene) { s.resubnet("b", "10.2.0.0/29", "10.9.0.0/29") })},
 			}, onB...),
 		},
+		"a node cannot inherit a subnet until it has one of its own": {
+			// End to end on Cilium 1.20, "node replaced": the node that joined was ready before it had a subnet, and no event woke the
+			// pod when it got one.
+			world: func(s *scene) {
+				orphaned()(s)
+				s.resubnet("b")
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": "Unschedulable: *no node that could inherit the subnet of the address can run the pod: 1 node(s) can't inherit a subnet now, 1 node(s) were unschedulable"},
+					before: nominated("", func(s *scene) { s.resubnet("b", "10.2.0.0/29") })},
+				{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))},
+			}, onB...),
+		},
 		"nothing is nominated while the subnet is kept for its own node": {
 			world: func(s *scene) {
 				orphaned()(s)

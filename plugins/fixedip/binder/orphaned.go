@@ -37,7 +37,12 @@ func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 	if nominated == "" {
 		reason = fmt.Sprintf("its address %s was on node %s, which is gone, and no node that could inherit the subnet of the address can run the pod: %s", addrs, p.Lost(), refused)
 	}
-	return &Refusal{Reason: reason, WakeOn: p.wakeOn().And(metrics.Workload, p.id.Resource()).AndHome(p.reservation.addrs...)}
+	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).AndHome(p.reservation.addrs...)
+	if nominated == "" {
+		// A node that joins is a candidate once it has a subnet of its own: see fitsCandidate.
+		wake = wake.AndAnySubnet()
+	}
+	return &Refusal{Reason: reason, WakeOn: wake}
 }
 
 // fitsCandidate accepts a node that may inherit a subnet: it is ready, and its agent works with the subnets that it has.

@@ -52,6 +52,15 @@ func (w WakeOn) And(cause metrics.Cause, names ...string) WakeOn {
 	return w
 }
 
+// anySubnet is the key of pods that any node may help that gets a subnet.
+var anySubnet = Key{Cause: metrics.Node, Name: "*"}
+
+// AndAnySubnet adds every node that gets a subnet, or loses one, to a WakeOn.
+func (w WakeOn) AndAnySubnet() WakeOn {
+	w.Keys = append(slices.Clip(w.Keys), anySubnet)
+	return w
+}
+
 // AndHome adds addresses whose home changes to a WakeOn.
 func (w WakeOn) AndHome(addrs ...netip.Addr) WakeOn {
 	for _, a := range addrs {
@@ -106,6 +115,6 @@ const AllFreeAddresses = int(^uint(0) >> 1)
 
 // about reports whether the event is about a key, other than one of room.
 func (e Event) about(k Key) bool {
-	return slices.Contains(e.Keys, k) || e.Node != "" && k == Key{Cause: metrics.Node, Name: e.Node} ||
+	return slices.Contains(e.Keys, k) || e.Node != "" && k == Key{Cause: metrics.Node, Name: e.Node} || len(e.Subnets) > 0 && k == anySubnet ||
 		slices.ContainsFunc(e.Subnets, func(s netip.Prefix) bool { return s.Contains(k.Addr) })
 }

@@ -104,6 +104,13 @@ func (t *trial) runLane(ctx context.Context, kills bool, m *murder, n need) {
 // runOne runs a scenario in its own namespace; with a murder, our programs are killed repeatedly. The programs of the
 // nodes it uses have to run when it begins.
 func (t *trial) runOne(parent context.Context, s scenario, m *murder, nodes []string) {
+	if s.name == ratioScenario {
+		t.options.machine.Lock()
+		defer t.options.machine.Unlock()
+	} else {
+		t.options.machine.RLock()
+		defer t.options.machine.RUnlock()
+	}
 	if parent.Err() != nil {
 		return
 	}

@@ -27,6 +27,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,6 +54,8 @@ type options struct {
 	kills bool
 	// beside is the number of versions that run at the same time.
 	beside int
+	// machine is locked by a scenario that measures, and read-locked by all others: while one measures, the other versions wait.
+	machine *sync.RWMutex
 }
 
 func main() {
@@ -68,7 +71,7 @@ func main() {
 }
 
 func run() error {
-	var o options
+	o := options{machine: &sync.RWMutex{}}
 	flag.StringVar(&o.bin, "bin", "bin", "folder of the programs and images")
 	flag.StringVar(&o.dir, "dir", ".e2e", "work folder, with a subfolder for each version")
 	flag.StringVar(&o.source, "source", ".", "folder of this repository")
