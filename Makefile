@@ -60,7 +60,7 @@ $(PROGRAMS:%=$(BIN)/%): $(BIN)/%: FORCE
 $(CLUSTER:%=$(BIN)/%): $(BIN)/fixedip-%: FORCE
 	@hack/build.sh $@ ./hack/$* -ldflags '$(LDFLAGS)'
 
-# The same programs with the libraries of another line of Kubernetes.
+# The control plane and the kubelet of another minor version of Kubernetes.
 KUBERNETES_MODULE = -modfile=hack/kubernetes-$*/go.mod
 $(BIN)/kubernetes-%/fixedip-controlplane $(BIN)/kubernetes-%/fixedip-kubelet: FORCE
 	@for program in controlplane kubelet; do \
@@ -107,7 +107,7 @@ CLUSTER_DIR ?= $(CURDIR)/.cluster
 
 REAL      := fixedip-nodeinit fixedip-testpod fixedip-kubelet fixedip-kubectl
 
-# CONTROL_PLANE is the control plane of the line KUBERNETES, with the kubelet beside it.
+# CONTROL_PLANE is the control plane of the version KUBERNETES. Its rule builds the kubelet too.
 CONTROL_PLANE := $(BIN)/$(if $(filter-out 1.34,$(KUBERNETES)),kubernetes-$(KUBERNETES)/)fixedip-controlplane
 PREFLIGHT := $(BIN)/realcluster-preflight
 
@@ -181,7 +181,7 @@ BESIDE ?= 1
 e2e-matrix: preflight ## Runs the scenarios on all versions of Cilium, and writes docs/project/end-to-end.md and compatibility.md (BESIDE=3: all at the same time)
 	@for line in $(LINES); do $(MAKE) --no-print-directory cluster-programs CILIUM=$$line || exit; done
 	@$(MAKE) --no-print-directory images $(BIN)/e2e
-	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(LINES)) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/project/end-to-end.md -compatibility docs/project/compatibility.md
+	@$(BIN)/e2e -bin $(BIN) -dir $(E2E_DIR) -tag $(VERSION) -cilium $(subst $(space),$(comma),$(LINES)) -kubernetes $(KUBERNETES) -routing $(ROUTING) -update-rate $(E2E_RATE) -beside $(BESIDE) -table docs/project/end-to-end.md -compatibility docs/project/compatibility.md
 
 # A version can also be run alone: make e2e CILIUM=1.18.
 .PHONY: e2e-table

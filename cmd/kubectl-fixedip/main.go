@@ -170,7 +170,7 @@ func drainCheckCommand(flags *genericclioptions.ConfigFlags, streams genericioop
 			return writeDrain(streams.Out, in)
 		}),
 	}
-	cmd.Flags().StringVar(&failover, "failover", failover, "Default failover policy, as --failover of the controller has it")
+	cmd.Flags().StringVar(&failover, "failover", failover, "Default failover policy; has to equal --failover of the controller")
 	return cmd
 }
 

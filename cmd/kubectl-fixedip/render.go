@@ -114,7 +114,7 @@ func writeDrain(out io.Writer, in explain.DrainInputs) error {
 		rows := [][]string{{"NAMESPACE", "NAME", "ADDRESSES", "POLICY", "BUDGETS", "WHEN EVICTED"}}
 		for _, d := range drained {
 			namespace, name, _ := pool.SplitOwnerKey(d.Pod)
-			rows = append(rows, []string{namespace, name, strings.Join(d.IPs, ","), d.Policy, orDash(strings.Join(d.Budgets, ",")), d.Fate})
+			rows = append(rows, []string{namespace, name, strings.Join(d.IPs, ","), orDash(d.Policy), orDash(strings.Join(d.Budgets, ",")), d.Fate})
 		}
 		if err := table(out, rows); err != nil {
 			return err

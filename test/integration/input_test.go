@@ -114,9 +114,9 @@ func TestOlderAPIServer(t *testing.T) {
 		return kubeconfigOf(t, server.URL)
 	}
 	lastLine(t, "fixedip-controller", []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--leader-election-namespace=fixedip-system", "--kubeconfig=" + older("v1.29.14")},
-		"fixedip-controller: the API server is of Kubernetes v1.29.14, and 1.30 is the oldest that this program works with: the CustomResourceDefinitions use CEL functions for IP addresses")
+		"fixedip-controller: the API server has version v1.29.14, and this program needs Kubernetes 1.30 or later: the CustomResourceDefinitions use CEL functions for IP addresses; upgrade the API server, or use an earlier version of fixedip")
 	lastLine(t, "fixedip-scheduler", []string{"--config=" + schedulerConfig(t, older("v1.33.7"), ""), "--secure-port=0"},
-		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": the API server is of Kubernetes v1.33.7, and 1.34 is the oldest that this program works with: a scheduler must not be newer than the API server`)
+		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": the API server has version v1.33.7, and this program needs Kubernetes 1.34 or later: a scheduler must not be newer than the API server; upgrade the API server, or use an earlier version of fixedip`)
 }
 
 // kubeconfigOf writes a kubeconfig for a server without authentication.

@@ -15,8 +15,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// TestNodesAreProtected checks that autoscalers are told to leave a node alone exactly while an address is reserved there, with
-// the rights of the manifest for that (finding R1).
+// TestNodesAreProtected checks that a Node has the annotations of autoscalers exactly while an address is reserved in its
+// subnets, and that the right in the manifest is sufficient (finding R1).
 func TestNodesAreProtected(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: append([]string{"--protect-nodes-from=cluster-autoscaler,karpenter"}, defaultPool...)})
@@ -35,7 +35,7 @@ func TestNodesAreProtected(t *testing.T) {
 	}
 	become := func(node string, want map[string]string) {
 		t.Helper()
-		e.eventually("node "+node+" to be marked for autoscalers as it should", func() bool { return maps.Equal(marks(node), want) })
+		e.eventually("node "+node+" to have the expected annotations", func() bool { return maps.Equal(marks(node), want) })
 	}
 
 	all := map[string]string{disabled: "true", disrupt: "true", scaledown.Mark: disabled + "," + disrupt}
@@ -46,7 +46,7 @@ func TestNodesAreProtected(t *testing.T) {
 	become("node-1", all)
 	become("node-2", nil)
 
-	// A user's own annotation stays, also when the address is given back.
+	// A user's own annotation stays, also when the address is released.
 	var node corev1.Node
 	e.must(e.api.Get(within(t), client.ObjectKey{Name: "node-1"}, &node))
 	e.annotate(&node, disrupt, "false")

@@ -24,7 +24,7 @@ func Programs(target string) (string, error) {
 }
 
 // ControlPlane returns the program of the control plane, in the folder of the programs unless FIXEDIP_CONTROL_PLANE names
-// that of another line of Kubernetes.
+// that of another version of Kubernetes.
 func ControlPlane(programs string) string {
 	if other := os.Getenv("FIXEDIP_CONTROL_PLANE"); other != "" {
 		return other

@@ -77,7 +77,7 @@ cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
 {{- if .NoResize}}
-# Without cgroups of pods it panics as soon as it finds a limit to change. Of 1.35 the gate cannot be turned off.
+# Without cgroups of pods the kubelet panics when it resizes a pod. In 1.35 this gate cannot be turned off.
 featureGates: {InPlacePodVerticalScaling: false}
 {{- end}}
 failSwapOn: false

@@ -15,11 +15,10 @@ import (
 // ciliumVersions contains the versions from which agents are built. Key: the line of Cilium as users name it.
 var ciliumVersions = map[string]string{"1.18": "v1.18.6", "1.19": "v1.19.4", "1.20": "v1.20.2"}
 
-// kubernetesVersions contains the versions of which control planes and kubelets are built. Key: the line of Kubernetes as
-// users name it.
+// kubernetesVersions contains the versions of which control planes and kubelets are built. Key: the minor version, such as 1.34.
 var kubernetesVersions = map[string]string{OwnKubernetes: "v1.34.9", "1.35": "v1.35.4"}
 
-// OwnKubernetes is the line whose libraries the product is built with.
+// OwnKubernetes is the minor version whose libraries the product is built with.
 const OwnKubernetes = "1.34"
 
 // Routing is the routing mode between nodes.
@@ -41,7 +40,7 @@ const (
 type Options struct {
 	// Cilium is the line: 1.18, 1.19 or 1.20.
 	Cilium string
-	// Kubernetes is the line of the control plane and the kubelets: 1.34 or 1.35.
+	// Kubernetes is the minor version of the control plane and the kubelets: 1.34 or 1.35.
 	Kubernetes string
 	// Nodes is the number of nodes at the start. Spare nodes are known to the control plane and may be started later.
 	Nodes, Spare int
@@ -99,7 +98,7 @@ func (o Options) Validate() error {
 // CiliumVersion returns the version of the line.
 func (o Options) CiliumVersion() string { return ciliumVersions[o.Cilium] }
 
-// KubernetesVersion returns the version of the line.
+// KubernetesVersion returns the version with its patch, such as v1.34.9.
 func (o Options) KubernetesVersion() string { return kubernetesVersions[o.Kubernetes] }
 
 // KubernetesPrograms returns the folder of the control plane and the kubelet, in the folder of all programs.

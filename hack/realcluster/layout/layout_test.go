@@ -109,7 +109,8 @@ func TestAgentConfig(t *testing.T) {
 	}
 }
 
-// TestKubernetesVersionsAreThoseOfTheModules checks the same of control planes and kubelets.
+// TestKubernetesVersionsAreThoseOfTheModules checks that kubernetesVersions has the versions of k8s.io/kubernetes in the go.mod
+// files.
 func TestKubernetesVersionsAreThoseOfTheModules(t *testing.T) {
 	got := map[string]string{}
 	for line, path := range map[string]string{OwnKubernetes: "go.mod", "1.35": "hack/kubernetes-1.35/go.mod"} {

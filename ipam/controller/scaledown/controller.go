@@ -33,7 +33,7 @@ var Annotations = map[string]string{
 	"karpenter":          "karpenter.sh/do-not-disrupt",
 }
 
-// Mark is the annotation that lists those that fixedip has set, separated by commas.
+// Mark is the annotation that lists the annotations that fixedip has set, separated by commas.
 const Mark = "fixedip.io/scale-down-annotations"
 
 // Controller is the controller scale-down. A request names a node.
@@ -41,8 +41,8 @@ type Controller struct {
 	Ledger *ledger.Ledger
 	Cached client.Reader
 	Live   client.Client
-	// Autoscalers are those that shall leave nodes with reserved addresses alone: keys of Annotations. Without any, the
-	// controller removes what it set before.
+	// Autoscalers are the autoscalers to protect nodes from: keys of Annotations. If it is empty, the controller removes the
+	// annotations that it has set.
 	Autoscalers []string
 	// Requests are the nodes whose subnets or reservations have changed.
 	Requests *source.Requests
@@ -78,8 +78,13 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil || node == nil {
 		return ctrl.Result{}, err
 	}
+	n, ok := c.Ledger.Node(req.Name)
+	if len(c.Autoscalers) > 0 && (!ok || len(n.Subnets) == 0) {
+		// The CiliumNode may be created again, with the subnets that the node had before: the annotations stay until then.
+		return ctrl.Result{}, nil
+	}
 	var wanted []string
-	if n, ok := c.Ledger.Node(req.Name); ok && len(c.Ledger.ReservationsIn(n.Subnets...)) > 0 {
+	if len(c.Ledger.ReservationsIn(n.Subnets...)) > 0 {
 		for _, name := range c.Autoscalers {
 			wanted = append(wanted, Annotations[name])
 		}
@@ -95,7 +100,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		// The cache will show what the Node is now.
 		return ctrl.Result{RequeueAfter: source.AfterConflict}, nil
 	case apierrors.IsForbidden(err):
-		return ctrl.Result{}, fmt.Errorf("annotate node %s for autoscalers; apply manifests/controller-scale-down-rbac.yaml, or remove --protect-nodes-from: %w", node.Name, err)
+		return ctrl.Result{}, fmt.Errorf("patch the scale-down annotations of node %s: the controller may not patch Nodes; apply manifests/controller-scale-down-rbac.yaml and keep it until --protect-nodes-from is removed and no Node has the annotation %s: %w", node.Name, Mark, err)
 	case client.IgnoreNotFound(err) != nil:
 		return ctrl.Result{}, fmt.Errorf("annotate node %s for autoscalers: %w", node.Name, err)
 	}
@@ -110,7 +115,7 @@ func mark(have map[string]string, wanted []string) map[string]string {
 	for _, a := range strings.FieldsFunc(have[Mark], func(r rune) bool { return r == ',' }) {
 		switch {
 		case have[a] != "true":
-			// A user has changed it since.
+			// A user has changed or removed it.
 		case slices.Contains(wanted, a):
 			ours = append(ours, a)
 		default:

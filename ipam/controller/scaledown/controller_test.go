@@ -4,6 +4,7 @@
 package scaledown
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,6 +15,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/test/controllertest"
 )
@@ -67,6 +69,35 @@ func TestReconcile(t *testing.T) {
 			}
 			if diff := cmp.Diff(c.want, node.Annotations, cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+// The CiliumNode of a node may be created again, with the subnets that it had: the node stays protected until then.
+func TestReconcileWithoutCiliumNode(t *testing.T) {
+	marked := map[string]string{ca: "true", Mark: ca}
+	for name, c := range map[string]struct {
+		lose        func(*controllertest.Stage)
+		autoscalers []string
+		want        map[string]string
+	}{
+		"it is missing":          {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, []string{"cluster-autoscaler"}, marked},
+		"it has no subnet yet":   {func(s *controllertest.Stage) { s.Ledger.SetNode(pool.NodePool{Name: "n", UID: "again"}) }, []string{"cluster-autoscaler"}, marked},
+		"no autoscaler is named": {func(s *controllertest.Stage) { s.Ledger.RemoveNode("n") }, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: maps.Clone(marked)}}
+			s := controllertest.New(t, index.Each, []client.Object{node}, nil)
+			s.Ledger.SetRecord(fixedips.ReservationOf(controllertest.Record(0, false)))
+			c.lose(s)
+			r := &Controller{Ledger: s.Ledger, Cached: s.API, Live: s.API, Autoscalers: c.autoscalers, Ready: func() bool { return true }}
+			if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {
+				t.Fatal(err)
+			}
+			var now corev1.Node
+			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(node), &now); err != nil || !maps.Equal(now.Annotations, c.want) {
+				t.Errorf("%v, %v, want %v", now.Annotations, err, c.want)
 			}
 		})
 	}

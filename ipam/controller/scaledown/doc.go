@@ -5,6 +5,5 @@
 // node alone.
 //
 // It writes Nodes and nothing else, removes only annotations that it has set, and keeps nothing in memory: an annotation of
-// the Node lists those that it has set. What becomes of the addresses of a node that is removed after all is decided in
-// package subnetplan.
+// the Node lists the annotations that it has set. Package subnetplan decides about the subnets of nodes that are deleted.
 package scaledown

@@ -4,7 +4,6 @@
 package subnet
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,10 +98,18 @@ func (c *Controller) reportOutside(ctx context.Context, list []subnetplan.Subnet
 	for _, sub := range list {
 		if subnetplan.Outside(c.Rules.Pools, sub.CIDR) {
 			klog.FromContext(ctx).Info("A subnet is in no cluster pool", "subnet", sub.CIDR, "node", sub.Node)
-			c.Events.Eventf(sub.Object, nil, corev1.EventTypeWarning, "OutsideClusterPools", "CheckPools",
-				"The subnet is in no CIDR of the controller's cluster-pool flags: its node (%s) keeps it, and no other node gets one there; add the CIDR again if it was removed by mistake", cmp.Or(sub.Node, "none"))
+			c.Events.Eventf(sub.Object, nil, corev1.EventTypeWarning, "OutsideClusterPools", "CheckPools", "%s", outside(sub.Node))
 		}
 	}
+}
+
+// outside says what it means that the subnet of a node is in no cluster pool; empty: it has no node.
+func outside(node string) string {
+	keeps := "it has no node"
+	if node != "" {
+		keeps = "node " + node + " keeps it, and no other node gets a subnet there"
+	}
+	return "The subnet is in no CIDR of the controller's cluster-pool flags; " + keeps + "; add the CIDR again if it was removed by mistake"
 }
 
 // record creates the NodeSubnets that reserved addresses lack, and writes on those of orphans since when their nodes

@@ -43,14 +43,14 @@ type snapshot struct {
 	available map[client.ObjectKey]metav1.Condition
 }
 
-// soon has all orphans looked at again at a time; zero: not because of this.
+// soon makes the next pass start at the given time at the latest; the zero time has no effect.
 func (s *snapshot) soon(at time.Time) {
 	if !at.IsZero() && at.Before(s.next) {
 		s.next = at
 	}
 }
 
-// again has all orphans looked at again as soon as the caches may show what was written.
+// again schedules the next pass for when the caches may show what was written.
 func (s *snapshot) again() { s.soon(s.now.Add(passInterval)) }
 
 func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, error) {
@@ -68,7 +68,7 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 	}
 	taken := subnetplan.CIDRs(s.list)
 	var overlapping []netip.Prefix
-	// with has the nodes that have subnets, or a claim of one.
+	// with contains the nodes that have or claim a subnet. Key: the name.
 	with := map[string]bool{}
 	for _, sub := range s.list {
 		with[sub.Node] = true
@@ -142,8 +142,8 @@ func (c *Controller) waiting(ctx context.Context, o subnetplan.OrphanedSubnets) 
 	return slices.Collect(maps.Values(byOwner)), nil
 }
 
-// addRecords adds the FixedIPs that are in no pool's subnet, whose subnet overlaps another, or that say so and should
-// not: all others need nothing. kept are the addresses of the first.
+// addRecords adds the FixedIPs whose condition may have to change: those in no node's subnet, those in overlapping subnets, and
+// those whose condition SubnetAvailable is False. kept are the addresses of the first group.
 func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []netip.Prefix) (kept []reservation.Address, err error) {
 	var said v1alpha1.FixedIPList
 	if err := c.Cached.List(ctx, &said, client.MatchingFields{unavailableIndex: "true"}); err != nil {
@@ -161,13 +161,13 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	for _, record := range inBoth {
 		key := client.ObjectKeyFromObject(record)
 		s.records[key] = record
-		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; nothing in it is handed out until one of the two is changed", record.Spec.IPs))
+		s.available[key] = condition(metav1.ConditionFalse, v1alpha1.ReasonSubnetOverlap, fmt.Sprintf("The subnet of %v overlaps that of another node; no address in it is claimed until the podCIDRs of one of the two nodes are changed", record.Spec.IPs))
 	}
-	homeless, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsWithoutSubnet())
+	withoutSubnet, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsWithoutSubnet())
 	if err != nil {
 		return nil, err
 	}
-	for _, record := range homeless {
+	for _, record := range withoutSubnet {
 		s.records[client.ObjectKeyFromObject(record)] = record
 	}
 	for _, k := range reservation.Of(homeless...) {

@@ -15,6 +15,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -34,7 +35,7 @@ type DrainedPod struct {
 	// Pod is "namespace/name".
 	Pod string
 	IPs []string
-	// Policy is the failover policy, or "Slot".
+	// Policy is the failover policy, or "Slot"; empty: the pod has no controller.
 	Policy string
 	// Fate says what happens to the pod when it is evicted.
 	Fate string
@@ -42,7 +43,8 @@ type DrainedPod struct {
 	Budgets []string
 }
 
-// Drain says what a drain of a node would do to its pods with fixed addresses, sorted, and what would stop it.
+// Drain says what a drain of a node would do to its pods with fixed addresses, sorted, and which PodDisruptionBudgets would
+// stop it at such a pod.
 func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	var r Report
 	// records contains the FixedIPs. Key: the pod that each names.
@@ -51,58 +53,76 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 		records[pool.OwnerKey(in.Records[i].Namespace, in.Records[i].Spec.PodName)] = &in.Records[i]
 	}
 	var drained []DrainedPod
-	var waiting []string
-	// under contains the pods of each budget that wait. Key: the budget.
-	under := map[string][]string{}
+	waiting := 0
+	// covered contains the pods of each budget, and under those of them that wait. Key: the budget.
+	covered, under := map[string][]string{}, map[string][]string{}
 	for i := range in.Pods {
 		key := pool.OwnerKey(in.Pods[i].Namespace, in.Pods[i].Name)
 		record := records[key]
-		if record == nil || len(record.Spec.IPs) == 0 {
+		if record == nil || len(record.Spec.IPs) == 0 || podutil.IsTerminal(&in.Pods[i]) {
 			continue
 		}
-		d := DrainedPod{Pod: key, IPs: record.Spec.IPs, Policy: string(cmp.Or(record.Spec.Failover, in.Failover))}
-		waits := false
-		switch {
-		case record.Spec.Slot:
-			d.Policy, d.Fate = "Slot", "its replacement takes over a free slot on another node, or waits for one"
-		case d.Policy == string(v1alpha1.Migrate):
-			d.Fate = "runs on another node with this address, if one can take it"
-		case d.Policy == string(v1alpha1.Reassign):
-			d.Fate = "runs on another node with another address, if one can take it"
-		default:
-			waits = true
-			d.Fate = "waits until the node is uncordoned, or deleted and its subnet inherited"
-			waiting = append(waiting, key)
-		}
+		d, waits := drainedPod(record, in.Failover)
 		for j := range in.Budgets {
 			if b := &in.Budgets[j]; covers(b, &in.Pods[i]) {
 				name := pool.OwnerKey(b.Namespace, b.Name)
 				d.Budgets = append(d.Budgets, name)
+				covered[name] = append(covered[name], key)
 				if waits {
 					under[name] = append(under[name], key)
 				}
 			}
+		}
+		if len(d.Budgets) > 1 {
+			r.wrong("leave one PodDisruptionBudget for the pod", "The drain stops at pod %s: the API server evicts no pod that has %d PodDisruptionBudgets", key, len(d.Budgets))
+		}
+		if waits {
+			waiting++
 		}
 		drained = append(drained, d)
 	}
 	slices.SortFunc(drained, func(a, b DrainedPod) int { return strings.Compare(a.Pod, b.Pod) })
 	for _, b := range in.Budgets {
 		name := pool.OwnerKey(b.Namespace, b.Name)
-		if pods := under[name]; len(pods) > int(b.Status.DisruptionsAllowed) {
-			slices.Sort(pods)
-			r.wrong("set the annotation "+identity.AnnotationFailover+": Migrate on the workload, or delete the node instead of waiting: its subnet is inherited then",
-				"The drain stops at PodDisruptionBudget %s: allowed disruptions: %d; pods that count as disrupted until the node is back or gone: %s", name, b.Status.DisruptionsAllowed, strings.Join(pods, ", "))
+		slices.Sort(covered[name])
+		slices.Sort(under[name])
+		switch allowed := int(b.Status.DisruptionsAllowed); {
+		case len(under[name]) > allowed:
+			r.wrong("set the annotation "+identity.AnnotationFailover+": Migrate on the workload, or delete the node; with --orphaned-subnet-policy=Inherit another node then inherits its subnet",
+				"The drain stops at PodDisruptionBudget %s: allowed disruptions: %d; these pods stay Pending and count as disrupted until the node is uncordoned or deleted: %s", name, allowed, strings.Join(under[name], ", "))
+		case allowed == 0 && len(covered[name]) > 0:
+			r.wrong("wait until the budget allows a disruption", "The drain stops at PodDisruptionBudget %s, which allows no disruption now: %s", name, strings.Join(covered[name], ", "))
 		}
 	}
 	switch {
 	case len(drained) == 0:
-		r.fine("No pod on the node has a fixed address: a drain is like any other")
-	case len(waiting) > 0:
-		r.fine("%d of %d pods with fixed addresses wait after they are evicted", len(waiting), len(drained))
+		r.fine("No pod on the node has a fixed address; fixedip does not affect a drain")
+	case waiting > 0:
+		r.fine("%d of %d pods with fixed addresses wait after they are evicted", waiting, len(drained))
 	default:
 		r.fine("No pod with a fixed address waits for the node after it is evicted")
 	}
 	return drained, r
+}
+
+// drainedPod says what happens to the pod of a FixedIP when it is evicted, and whether its replacement waits for the node.
+func drainedPod(record *v1alpha1.FixedIP, failover v1alpha1.Failover) (d DrainedPod, waits bool) {
+	policy := cmp.Or(record.Spec.Failover, failover)
+	d = DrainedPod{Pod: pool.OwnerKey(record.Namespace, record.Spec.PodName), IPs: record.Spec.IPs, Policy: string(policy)}
+	switch {
+	case record.Spec.Owner.Kind == identity.PodKind:
+		d.Policy, d.Fate = "", "is not created again, because it has no controller"
+	case record.Spec.Slot:
+		d.Policy, d.Fate = "Slot", "its replacement takes over a free slot on another node, or waits for one"
+	case policy == v1alpha1.Migrate:
+		d.Fate = "runs on another node with this address, if one can take it"
+	case policy == v1alpha1.Reassign:
+		d.Fate = "runs on another node with another address, if one can take it"
+	default:
+		waits = true
+		d.Fate = "waits until the node is uncordoned, or deleted and its subnet inherited"
+	}
+	return d, waits
 }
 
 // covers reports whether a budget is about a pod. A budget with an empty selector is about all pods of its namespace, and

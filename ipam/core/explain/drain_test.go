@@ -17,7 +17,7 @@ import (
 
 // Finding R3: what a drain does to each pod with a fixed address, and the budget that would stop it.
 func TestDrain(t *testing.T) {
-	const help = "set the annotation fixedip.io/failover: Migrate on the workload, or delete the node instead of waiting: its subnet is inherited then"
+	const help = "set the annotation fixedip.io/failover: Migrate on the workload, or delete the node; with --orphaned-subnet-policy=Inherit another node then inherits its subnet"
 	pod := func(name string) corev1.Pod {
 		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: name, Labels: map[string]string{"app": "mysql"}}}
 	}
@@ -38,6 +38,10 @@ func TestDrain(t *testing.T) {
 	both := func(failover v1alpha1.Failover, slot bool) []v1alpha1.FixedIP {
 		return []v1alpha1.FixedIP{record("mysql-0", failover, slot), record("mysql-1", failover, slot)}
 	}
+	bare := record("mysql-0", "", false)
+	bare.Spec.Owner.Kind = "Pod"
+	ended := pod("mysql-1")
+	ended.Status.Phase = corev1.PodFailed
 	for name, c := range map[string]struct {
 		in       explain.DrainInputs
 		rows     []explain.DrainedPod
@@ -45,7 +49,7 @@ func TestDrain(t *testing.T) {
 	}{
 		"no fixed address": {
 			explain.DrainInputs{Pods: two, Records: []v1alpha1.FixedIP{record("mysql-7", "", false)}},
-			nil, []explain.Finding{{Text: "No pod on the node has a fixed address: a drain is like any other"}},
+			nil, []explain.Finding{{Text: "No pod on the node has a fixed address; fixedip does not affect a drain"}},
 		},
 		"Wait, without a budget": {
 			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Wait, false), Failover: v1alpha1.Migrate},
@@ -56,7 +60,7 @@ func TestDrain(t *testing.T) {
 			explain.DrainInputs{Pods: two, Records: both("", false), Failover: v1alpha1.Wait, Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("web", "web", 0)}},
 			[]explain.DrainedPod{row("mysql-0", "Wait", waits, "db/mysql"), row("mysql-1", "Wait", waits, "db/mysql")},
 			[]explain.Finding{
-				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql: allowed disruptions: 1; pods that count as disrupted until the node is back or gone: db/mysql-0, db/mysql-1"},
+				{Wrong: true, Help: help, Text: "The drain stops at PodDisruptionBudget db/mysql: allowed disruptions: 1; these pods stay Pending and count as disrupted until the node is uncordoned or deleted: db/mysql-0, db/mysql-1"},
 				{Text: "2 of 2 pods with fixed addresses wait after they are evicted"},
 			},
 		},
@@ -68,6 +72,22 @@ func TestDrain(t *testing.T) {
 		"Migrate": {
 			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Migrate, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 0)}},
 			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if one can take it", "db/mysql"), row("mysql-1", "Migrate", "runs on another node with this address, if one can take it", "db/mysql")},
+			[]explain.Finding{
+				{Wrong: true, Help: "wait until the budget allows a disruption", Text: "The drain stops at PodDisruptionBudget db/mysql, which allows no disruption now: db/mysql-0, db/mysql-1"},
+				{Text: "No pod with a fixed address waits for the node after it is evicted"},
+			},
+		},
+		"two budgets for one pod": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), Budgets: []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 1), budget("more", "mysql", 1)}},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "runs on another node with this address, if one can take it", "db/mysql", "db/more")},
+			[]explain.Finding{
+				{Wrong: true, Help: "leave one PodDisruptionBudget for the pod", Text: "The drain stops at pod db/mysql-0: the API server evicts no pod that has 2 PodDisruptionBudgets"},
+				{Text: "No pod with a fixed address waits for the node after it is evicted"},
+			},
+		},
+		"a bare pod, and one that has ended": {
+			explain.DrainInputs{Pods: []corev1.Pod{two[1], ended}, Records: []v1alpha1.FixedIP{bare, record("mysql-1", v1alpha1.Wait, false)}, Failover: v1alpha1.Wait},
+			[]explain.DrainedPod{row("mysql-0", "", "is not created again, because it has no controller")},
 			[]explain.Finding{{Text: "No pod with a fixed address waits for the node after it is evicted"}},
 		},
 		"Reassign": {

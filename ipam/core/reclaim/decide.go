@@ -204,7 +204,7 @@ var deleting = []rule{
 		// The home has to say where the addresses are, so that it gives them out only after they have left that node.
 		a := v.untilOverdue()
 		a.At = earliest(a.At, v.Now.Add(lookAgain))
-		a.Why = fmt.Sprintf("The addresses may be in use on node %s, and the CiliumNode of node %s, whose subnet has them, is missing; they are released when the Cilium agent of node %s has created it again", v.Record.Spec.NodeName, v.HomeMissing, v.HomeMissing)
+		a.Why = fmt.Sprintf("IPs %v may be in use on another node than their home %s, whose CiliumNode is missing; they are released after the Cilium agent of node %s has created it again, or at --force-finalize-after; check the cilium pod of that node", v.Record.Spec.IPs, v.HomeMissing, v.HomeMissing)
 		return a
 	})},
 	{"done", when(func(v *evaluation) bool { return v.node == "" || v.replaced() }, finish)},

@@ -339,7 +339,7 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Record: record(deleting, on("node-2"), func(r *v1alpha1.FixedIP) {
 				r.Status = v1alpha1.FixedIPStatus{Phase: v1alpha1.PhaseReleasing, MovableFor: "pod-1"}
 			}), HomeMissing: "node-1", Workload: gone},
-			reclaim.Action{At: now.Add(10 * time.Second), Why: "The addresses may be in use on node node-2, and the CiliumNode of node node-1, whose subnet has them, is missing; they are released when the Cilium agent of node node-1 has created it again"}},
+			reclaim.Action{At: now.Add(10 * time.Second), Why: "IPs [10.0.1.6] may be in use on another node than their home node-1, whose CiliumNode is missing; they are released after the Cilium agent of node node-1 has created it again, or at --force-finalize-after; check the cilium pod of that node"}},
 		"what is announced goes before": {
 			reclaim.State{Record: record(deleting), Away: awayAt("node-2"), Arriving: []ledger.NodeAddresses{held("node-2", "10.0.1.6")}, Workload: gone},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-2"}},

@@ -45,9 +45,8 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	return Action{Type: UpdateStatus, Status: want}
 }
 
-// mayBeAway reports whether a pod may have the addresses on another node than their home: not if the FixedIP names the
-// home. A pod that was deleted by force may run on where it took them, and the pools lose what they say about that with
-// their CiliumNodes.
+// mayBeAway reports whether a pod may use the addresses on another node than their home: if a home is unknown or differs from
+// the node that the FixedIP names. A pod that was deleted by force may still run there, and a pool is lost with its CiliumNode.
 func (v *evaluation) mayBeAway() bool {
 	away := func(h AddressHome) bool { return h.Node != v.Record.Spec.NodeName }
 	return len(v.Homes) == 0 || slices.ContainsFunc(v.Homes, away)

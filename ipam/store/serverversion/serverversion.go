@@ -18,14 +18,14 @@ import (
 // Own is the minor version of the Kubernetes libraries of this program.
 var Own = version.MustParseGeneric(baseversion.DefaultKubeBinaryVersion).Minor()
 
-// Check returns an error if the API server is older than Kubernetes 1.oldest; why says what the program needs that
-// version for. It logs a server that is newer than any that was tested, which are those of Own and the next minor version. A
-// server that does not answer is no error: it may be restarting, and whatever the program asks next waits for it.
+// Check returns an error if the API server is older than Kubernetes 1.oldest; why is the reason for that minimum. It logs that
+// the API server is newer than Own and the next minor version, which are tested. If the API server does not answer, Check logs
+// that and returns nil: it may be restarting, and later requests are retried.
 func Check(ctx context.Context, server discovery.ServerVersionInterface, oldest uint, why string) error {
 	log := klog.FromContext(ctx)
 	info, err := server.ServerVersion()
 	if err != nil {
-		log.Error(err, "The API server could not be asked for its version")
+		log.Error(err, "Could not read the version of the API server; it is not checked")
 		return nil
 	}
 	v, err := version.ParseGeneric(info.GitVersion)
@@ -33,7 +33,7 @@ func Check(ctx context.Context, server discovery.ServerVersionInterface, oldest 
 	case err != nil || v.Major() != 1:
 		log.Info("The version of the API server is unknown", "version", info.GitVersion)
 	case v.Minor() < oldest:
-		return fmt.Errorf("the API server is of Kubernetes %s, and 1.%d is the oldest that this program works with: %s", info.GitVersion, oldest, why)
+		return fmt.Errorf("the API server has version %s, and this program needs Kubernetes 1.%d or later: %s; upgrade the API server, or use an earlier version of fixedip", info.GitVersion, oldest, why)
 	case v.Minor() > newest:
 		log.Info("The API server is newer than those that this program was tested with", "version", info.GitVersion, "newestTested", fmt.Sprintf("1.%d", newest))
 	}

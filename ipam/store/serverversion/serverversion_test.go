@@ -28,15 +28,15 @@ func TestCheck(t *testing.T) {
 		server       server
 		wantErr, log string
 	}{
-		"older":                  {server: server{version: "v1.29.14"}, wantErr: "the API server is of Kubernetes v1.29.14, and 1.30 is the oldest that this program works with: it needs it"},
+		"older":                  {server: server{version: "v1.29.14"}, wantErr: "the API server has version v1.29.14, and this program needs Kubernetes 1.30 or later: it needs it; upgrade the API server, or use an earlier version of fixedip"},
 		"the oldest":             {server: server{version: "v1.30.0"}},
 		"the same":               {server: server{version: "v1.34.9"}},
 		"the next":               {server: server{version: "v1.35.4"}},
 		"the one after the next": {server: server{version: "v1.36.0-rc.1"}, log: "The API server is newer than those that this program was tested with"},
 		"of a vendor":            {server: server{version: "v1.34.3-eks-1a2b3c4"}},
-		"of a vendor, older":     {server: server{version: "v1.28.3+k3s1"}, wantErr: "the API server is of Kubernetes v1.28.3+k3s1, and 1.30 is the oldest that this program works with: it needs it"},
+		"of a vendor, older":     {server: server{version: "v1.28.3+k3s1"}, wantErr: "the API server has version v1.28.3+k3s1, and this program needs Kubernetes 1.30 or later: it needs it; upgrade the API server, or use an earlier version of fixedip"},
 		"no version":             {server: server{version: "v0.0.0-master+$Format:%H$"}, log: "The version of the API server is unknown"},
-		"no answer":              {server: server{err: errors.New("connection refused")}, log: "The API server could not be asked for its version"},
+		"no answer":              {server: server{err: errors.New("connection refused")}, log: "Could not read the version of the API server; it is not checked"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			logger := ktesting.NewLogger(t, ktesting.NewConfig(ktesting.BufferLogs(true)))

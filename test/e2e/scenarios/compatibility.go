@@ -19,10 +19,10 @@ var compatibilityPage = template.Must(template.New("").Parse(`# Compatibility
 
 Written by ` + "`make e2e-table`" + ` from the last complete runs of ` + "`make e2e`" + `.
 
-## What it ran with
+## Tested combinations
 
-Unmodified control planes, kubelets and Cilium agents, with both families of addresses. A scenario that can bear it runs a
-second time while our programs are killed. [end-to-end.md](end-to-end.md) has each scenario.
+Unmodified control planes, kubelets and Cilium agents, with both families of addresses. Scenarios that allow it run a
+second time while the programs of fixedip are killed. [end-to-end.md](end-to-end.md) has each scenario.
 
 | Kubernetes | Cilium | Routing | Commit | Date | Passed | Failed |
 |---|---|---|---|---|---|---|
@@ -30,12 +30,12 @@ second time while our programs are killed. [end-to-end.md](end-to-end.md) has ea
 | {{.Kubernetes}} | {{.Cilium}} | {{.Routing}} | {{.Commit}} | {{.Date}} | {{.Passed}} | {{.Failed}} |
 {{- end}}
 
-## What it is built with
+## Modules
 
 ` + "`TestG25CompatibilityTable`" + ` compares these versions with ` + "`go.mod`" + `, with the programs that are built, and with the API server
-of the tests. ` + "`make test-integration KUBERNETES=1.35`" + ` runs the tests of ` + "`make test`" + ` on an API server of that line.
+of the tests. ` + "`make test-integration KUBERNETES=1.35`" + ` runs those tests on an API server of that version.
 
-| Module | Version | What of it is in use | Tested by |
+| Module | Version | Used for | Tested by |
 |---|---|---|---|
 {{- range .Modules}}
 | ` + "`{{.Path}}` | {{.Version}} | {{.Use}} | `make test`" + ` |
@@ -47,7 +47,7 @@ IP addresses, so fixedip-controller ends with an error on an API server older th
 than those they were tested with, and run.
 `))
 
-// usedModules are the modules of the page, with what of each is in use.
+// usedModules are the modules of the page, with what each is used for.
 var usedModules = []struct{ Path, Version, Use string }{
 	{Path: "k8s.io/kubernetes", Use: "the scheduler framework in fixedip-scheduler; in tests the API server and the controller manager"},
 	{Path: "github.com/cilium/cilium", Use: "the types CiliumNode and CiliumEndpoint; in tests the agent's allocator (`pkg/ipam`, mode `crd`)"},

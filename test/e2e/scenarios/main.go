@@ -79,14 +79,17 @@ func run() error {
 	cilium := flag.String("cilium", "1.19", "lines of Cilium, such as 1.18,1.19")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
 	flag.StringVar((*string)(&o.routing), "routing", string(layout.Tunnel), "how packets reach pods of other nodes: tunnel, or native (routes to the subnets of nodes; scenarios whose addresses leave their subnet are left out)")
-	flag.StringVar(&o.kubernetes, "kubernetes", layout.OwnKubernetes, "line of Kubernetes of the control plane and the kubelets: 1.34 or 1.35")
+	flag.StringVar(&o.kubernetes, "kubernetes", layout.OwnKubernetes, "minor version of the control plane and the kubelets: 1.34 or 1.35")
 	only := flag.String("run", "", "run only scenarios whose name matches this regular expression")
 	flag.BoolVar(&o.kills, "kills", true, "run scenarios that allow it a second time while our programs are killed")
 	flag.IntVar(&o.beside, "beside", 1, "number of versions that run at the same time; each takes 3 GB of memory and one core")
 	flag.StringVar(&o.table, "table", "", "file for a table of the last complete runs on these versions")
 	flag.StringVar(&o.compatibility, "compatibility", "", "file for the versions of the last complete runs; needs -table")
-	last := flag.Bool("last", false, "only write the table")
+	last := flag.Bool("last", false, "write the files of -table and -compatibility from the last complete runs, and run nothing")
 	flag.Parse()
+	if o.compatibility != "" && o.table == "" {
+		return errors.New("-compatibility needs -table")
+	}
 	o.cilium = strings.Split(*cilium, ",")
 	for _, path := range []*string{&o.bin, &o.dir, &o.source} {
 		absolute, err := filepath.Abs(*path)

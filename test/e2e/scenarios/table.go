@@ -40,14 +40,14 @@ type line struct {
 	Failed       bool
 }
 
-// profile is what differs between runs on one version of Cilium.
+// profile contains the options in which runs on one version of Cilium differ.
 type profile struct {
 	routing layout.Routing
 	// kubernetes is the line of the control plane and the kubelets.
 	kubernetes string
 }
 
-// profiles are those of which the table has the last complete run. Each version has one of the first.
+// profiles are the profiles in the table. A complete run of the first is required for each version; the others are optional.
 var profiles = []profile{{layout.Tunnel, layout.OwnKubernetes}, {layout.Native, layout.OwnKubernetes}, {layout.Tunnel, "1.35"}}
 
 // folder returns the work folder of a version.
@@ -80,8 +80,7 @@ func (r results) keep(o options) error {
 	return nil
 }
 
-// lastRuns returns the summaries of the last complete runs: of the first profile on each version, and of the others on those
-// that have such a run.
+// lastRuns returns the summaries of the last complete runs, by profile and version. Runs of optional profiles may be missing.
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
 	for i, p := range profiles {
@@ -97,6 +96,9 @@ func lastRuns(o options) ([]summary, error) {
 			}
 			if err != nil {
 				return nil, fmt.Errorf("read the results of the last whole run on Cilium %s with %s routing and Kubernetes %s: %w", version, p.routing, p.kubernetes, err)
+			}
+			if s.Kubernetes == "" {
+				return nil, fmt.Errorf("the last whole run on Cilium %s does not say its version of Kubernetes; run it again", version)
 			}
 			all = append(all, s)
 		}

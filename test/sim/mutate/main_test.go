@@ -8,24 +8,29 @@ import (
 	"testing"
 )
 
-// TestMutationsApply checks that each bug can still be put into the product: a list that is long to run must not end at the
-// first line that was rewritten.
+// TestMutationsApply checks that each mutation changes exactly one place of the source, so that the long run does not fail at a
+// line that was rewritten.
 func TestMutationsApply(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
+	// names contains the mutations so far. Key: the name.
+	names := map[string]bool{}
 	for _, m := range mutations {
+		if names[m.name] {
+			t.Errorf("two mutations are named %q", m.name)
+		}
+		names[m.name] = true
 		for _, place := range m.places() {
+			if place.from == place.to {
+				t.Errorf("%s changes nothing in %s", m.name, place.file)
+			}
 			if _, err := place.apply(root); err != nil {
 				t.Errorf("%s: %v", m.name, err)
 			}
 		}
 	}
 	for name := range also {
-		found := false
-		for _, m := range mutations {
-			found = found || m.name == name
-		}
-		if !found {
-			t.Errorf("%s has a second place, and is not in the list", name)
+		if !names[name] {
+			t.Errorf("mutation %q of also is not among the mutations", name)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func command() *cobra.Command {
 	up.Flags().StringVar(&o.Bin, "bin", "bin", "Folder of the programs")
 	up.Flags().StringVar(&o.Source, "source", ".", "Folder of this repository")
 	up.Flags().StringVar(&o.Cilium, "cilium", o.Cilium, "Line of Cilium: 1.18, 1.19 or 1.20")
-	up.Flags().StringVar(&o.Kubernetes, "kubernetes", o.Kubernetes, "Line of Kubernetes: 1.34 or 1.35")
+	up.Flags().StringVar(&o.Kubernetes, "kubernetes", o.Kubernetes, "Minor version of Kubernetes: 1.34 or 1.35")
 	up.Flags().StringVar(&families, "families", families, "Families of addresses: IPv4, IPv6 or both, the preferred one first")
 	up.Flags().StringVar(&routing, "routing", routing, "How nodes reach one another's pods: tunnel (VXLAN) or native")
 	up.Flags().DurationVar(&o.UpdateRate, "update-rate", o.UpdateRate, "How often agents report the addresses that they use, at most; Cilium's default is 15s")

@@ -317,7 +317,7 @@ func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) (
 	return homes, nil
 }
 
-// homeMissing is reclaim.State.HomeMissing.
+// homeMissing returns the value of reclaim.State.HomeMissing for a FixedIP.
 func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (string, error) {
 	if record == nil || record.DeletionTimestamp == nil || record.Status.MovableFor == "" {
 		return "", nil
