@@ -170,7 +170,7 @@ func (c *Controller) addRecords(ctx context.Context, s *snapshot, overlapping []
 	for _, record := range withoutSubnet {
 		s.records[client.ObjectKeyFromObject(record)] = record
 	}
-	for _, k := range reservation.Of(homeless...) {
+	for _, k := range reservation.Of(withoutSubnet...) {
 		// The other family of the FixedIP may have its home.
 		if len(c.Ledger.HomesOf(k.Addr)) == 0 {
 			kept = append(kept, k)
