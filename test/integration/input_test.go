@@ -106,7 +106,8 @@ func TestOlderAPIServer(t *testing.T) {
 	older := func(version string) (kubeconfig string) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/version" {
-				t.Errorf("it asks for %s first", r.URL)
+				http.NotFound(w, r)
+				return
 			}
 			fmt.Fprintf(w, `{"major":"1","minor":"29","gitVersion":%q}`, version)
 		}))
