@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,6 +70,16 @@ type options struct {
 
 // defaultPool are the default flags of a controller.
 var defaultPool = []string{"--cluster-pool-ipv4-cidr=10.240.0.0/16", "--address-cooldown=2s"}
+
+// defaultPorts is locked by a test whose controller listens on its default ports.
+var defaultPorts sync.Mutex
+
+// useDefaultPorts waits until no other test uses the default ports of the controller, and keeps them until the test ends. Call it
+// before the programs are started, so that they have ended then.
+func useDefaultPorts(t *testing.T) {
+	defaultPorts.Lock()
+	t.Cleanup(defaultPorts.Unlock)
+}
 
 // startCluster starts a control plane with the product's manifests applied.
 func startCluster(t *testing.T, controlPlaneArgs ...string) *env {

@@ -159,6 +159,7 @@ func (e *env) accountOf(pod *corev1.Pod) string {
 // replicas, and that pods of another scheduler are adopted: the first mode of the guide (G14).
 func TestG14GuideDeployment(t *testing.T) {
 	t.Parallel()
+	useDefaultPorts(t)
 	e := startCluster(t)
 	e.witness.AnyOrder()
 	nodes := []string{"node-1", "node-2"}

@@ -39,6 +39,7 @@ const (
 // succeeds on two nodes, and a drain of a node too.
 func TestInstalled(t *testing.T) {
 	t.Parallel()
+	useDefaultPorts(t)
 	i := install(t)
 	nodes := []string{"node-1", "node-2"}
 	for _, n := range nodes {
