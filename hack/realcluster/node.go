@@ -5,6 +5,7 @@ package realcluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -106,6 +107,46 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("wait for node %s: %w", n.Name, err), context.Cause(ctx), n.lastWords())
+	}
+	return nil
+}
+
+// agentSocket is where the agent of a node serves its API.
+const agentSocket = "/run/cilium/cilium.sock"
+
+// WaitEndpoints returns when the agent has regenerated the eBPF programs of all its endpoints. An agent that restarts is healthy
+// before that.
+func (n *Node) WaitEndpoints(ctx context.Context) error {
+	problem := errors.New("it was never asked")
+	err := wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		problem = n.endpointsReady(ctx)
+		return problem == nil, nil
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("wait for the endpoints of node %s: %w", n.Name, err), problem)
+	}
+	return nil
+}
+
+func (n *Node) endpointsReady(ctx context.Context) error {
+	answer, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", "http://agent/v1/endpoint", agentSocket)
+	if err != nil {
+		return err
+	}
+	var endpoints []struct {
+		ID     int64
+		Status struct{ State string }
+	}
+	if err := json.Unmarshal([]byte(answer), &endpoints); err != nil {
+		return fmt.Errorf("read the endpoints of node %s: %w", n.Name, err)
+	}
+	if len(endpoints) == 0 {
+		return fmt.Errorf("the agent of node %s has no endpoints", n.Name)
+	}
+	for _, e := range endpoints {
+		if e.Status.State != "ready" {
+			return fmt.Errorf("endpoint %d of node %s is %s", e.ID, n.Name, e.Status.State)
+		}
 	}
 	return nil
 }

@@ -4,12 +4,14 @@
 // Command testpod is what runs in the pods of the real cluster. It is a static binary, so that an image needs
 // nothing else.
 //
-//	testpod pause       waits and reaps: the sandbox of a pod
-//	testpod serve       answers HTTP on port 8080 with its hostname and addresses
-//	testpod fetch URL   prints the answer of another pod
+//	testpod pause              waits and reaps: the sandbox of a pod
+//	testpod serve              answers HTTP on port 8080 with its hostname and addresses
+//	testpod fetch URL          prints the answer of another pod
+//	testpod fetch URL SOCKET   the same over a Unix socket, such as that of the agent
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,9 +50,11 @@ func run(args []string) error {
 	case len(args) == 1 && args[0] == "serve":
 		return serve()
 	case len(args) == 2 && args[0] == "fetch":
-		return fetch(args[1])
+		return fetch(args[1], "")
+	case len(args) == 3 && args[0] == "fetch":
+		return fetch(args[1], args[2])
 	}
-	return errors.New("one of pause, serve and fetch URL is needed")
+	return errors.New("one of pause, serve and fetch URL [SOCKET] is needed")
 }
 
 // pause waits for termination. It may be process 1 of the pod, which has to reap.
@@ -116,8 +120,14 @@ func self() (Pod, error) {
 	return pod, nil
 }
 
-func fetch(url string) error {
+// fetch prints the answer to a GET request, over a Unix socket if one is named.
+func fetch(url, socket string) error {
 	client := http.Client{Timeout: fetchTimeout}
+	if socket != "" {
+		client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}}
+	}
 	response, err := client.Get(url)
 	if err != nil {
 		return err

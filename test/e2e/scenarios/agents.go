@@ -70,7 +70,9 @@ func agentRestartedOften(ctx context.Context, s *scene) error {
 		if err := node.Start(ctx, realcluster.Agent); err != nil {
 			return err
 		}
-		if err := node.WaitReady(ctx); err != nil {
+		// An agent that is killed while it regenerates a pod's eBPF programs leaves the pod without a network until it has done so
+		// after its next start.
+		if err := errors.Join(node.WaitReady(ctx), node.WaitEndpoints(ctx)); err != nil {
 			return err
 		}
 		after, err := s.nodeAddresses(ctx, name)
