@@ -244,9 +244,9 @@ func (s *scene) drainBegun(ctx context.Context, w workload) (identities, error) 
 // nodeRemoved removes a node for good, and none is added: a node that joined at the start inherits its subnet. At the end a
 // new machine joins under the name of the removed node.
 func nodeRemoved(ctx context.Context, s *scene) error {
-	old := victimNode
-	if s.cluster.Node(spareNode) != nil {
-		old = spareNode
+	old, _, err := s.standing(ctx)
+	if err != nil {
+		return err
 	}
 	before, err := s.placedOn(ctx, old, workload{name: "web", replicas: 2, nodes: []string{old, otherNode}})
 	if err != nil {
@@ -265,6 +265,19 @@ func nodeRemoved(ctx context.Context, s *scene) error {
 	return errors.Join(err, node.Reboot(ctx, false), node.WaitReady(ctx))
 }
 
+// standing returns which of the victim and the spare node is in the cluster, and the other one: earlier scenarios have replaced
+// one by the other.
+func (s *scene) standing(ctx context.Context) (node, other string, err error) {
+	switch err := s.api.Get(ctx, client.ObjectKey{Name: victimNode}, &corev1.Node{}); {
+	case err == nil:
+		return victimNode, spareNode, nil
+	case apierrors.IsNotFound(err):
+		return spareNode, victimNode, nil
+	default:
+		return "", "", fmt.Errorf("read node %s: %w", victimNode, err)
+	}
+}
+
 // deleteNode removes a node for good.
 func (s *scene) deleteNode(ctx context.Context, name string) error {
 	if err := s.cluster.Node(name).PowerOff(); err != nil {
@@ -281,9 +294,9 @@ func nodeReplaced(ctx context.Context, s *scene) error { return s.replaceNode(ct
 func nodeSurged(ctx context.Context, s *scene) error { return s.replaceNode(ctx, true) }
 
 func (s *scene) replaceNode(ctx context.Context, surge bool) error {
-	old, next := victimNode, spareNode
-	if s.cluster.Node(spareNode) != nil {
-		old, next = spareNode, victimNode
+	old, next, err := s.standing(ctx)
+	if err != nil {
+		return err
 	}
 	before, err := s.placed(ctx, workload{name: "web", replicas: 2, nodes: []string{victimNode, spareNode}})
 	if err != nil {
