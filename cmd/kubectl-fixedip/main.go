@@ -74,6 +74,16 @@ func connected(flags *genericclioptions.ConfigFlags, run func(ctx context.Contex
 	}
 }
 
+// exactlyOne returns a check of a command's arguments whose error says what to name.
+func exactlyOne(message string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return errors.New(message)
+		}
+		return nil
+	}
+}
+
 func listCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
@@ -105,12 +115,7 @@ func explainCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 	cmd := &cobra.Command{
 		Use:   "explain POD",
 		Short: "Explain where the address of a pod is, why the pod waits or its address is reserved, and what helps",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return errors.New("name exactly one pod; it may be deleted")
-			}
-			return nil
-		},
+		Args:  exactlyOne("name exactly one pod; it may be deleted"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			inputs, err := c.inputs(ctx, args[0], controllers)
 			if err != nil {
@@ -151,12 +156,7 @@ func drainCheckCommand(flags *genericclioptions.ConfigFlags, streams genericioop
 	cmd := &cobra.Command{
 		Use:   "drain-check NODE",
 		Short: "Show what a drain of a node would do to its pods with fixed addresses, and what would stop it",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return errors.New("name exactly one node")
-			}
-			return nil
-		},
+		Args:  exactlyOne("name exactly one node"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			policy, err := identity.ParseFailover(failover)
 			if err != nil {

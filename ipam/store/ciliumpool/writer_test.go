@@ -1,0 +1,205 @@
+// Copyright The fixedip Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ciliumpool
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
+	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"fixedip.io/fixedip/ipam/core/pool"
+)
+
+// Whatever happens to a write and its answer, the request ends as its pool says, and no goroutine
+// stays behind.
+func TestWriterFaults(t *testing.T) {
+	unavailable := apierrors.NewServiceUnavailable("down")
+	for name, c := range map[string]struct {
+		fail    func(n int) (error, bool)
+		claimed bool
+		err     error
+		patches int
+	}{
+		"no fault":           {claimed: true, patches: 1},
+		"refused once":       {fail: func(n int) (error, bool) { return only(n == 1, unavailable), false }, claimed: true, patches: 2},
+		"the answer is lost": {fail: func(n int) (error, bool) { return only(n == 1, context.DeadlineExceeded), true }, claimed: true, patches: 1},
+		"throttled":          {fail: func(n int) (error, bool) { return only(n < 4, apierrors.NewTooManyRequests("slow down", 0)), false }, claimed: true, patches: 4},
+		"conflicts":          {fail: func(n int) (error, bool) { return only(n < 3, apierrors.NewConflict(resource, "n", nil)), false }, claimed: true, patches: 3},
+		"refused for good":   {fail: func(int) (error, bool) { return unavailable, false }, err: unavailable, patches: writeTries},
+		"forbidden":          {fail: func(int) (error, bool) { return apierrors.NewForbidden(resource, "n", nil), false }, err: ErrRefused, patches: 1},
+		"not an object that validation lets in": {fail: func(int) (error, bool) {
+			return apierrors.NewInvalid(kind, "n", field.ErrorList{field.Required(field.NewPath("spec"), "")}), false
+		}, err: ErrRefused, patches: 1},
+		"a token that has run out": {fail: func(n int) (error, bool) { return only(n == 1, apierrors.NewUnauthorized("expired")), false }, claimed: true, patches: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := newAPI(t, ciliumNode(reports))
+				api.fail = c.fail
+				ctx, cancel := context.WithCancel(t.Context())
+				w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode(reports)), true })
+				err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+					return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
+				}})
+				cancel()
+				w.Wait()
+				if got := api.entries(t)[addr("10.0.1.200")] == mysql0; got != c.claimed || (err == nil) != c.claimed {
+					t.Errorf("claimed: %v, error %v", got, err)
+				}
+				if c.err != nil && !errors.Is(err, c.err) {
+					t.Errorf("error %v, want %v in it", err, c.err)
+				}
+				if api.patches != c.patches {
+					t.Errorf("%d patches, want %d", api.patches, c.patches)
+				}
+			})
+		})
+	}
+}
+
+func only(when bool, err error) error {
+	if when {
+		return err
+	}
+	return nil
+}
+
+func TestWriterNodeGone(t *testing.T) {
+	api := newAPI(t, ciliumNode(reports))
+	api.node = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return pool.NodePool{}, false })
+	err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+		return n.Release("db/mysql-0", nil, metav1.Now().Time), nil
+	}})
+	cancel()
+	w.Wait()
+	if !errors.Is(err, ErrGone) {
+		t.Errorf("error %v, want ErrGone", err)
+	}
+}
+
+// A request that asks for the API server's own word is not decided from a cache.
+func TestWriterLive(t *testing.T) {
+	api := newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) {
+		cn.Spec.IPAM.Pool = ipamtypes.AllocationMap{"10.0.1.200": {Owner: "db/mysql-0"}, "10.0.1.201": {Owner: "db/mysql-1"}}
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return FromCiliumNode(ciliumNode(reports)), true })
+	err := w.Write(ctx, WriteRequest{Node: "n", FromAPIServer: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+		return n.Release("db/mysql-0", nil, metav1.Now().Time), nil
+	}})
+	cancel()
+	w.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries := api.entries(t)
+	if entries[addr("10.0.1.200")].Kind != pool.Cooldown || entries[addr("10.0.1.201")].Owner != "db/mysql-1" {
+		t.Errorf("%v", entries)
+	}
+}
+
+// Claims that follow one another are decided from what the writer itself wrote last, as long as the
+// watch is behind, and from the watch again when it has caught up, or shows another CiliumNode.
+func TestWriterStartsFromItsLastWrite(t *testing.T) {
+	api := newAPI(t, ciliumNode(reports))
+	shown := FromCiliumNode(ciliumNode(reports))
+	ctx, cancel := context.WithCancel(t.Context())
+	w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return shown, shown.Name != "" })
+	now := func() pool.NodePool {
+		n, err := New(api).Get(t.Context(), "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, step := range []struct {
+		what string
+		// watch is what the watch does before a claim.
+		watch          func()
+		patches, reads int
+		kept           bool
+	}{
+		{what: "the watch shows what is there", patches: 1, kept: true},
+		{what: "the watch is one write behind", patches: 1, kept: true},
+		{what: "the watch is two writes behind", patches: 1, kept: true},
+		{what: "somebody else has written", watch: func() {
+			if _, err := New(api).ChangeEntries(t.Context(), now(), []pool.EntryChange{{Addr: addr("10.0.1.103"), To: ptr.To(pool.ForOwner("db/other-0"))}}, false); err != nil {
+				t.Fatal(err)
+			}
+		}, patches: 2, reads: 1, kept: true},
+		{what: "the watch has caught up", watch: func() { shown = now() }, patches: 1, kept: true},
+		{what: "the watch has lost the node", watch: func() { shown = pool.NodePool{} }, patches: 1, reads: 1},
+		{what: "the node was made anew", watch: func() {
+			api.node = newAPI(t, ciliumNode(func(cn *ciliumv2.CiliumNode) { cn.UID = "uid-2" })).node
+			shown = now()
+		}, patches: 1, kept: true},
+	} {
+		if step.watch != nil {
+			step.watch()
+		}
+		api.patches, api.reads = 0, 0
+		var free netip.Addr
+		err := w.Write(ctx, WriteRequest{Node: "n", RequireUnchangedSpec: true, Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			free = addr("10.0.1.100")
+			for ; ; free = free.Next() {
+				if _, taken := n.Entries[free]; !taken {
+					return []pool.EntryChange{n.Set(free, pool.ForOwner("db/pod-"+free.String()))}, nil
+				}
+			}
+		}})
+		w.Wait()
+		_, kept := w.written["n"]
+		if err != nil || api.patches != step.patches || api.reads != step.reads || kept != step.kept {
+			t.Errorf("%s: %d patches and %d reads, kept %v, %v; want %d, %d, %v", step.what, api.patches, api.reads, kept, err, step.patches, step.reads, step.kept)
+		}
+	}
+	cancel()
+}
+
+// A request that comes while the batch before it is written is decided from what the watch shows by then: it may have
+// been made because of that.
+func TestWriterSeesWhatTheWatchShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newAPI(t, ciliumNode(reports))
+		shown := FromCiliumNode(ciliumNode(reports))
+		ctx, cancel := context.WithCancel(t.Context())
+		w := NewWriter(ctx, New(api), func(string) (pool.NodePool, bool) { return shown, true })
+		var seen pool.Handshake
+		second := make(chan error, 1)
+		api.fail = func(n int) (error, bool) {
+			if n > 1 {
+				return nil, false
+			}
+			go func() {
+				second <- w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+					seen = n.Handshakes[addr("10.0.1.1")]
+					return nil, nil
+				}})
+			}()
+			time.Sleep(time.Millisecond)
+			shown.ResourceVersion, shown.Generation, shown.Handshakes = "1000", 9, map[netip.Addr]pool.Handshake{addr("10.0.1.1"): pool.ReadyForRelease}
+			return nil, false
+		}
+		err := w.Write(ctx, WriteRequest{Node: "n", Decide: func(n pool.NodePool) ([]pool.EntryChange, error) {
+			return n.Claim([]netip.Addr{addr("10.0.1.200")}, mysql0)
+		}})
+		if err := errors.Join(err, <-second); err != nil || seen != pool.ReadyForRelease {
+			t.Errorf("%v; the second request saw handshake %v", err, seen)
+		}
+		cancel()
+		w.Wait()
+	})
+}
