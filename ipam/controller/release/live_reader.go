@@ -85,10 +85,8 @@ type lookup struct {
 
 // workload reads a workload from the API server, unless it was not found a moment ago or is being read.
 func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now time.Time, key objectKey) (*identity.Workload, error) {
-	c.mu.Lock()
-	maps.DeleteFunc(c.lookups, func(_ objectKey, l *lookup) bool { return now.Sub(l.began) >= notFoundLasts })
-	latest := c.lookups[key]
-	c.mu.Unlock()
+	own := &lookup{began: now, done: make(chan struct{})}
+	latest := c.begin(key, own)
 	if latest != nil {
 		select {
 		case <-latest.done:
@@ -100,15 +98,31 @@ func (c *notFoundCache) workload(ctx context.Context, from gather.Workloads, now
 				return nil, nil
 			}
 		}
+		c.replace(key, own)
 	}
-	l := &lookup{began: now, done: make(chan struct{})}
-	defer close(l.done)
+	defer close(own.done)
+	own.found, own.err = from.Live(ctx, key.kind, key.namespace, key.name)
+	return own.found, own.err
+}
+
+// begin returns the latest read of a workload. If there is none, own is the latest from now on.
+func (c *notFoundCache) begin(key objectKey, own *lookup) *lookup {
 	c.mu.Lock()
-	if c.lookups == nil {
-		c.lookups = map[objectKey]*lookup{}
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.lookups, func(_ objectKey, l *lookup) bool { return own.began.Sub(l.began) >= notFoundLasts })
+	latest := c.lookups[key]
+	if latest == nil {
+		if c.lookups == nil {
+			c.lookups = map[objectKey]*lookup{}
+		}
+		c.lookups[key] = own
 	}
-	c.lookups[key] = l
-	c.mu.Unlock()
-	l.found, l.err = from.Live(ctx, key.kind, key.namespace, key.name)
-	return l.found, l.err
+	return latest
+}
+
+// replace makes own the latest read of a workload.
+func (c *notFoundCache) replace(key objectKey, own *lookup) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lookups[key] = own
 }

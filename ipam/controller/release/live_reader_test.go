@@ -5,6 +5,7 @@ package release
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -86,5 +87,30 @@ func TestNotFoundCache(t *testing.T) {
 				t.Errorf("%d further reads", reads)
 			}
 		})
+	}
+}
+
+// The nodes of a deleted workload ask for it at the same moment.
+func TestNotFoundCacheIsReadOnce(t *testing.T) {
+	for range 2000 {
+		const callers = 8
+		r := reads{began: make(chan struct{}, callers), answer: make(chan *identity.Workload)}
+		close(r.answer)
+		var cache notFoundCache
+		var all sync.WaitGroup
+		start := make(chan struct{})
+		for range callers {
+			all.Go(func() {
+				<-start
+				if w, err := cache.workload(t.Context(), r, controllertest.Begin, objectKey{identity.StatefulSets, "db", "web"}); w != nil || err != nil {
+					t.Errorf("read %v, %v; want that it does not exist", w, err)
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		if got := len(r.began); got != 1 {
+			t.Fatalf("%d calls at the same moment read the workload %d times, want once", callers, got)
+		}
 	}
 }
