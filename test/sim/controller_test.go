@@ -43,6 +43,9 @@ import (
 // (unheard) frees an address that a pod may still have there, which was deleted by force: see docs/project/proof.md.
 const coolDown = time.Minute
 
+// subnetHold is how long the subnets of a node that is gone are held for it.
+const subnetHold = 2 * time.Minute
+
 // clusterPools are small: subnets run out, and so do the addresses in them.
 func (s setup) clusterPools() []address.ClusterPool {
 	pools := []address.ClusterPool{{CIDR: netip.MustParsePrefix("10.0.0.0/25"), MaskSize: 28}}
@@ -59,7 +62,7 @@ func controllerConfig(s setup) ipamconfig.Config {
 		ClusterPools:       s.clusterPools(),
 		SubnetSource:       ipamconfig.ClusterPool,
 		SubnetPolicy:       subnetplan.Inherit,
-		OrphanGracePeriod:  2 * time.Minute,
+		OrphanGracePeriod:  subnetHold,
 		Watermark:          nodepool.Watermark{Free: 2, Excess: 2},
 		StrictNodes:        s.strictNodes(),
 		WritesPerMinute:    30,

@@ -5,7 +5,7 @@ package sim
 
 import (
 	"context"
-	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
+	"fmt"
 	"regexp"
 	"slices"
 	"testing/synctest"
@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -21,9 +23,11 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/utils/ptr"
 
+	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip"
 )
@@ -74,6 +78,15 @@ type clients struct {
 }
 
 func (c clients) CoreV1() typedcorev1.CoreV1Interface { return c.core }
+
+func (clients) Discovery() discovery.DiscoveryInterface { return discoveryClient{} }
+
+// discoveryClient is asked for the version of the API server only.
+type discoveryClient struct{ discovery.DiscoveryInterface }
+
+func (discoveryClient) ServerVersion() (*version.Info, error) {
+	return &version.Info{GitVersion: fmt.Sprintf("v1.%d.0", serverversion.Own)}, nil
+}
 
 func (w *world) startScheduler() *scheduler {
 	s := &scheduler{process: w.newProcess("scheduler"), pods: map[types.UID]*pending{}}

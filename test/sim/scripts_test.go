@@ -146,6 +146,15 @@ func (w *world) scripts() []action {
 						m.restoresAfter = time.Now().Add(2 * actLasts)
 					})
 				}
+				if home := w.movedFrom(pod); home != nil && home.reported() && !home.cut && m != nil && m.reported() && !m.cut {
+					// What its home and its node say of the address is lost, and the pod runs on.
+					add("force-delete where it has moved, both CiliumNodes deleted: pod "+pod.Name, nil, func() {
+						m.stopsAfter = time.Now().Add(4 * actLasts)
+						m.loseCiliumNode()
+						home.loseCiliumNode()
+						w.forceDelete(pod)
+					})
+				}
 				if w.unlisted(pod) {
 					// What the agent's silence is worth.
 					add("force-delete young pod: "+pod.Name, m, func() {
@@ -194,6 +203,19 @@ func (w *world) scripts() []action {
 				w.server.mustCreate(statefulSets, s, "user")
 			})
 		}
+	}
+	for _, m := range w.machines {
+		_, pooled := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)
+		if !pooled || m.cut || m.off || !m.reported() || w.alive() >= maxMachines {
+			continue
+		}
+		// The Node alone says that its pods run on with addresses of its subnet.
+		add("join while one is cut off without its CiliumNode: "+m.name, nil, func() {
+			m.loseCiliumNode()
+			m.cut = true
+			w.calm(subnetHold + time.Minute)
+			w.newMachine()
+		})
 	}
 	d = append(d, w.slotScripts()...)
 	d = append(d, w.endpointScripts()...)

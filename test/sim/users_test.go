@@ -18,7 +18,9 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/identity"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/request"
+	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
 const (
@@ -134,6 +136,22 @@ func (w *world) unlisted(pod *corev1.Pod) bool {
 		return false
 	}
 	return slices.ContainsFunc(sandbox.ips, func(ip string) bool { return cn.Status.IPAM.Used[ip].Owner == "" })
+}
+
+// movedFrom returns the home of an address that a pod has taken to its node; nil: its addresses are at home.
+func (w *world) movedFrom(pod *corev1.Pod) *machine {
+	for _, m := range w.machines {
+		cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)
+		if !ok {
+			continue
+		}
+		for _, e := range ciliumpool.FromCiliumNode(cn).Entries {
+			if e.Kind == pool.Moved && e.Node == pod.Spec.NodeName && e.Pod == keyOf(pod) {
+				return m
+			}
+		}
+	}
+	return nil
 }
 
 // blind has the schedulers see no more of pools and records, for a while.
@@ -331,17 +349,25 @@ func (w *world) writeEntry(node string) {
 	})
 }
 
+// alive returns how many machines have a Node.
+func (w *world) alive() (count int) {
+	for _, m := range w.machines {
+		if _, exists := one[*corev1.Node](w.server, nodes, m.name); exists {
+			count++
+		}
+	}
+	return count
+}
+
 // machineActions are what can happen to machines and agents, and what operators do about it.
 func (w *world) machineActions() []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }
-	alive := 0
 	for _, m := range w.machines {
 		node, exists := one[*corev1.Node](w.server, nodes, m.name)
 		if !exists {
 			continue
 		}
-		alive++
 		if m.off {
 			add("power on: "+m.name, func() {
 				m.powerOn()
@@ -375,7 +401,7 @@ func (w *world) machineActions() []action {
 			add("partition: "+m.name, func() { m.cut = true })
 		}
 	}
-	if alive < maxMachines {
+	if w.alive() < maxMachines {
 		add("node join: one more", func() { w.newMachine() })
 		for _, m := range w.machines {
 			if _, exists := one[*corev1.Node](w.server, nodes, m.name); !exists {
