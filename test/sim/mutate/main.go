@@ -127,6 +127,7 @@ var mutations = []mutation{
 // also has the second place of each bug that two places prevent independently. Key: the name of the mutation.
 var also = map[string]mutation{
 	"give away the subnet of a node that has lost its CiliumNode": {"", "ipam/controller/subnet/snapshot.go", "return !pooled && s.nodes[name] == nil", "return !pooled"},
+	"let moved entries expire":                                    {"", "ipam/core/nodepool/state.go", "case s.OnOtherNode(a):", "case e.Kind == pool.Cooldown && s.OnOtherNode(a):"},
 	"move an address without a fence": {"", "plugins/fixedip/binder/reservation.go",
 		"case used >= 0:\n\t\treturn fmt.Sprintf(\"the agent on node %s still lists %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid:",
 		"case used >= 0 && false:\n\t\treturn fmt.Sprintf(\"the agent on node %s still lists %s as used\", r.node, r.addrs[used])\n\tcase moves && r.movableFor != p.uid && false:"},
@@ -190,16 +191,23 @@ func verdict(out string) string {
 	return "?"
 }
 
-// apply returns the file with the bug.
-func (m mutation) apply(root string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(root, m.file))
-	if err != nil {
-		return "", err
+// texts returns the files with the bug. Key: the path in the tree.
+func (m mutation) texts(root string) (map[string]string, error) {
+	texts := map[string]string{}
+	for _, place := range m.places() {
+		if _, read := texts[place.file]; !read {
+			text, err := os.ReadFile(filepath.Join(root, place.file))
+			if err != nil {
+				return nil, err
+			}
+			texts[place.file] = string(text)
+		}
+		if n := strings.Count(texts[place.file], place.from); n != 1 {
+			return nil, fmt.Errorf("%s has %q %d times, want once", place.file, place.from, n)
+		}
+		texts[place.file] = strings.Replace(texts[place.file], place.from, place.to, 1)
 	}
-	if n := strings.Count(string(text), m.from); n != 1 {
-		return "", fmt.Errorf("%s has %q %d times, want once", m.file, m.from, n)
-	}
-	return strings.Replace(string(text), m.from, m.to, 1), nil
+	return texts, nil
 }
 
 // places returns the mutation of each file.
@@ -212,18 +220,18 @@ func (m mutation) places() []mutation {
 
 // try runs the model against the product with the bug. The tree stays as it is.
 func (m mutation) try(root, dir string, checks int) (string, error) {
+	texts, err := m.texts(root)
+	if err != nil {
+		return "", err
+	}
 	// replace are the files with the bug. Key: the file that each stands for.
 	replace := map[string]string{}
-	for i, place := range m.places() {
-		text, err := place.apply(root)
-		if err != nil {
-			return "", err
-		}
-		broken := filepath.Join(dir, fmt.Sprintf("broken%d.go", i))
+	for file, text := range texts {
+		broken := filepath.Join(dir, fmt.Sprintf("broken%d.go", len(replace)))
 		if err := os.WriteFile(broken, []byte(text), 0o600); err != nil {
 			return "", err
 		}
-		replace[filepath.Join(root, place.file)] = broken
+		replace[filepath.Join(root, file)] = broken
 	}
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	if err != nil {
