@@ -71,7 +71,9 @@ type Controller struct {
 	FromNode bool
 	// StrictNodes selects the nodes whose pools have no dynamic entries.
 	StrictNodes labels.Selector
-	Kinds       identity.Kinds
+	// IPv4Only is true if IPv6 addresses of running pods do not become fixed.
+	IPv4Only bool
+	Kinds    identity.Kinds
 	// FirstEntries returns what a pool needs beside the addresses that are reserved or in use.
 	FirstEntries func(ctx context.Context, n pool.NodePool) ([]pool.EntryChange, error)
 	Events       events.EventRecorder

@@ -126,11 +126,12 @@ func (c *Controller) reserved(ctx context.Context, n pool.NodePool, in []netip.P
 	return nil, nil, nil, nil, fmt.Errorf("addresses in %v were still about to move to other nodes after %d tries: %w", in, reserveTries, ciliumpool.ErrChanged)
 }
 
-// elsewhere returns the nodes on which reserved addresses of a node's subnets live: they have moved. The API server is asked
-// about those pods of which the cache, or the FixedIP, says that they are on another node. A pod that does not exist any
-// more may have been deleted by force and run on, if its FixedIP still has it as the user or as the pod that could move:
-// while its node exists, the address is there, also if the next pod of the name waits for a node. So is that of a pod that
-// could take it to its node, and has not reported it yet.
+// elsewhere returns the nodes on which reserved addresses of a node's subnets live, because they have moved. Key: the address.
+// The API server is asked about a pod if the cache or the FixedIP names another node for it.
+//
+// An address lives on the node of its pod if the pod runs with it, or could take it there and has not reported an IP.
+// Otherwise it lives on the node that its FixedIP names, if that node exists and the FixedIP names a user or a pod that could
+// move: that pod may have been deleted by force and still run there, until the next pod of the name is bound to the home.
 func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservation.Address) (map[netip.Addr]string, error) {
 	found := map[netip.Addr]string{}
 	// alive says of nodes that FixedIPs name whether they exist. Key: the node.
@@ -149,17 +150,20 @@ func (c *Controller) elsewhere(ctx context.Context, node string, kept []reservat
 			return nil, err
 		}
 		placed := pod != nil && pod.Spec.NodeName != ""
-		left := !placed && (k.InUse || k.MovableFor != "") && k.Node != node
-		if _, asked := alive[k.Node]; !asked && left {
+		if placed && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && (podutil.RunsWith(pod, k.Addr) || !podutil.HasIPs(pod) && k.MovableFor == pod.UID) {
+			found[k.Addr] = pod.Spec.NodeName
+			continue
+		}
+		if k.Node == node || !k.InUse && k.MovableFor == "" || placed && pod.Spec.NodeName == node {
+			continue
+		}
+		if _, asked := alive[k.Node]; !asked {
 			if alive[k.Node], err = c.exists(ctx, k.Node); err != nil {
 				return nil, err
 			}
 		}
-		switch {
-		case left && alive[k.Node]:
+		if alive[k.Node] {
 			found[k.Addr] = k.Node
-		case placed && pod.Spec.NodeName != node && podutil.HoldsIPs(pod) && (podutil.RunsWith(pod, k.Addr) || !podutil.HasIPs(pod) && k.MovableFor == pod.UID):
-			found[k.Addr] = pod.Spec.NodeName
 		}
 	}
 	return found, nil
@@ -180,7 +184,7 @@ func (c *Controller) movedTo(ctx context.Context, node string, others []pool.Nod
 			}
 			if record != nil && slices.Contains(record.Spec.IPs, addr.String()) {
 				entry := reservation.EntryOf(record)
-				moved = append(moved, subnetplan.Running{Owner: e.Pod, Addrs: []netip.Addr{addr}, Fixed: &entry, Recorded: true})
+				moved = append(moved, subnetplan.Running{Owner: e.Pod, Addrs: []netip.Addr{addr}, Fixed: &entry, Reserved: []netip.Addr{addr}})
 			}
 		}
 	}
@@ -225,7 +229,7 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 		if !podutil.HoldsIPs(pod) {
 			continue
 		}
-		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: podutil.IPs(pod), Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name)}
+		r := subnetplan.Running{Owner: pool.OwnerKey(pod.Namespace, pod.Name), Addrs: podutil.IPs(pod), Dedicated: pool.UnreservedEntry(pod.Namespace, pod.Name), IPv4Only: c.IPv4Only}
 		reader := client.Reader(c.Cached)
 		if len(r.Addrs) == 0 {
 			// The cache may not have yet that the pod could move.
@@ -236,9 +240,9 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 			return nil, err
 		}
 		if record != nil {
-			r.Fixed, r.Recorded = ptr.To(reservation.EntryOf(record)), true
+			r.Fixed, r.Reserved = ptr.To(reservation.EntryOf(record)), address.ParseAll(record.Spec.IPs)
 			if len(r.Addrs) == 0 && record.Status.MovableFor == pod.UID {
-				r.Addrs = address.ParseAll(record.Spec.IPs)
+				r.Addrs = r.Reserved
 			}
 		} else if id, fixed, err := identity.Of(pod, c.Kinds, identity.NoControllers); err == nil && fixed {
 			// A pod whose workload is not known yet, or whose annotations can't be read, keeps its address as it is.

@@ -83,6 +83,41 @@ func TestDeletedCiliumNode(t *testing.T) {
 	s.disjoint()
 }
 
+// TestMovedAddressOfBoundPod checks where the first pool of a home has an address that moved to node-2, if the pod that moved
+// was deleted by force, both CiliumNodes were deleted, and the next pod of the name is bound already. The scheduler that bound
+// it may have seen the former pool of node-2 (seed 1 of the model).
+func TestMovedAddressOfBoundPod(t *testing.T) {
+	owned, moved := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), pool.MovedEntry("node-2", "db/mysql-0")
+	for name, c := range map[string]struct {
+		// bound is the node of the next pod, and ip the IP that it runs with.
+		bound, ip string
+		want      pool.Entry
+	}{
+		"to the node that the address moved to":     {bound: "node-2", want: moved},
+		"to a third node":                           {bound: "node-3", want: moved},
+		"to a third node, and runs with another IP": {bound: "node-3", ip: "10.0.9.9", want: moved},
+		"to the home":                               {bound: "node-1", want: owned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			s.create(node("node-1"), ciliumNode("node-1"), node("node-2"))
+			controller := s.controller(s.counting(nil), s.api, rules(subnetplan.Inherit, 28))
+			controller.pass(s)
+			record := s.record("mysql-0", "node-2", "10.0.0.9")
+			record.Status.MovableFor = "the former mysql-0"
+			set := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "StatefulSet", Name: "mysql", UID: "1", Controller: ptr.To(true)}
+			s.create(record, runningPod("mysql-0", c.bound, c.ip, set))
+			s.delete(ciliumNode("node-1"))
+			controller.pass(s)
+			s.create(ciliumNode("node-1"))
+			controller.pass(s)
+			if got := s.pools()["node-1"].Entries[netip.MustParseAddr("10.0.0.9")]; got != c.want {
+				t.Errorf("the entry is %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
 // Finding C2: the first pool of a CiliumNode that was made again has every address that a pod of the node runs with,
 // in the form that its agent needs, and the node's own.
 func TestFirstPoolKeepsRunningPods(t *testing.T) {

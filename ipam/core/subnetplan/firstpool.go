@@ -73,10 +73,19 @@ type Running struct {
 	Addrs []netip.Addr
 	// Fixed is the entry that gives a fixed address to the pod; nil: it has none.
 	Fixed *pool.Entry
-	// Recorded: a FixedIP reserves addresses for the pod. An address of this node beside them is not fixed.
-	Recorded bool
+	// Reserved are the addresses that a FixedIP reserves for the pod. Another address of the pod is fixed only if Reserved has
+	// none of its family: the claim for that family was lost before the FixedIP recorded it.
+	Reserved []netip.Addr
+	// IPv4Only is true if IPv6 addresses that no FixedIP reserves are not fixed.
+	IPv4Only bool
 	// Dedicated is the entry that a strict node needs for the addresses otherwise.
 	Dedicated pool.Entry
+}
+
+// unrecorded reports whether an address that the pod runs with is its fixed address although no FixedIP reserves it.
+func (r Running) unrecorded(a netip.Addr) bool {
+	sameFamily := func(b netip.Addr) bool { return address.Of(a) == address.Of(b) }
+	return r.Fixed != nil && !slices.ContainsFunc(r.Reserved, sameFamily) && (address.Of(a) == address.IPv4 || !r.IPv4Only)
 }
 
 // KeepRunning returns the new pool with every address that a pod of the node runs with. n has the
@@ -98,7 +107,7 @@ func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.
 			entry := pool.Entry{}
 			switch {
 			case !n.Home(a):
-				if r.Fixed == nil || exists || double || !livesOn(others, a, n.Name, r.Owner) && (!r.Recorded || hasHome(others, a)) {
+				if r.Fixed == nil || exists || double || !livesOn(others, a, n.Name, r.Owner) && (!slices.Contains(r.Reserved, a) || hasHome(others, a)) {
 					continue
 				}
 				entry = *r.Fixed
@@ -106,7 +115,7 @@ func KeepRunning(n pool.NodePool, running []Running, strict bool, others []pool.
 				continue
 			case exists, strict && double:
 				entry = pool.CooldownEntry("", at)
-			case r.Fixed != nil && !r.Recorded && !double:
+			case r.unrecorded(a) && !double:
 				entry = *r.Fixed
 			case strict:
 				entry = r.Dedicated

@@ -58,8 +58,12 @@ func TestKeepRunning(t *testing.T) {
 	pod := func(name string, fixed *pool.Entry, addrs ...netip.Addr) subnetplan.Running {
 		return subnetplan.Running{Owner: "db/" + name, Addrs: addrs, Fixed: fixed, Dedicated: pool.UnreservedEntry("db", name)}
 	}
-	recorded := func(r subnetplan.Running) subnetplan.Running {
-		r.Recorded = true
+	recorded := func(r subnetplan.Running, reserved ...netip.Addr) subnetplan.Running {
+		r.Reserved = reserved
+		return r
+	}
+	ipv4Only := func(r subnetplan.Running) subnetplan.Running {
+		r.IPv4Only = true
 		return r
 	}
 	ordinary := pod("web", nil, a)
@@ -86,10 +90,12 @@ func TestKeepRunning(t *testing.T) {
 		"both families":                                   {nil, []subnetplan.Running{pod("mysql-0", &mine, a, addr("fd00::17"))}, false, entries{a: mine, addr("fd00::17"): mine}},
 		"the node's own address":                          {nil, []subnetplan.Running{router}, false, entries{a: {}}},
 		"the node's own address, strict":                  {nil, []subnetplan.Running{router}, true, entries{a: pool.ForOwner("router")}},
-		"an address that moved here, and is recorded":     {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, foreign))}, false, entries{foreign: mine}},
-		"an address beside those that are recorded":       {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, a))}, false, entries{a: {}}},
+		"an address that moved here, and is recorded":     {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, foreign), foreign)}, false, entries{foreign: mine}},
+		"an address beside those that are recorded":       {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, a), b)}, false, entries{a: {}}},
+		"one of the other family beside them":             {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, a), addr("fd00::18"))}, false, entries{a: mine}},
+		"an IPv6 address beside them, IPv4 only":          {nil, []subnetplan.Running{ipv4Only(recorded(pod("mysql-0", &mine, addr("fd00::17")), a))}, false, entries{addr("fd00::17"): {}}},
 		"an address that moved here":                      {nil, []subnetplan.Running{pod("mysql-0", &mine, foreign)}, false, entries{foreign: mine}},
-		"an address that is recorded, and has no home":    {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, addr("10.0.8.8")))}, false, entries{addr("10.0.8.8"): mine}},
+		"an address that is recorded, and has no home":    {nil, []subnetplan.Running{recorded(pod("mysql-0", &mine, addr("10.0.8.8")), addr("10.0.8.8"))}, false, entries{addr("10.0.8.8"): mine}},
 		"an address that is not recorded, and has none":   {nil, []subnetplan.Running{pod("mysql-0", &mine, addr("10.0.8.8"))}, false, nil},
 		"an address of another node that has not moved":   {nil, []subnetplan.Running{pod("mysql-1", &other, foreign)}, false, nil},
 		"an ordinary pod with an address of another node": {nil, []subnetplan.Running{pod("web", nil, foreign)}, false, nil},

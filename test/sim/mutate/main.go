@@ -98,7 +98,7 @@ var mutations = []mutation{
 	{"keep the addresses of replicas that are gone", "ipam/core/identity/workload.go",
 		"return ordinal < first || ordinal-first-skipped >= int64(*w.Replicas)", "return ordinal < first"},
 	{"keep no address of a running pod on its node in a new pool (finding C2)", "ipam/core/subnetplan/firstpool.go",
-		"case r.Fixed != nil && !r.Recorded && !double:", "case !r.Recorded:\n\t\t\t\tcontinue\n\t\t\tcase r.Fixed != nil && !r.Recorded && !double:"},
+		"case r.unrecorded(a) && !double:", "case r.unrecorded(a):\n\t\t\t\tcontinue"},
 	// CiliumEndpoints.
 	{"delete CiliumEndpoints without a precondition", "ipam/controller/ciliumendpoint/keeper.go",
 		"err := k.Live.Delete(ctx, cep, client.Preconditions{UID: &cep.UID, ResourceVersion: &cep.ResourceVersion})", "err := k.Live.Delete(ctx, cep)"},
