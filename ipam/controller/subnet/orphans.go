@@ -128,8 +128,11 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 		if !o.Since.IsZero() || len(o.Subnets) == 0 {
 			continue
 		}
-		if present, err := c.exists(ctx, o.Node); err != nil || present {
+		switch present, err := c.exists(ctx, o.Node); {
+		case err != nil:
 			return err
+		case present:
+			continue
 		}
 		for _, sub := range o.Subnets {
 			switch err := c.updateStatus(ctx, sub, orphanStatus(sub, c.Rules.Hold, s.now)); {

@@ -4,6 +4,7 @@
 package subnet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
@@ -115,6 +117,35 @@ func TestMovedAddressOfBoundPod(t *testing.T) {
 				t.Errorf("the entry is %+v, want %+v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestNodeMissingInTheCache checks that a node which only the cache lacks does not keep the controller from recording that
+// another node is gone.
+func TestNodeMissingInTheCache(t *testing.T) {
+	s := newScene(t)
+	s.create(node("node-1"), ciliumNode("node-1"), node("node-2"), ciliumNode("node-2"))
+	behind := interceptor.NewClient(s.api, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		err := c.List(ctx, list, opts...)
+		if nodes, ok := list.(*corev1.NodeList); ok {
+			nodes.Items = nil
+		}
+		return err
+	}})
+	c := s.controller(s.api, behind, rules(subnetplan.Inherit, 28))
+	c.pass(s)
+	s.delete(ciliumNode("node-1"), ciliumNode("node-2"), node("node-2"))
+	c.pass(s)
+	var list v1alpha1.NodeSubnetList
+	if err := s.api.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	gone := map[string]bool{}
+	for _, subnet := range list.Items {
+		gone[subnet.Spec.NodeName] = subnet.Status.OrphanedSince != nil
+	}
+	if diff := cmp.Diff(map[string]bool{"node-1": false, "node-2": true}, gone); diff != "" {
+		t.Errorf("recorded as gone (-want +got): %s", diff)
 	}
 }
 

@@ -59,7 +59,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	for i := range in.Pods {
 		key := pool.OwnerKey(in.Pods[i].Namespace, in.Pods[i].Name)
 		record := records[key]
-		if record == nil || len(record.Spec.IPs) == 0 || podutil.IsTerminal(&in.Pods[i]) {
+		if record == nil || len(record.Spec.IPs) == 0 || podutil.IsTerminal(&in.Pods[i]) || identity.OptsOut(&in.Pods[i]) {
 			continue
 		}
 		d, waits := drainedPod(record, in.Failover)

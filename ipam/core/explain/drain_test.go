@@ -42,6 +42,8 @@ func TestDrain(t *testing.T) {
 	bare.Spec.Owner.Kind = "Pod"
 	ended := pod("mysql-1")
 	ended.Status.Phase = corev1.PodFailed
+	optedOut := pod("mysql-1")
+	optedOut.Spec.HostNetwork = true
 	for name, c := range map[string]struct {
 		in       explain.DrainInputs
 		rows     []explain.DrainedPod
@@ -50,6 +52,11 @@ func TestDrain(t *testing.T) {
 		"no fixed address": {
 			explain.DrainInputs{Pods: two, Records: []v1alpha1.FixedIP{record("mysql-7", "", false)}},
 			nil, []explain.Finding{{Text: "No pod on the node has a fixed address; fixedip does not affect a drain"}},
+		},
+		"one has opted out since": {
+			explain.DrainInputs{Pods: []corev1.Pod{pod("mysql-0"), optedOut}, Records: both(v1alpha1.Wait, false)},
+			[]explain.DrainedPod{row("mysql-0", "Wait", waits)},
+			[]explain.Finding{{Text: "1 of 1 pods with fixed addresses wait after they are evicted"}},
 		},
 		"Wait, without a budget": {
 			explain.DrainInputs{Pods: two, Records: both(v1alpha1.Wait, false), Failover: v1alpha1.Migrate},
